@@ -30,6 +30,12 @@ else()
   message(FATAL_ERROR "Invar runs on x86-64 and aarch64, not on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
 
+# What the one file with wider vectors is built with (kernels-deterministic/step/kernel_avx512.c).
+set(INVAR_WIDE_FLAGS "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64|AMD64")
+  set(INVAR_WIDE_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+endif()
+
 # Arithmetic: what is written is what is computed. The last two change no value; they allow sqrtf
 # to become one instruction and selects to be vectorised.
 set(INVAR_HOST_FLAGS ${INVAR_ARCH_FLAG}

@@ -62,7 +62,7 @@ static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
                                     const invar_kernel *kernel)
 {
     float a[INVAR_KERNEL_MAX_ROWS * INVAR_TILE_MAX_K], b[INVAR_KERNEL_MAX_COLS * INVAR_TILE_MAX_K];
-    int16_t a_exp[INVAR_KERNEL_MAX_ROWS * INVAR_TILE_MAX_K],
+    int8_t a_exp[INVAR_KERNEL_MAX_ROWS * INVAR_TILE_MAX_K],
         b_exp[INVAR_KERNEL_MAX_COLS * INVAR_TILE_MAX_K];
     float acc[INVAR_KERNEL_MAX_ROWS * INVAR_KERNEL_MAX_COLS];
     int rows = kernel->rows, width = kernel->cols,
@@ -71,19 +71,20 @@ static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
     for (int i0 = 0; i0 < INVAR_TILE_ROWS; i0 += rows)
         for (int j0 = 0; j0 < INVAR_TILE_COLS; j0 += cols) {
             uint64_t mode = 0;
+            bool large = false; // no e4m3 value but NaN is
 
             for (int p = 0; p < t->k; p++) {
                 for (int i = 0; i < rows; i++) {
                     float x = invar_f32_from_e4m3((uint8_t)t->a[i0 + i][p]);
                     a[p * rows + i] = x;
-                    a_exp[p * rows + i] =
-                        invar_kernel_exponent(x, kernel->min_exp, INVAR_KERNEL_BIAS_A);
+                    a_exp[p * rows + i] = (int8_t)invar_kernel_exponent(x, kernel->min_exp);
+                    large |= x != x;
                 }
                 for (int j = 0; j < width; j++) {
                     float x = j < cols ? invar_f32_from_e4m3((uint8_t)t->b[j0 + j][p]) : 0.0f;
                     b[p * width + j] = x;
-                    b_exp[p * width + j] =
-                        invar_kernel_exponent(x, kernel->min_exp, INVAR_KERNEL_BIAS_B);
+                    b_exp[p * width + j] = (int8_t)invar_kernel_exponent(x, kernel->min_exp);
+                    large |= x != x;
                 }
             }
             memset(acc, 0, sizeof acc);
@@ -91,7 +92,10 @@ static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
                 memcpy(acc + i * width, &t->c[i0 + i][j0], (size_t)cols * sizeof *acc);
             if (kernel->toward_zero)
                 mode = invar_rounding_toward_zero();
-            kernel->run(acc, width, a, a_exp, b, b_exp, t->k);
+            if (large)
+                invar_kernel_reference(kernel, acc, width, a, b, t->k);
+            else
+                kernel->run(acc, width, a, a_exp, b, b_exp, t->k);
             if (kernel->toward_zero)
                 invar_rounding_restore(mode);
             for (int i = 0; i < rows; i++)
@@ -106,8 +110,8 @@ static inline void tile_product(tile_outputs d, invar_step_tile *t, invar_tile_f
         tile_chain(d, t, path, workspace);
     else
         tile_e4m3_kernel(d, t,
-                         path == INVAR_CPU_PATH_SIMD ? &invar_kernel_sm90_e4m3_simd
-                                                     : &invar_kernel_sm90_e4m3_portable);
+                         path == INVAR_CPU_PATH_SIMD ? &invar_kernels_widest()->sm90_e4m3
+                                                     : &invar_kernels_portable.sm90_e4m3);
 }
 
 #endif

@@ -34,8 +34,10 @@ typedef struct packs {
     float b[PANEL_ROWS * KC];
     float partial[INVAR_CHAIN_TILE_M * INVAR_CHAIN_TILE_N];
     float lines[(W > INVAR_KERNEL_DIRECT_ROWS ? W : INVAR_KERNEL_DIRECT_ROWS) * LINE];
-    int16_t a_exp[PANEL_ROWS * KC];
-    int16_t b_exp[PANEL_ROWS * KC];
+    int8_t a_exp[PANEL_ROWS * KC];
+    int8_t b_exp[PANEL_ROWS * KC];
+    bool a_large[PANEL_ROWS]; /* of a panel: it has no exponents */
+    bool b_large[PANEL_ROWS];
 } packs;
 
 _Static_assert(sizeof(packs) <= INVAR_CHAIN_WORKSPACE, "the scratch of a thread holds the panels");
@@ -43,6 +45,11 @@ _Static_assert(sizeof(packs) <= INVAR_CHAIN_WORKSPACE, "the scratch of a thread 
 static int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;
+}
+
+static int64_t pieces(int64_t extent, int64_t piece)
+{
+    return (extent + piece - 1) / piece;
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -148,37 +155,57 @@ static void pack(float *panel, float *lines, const invar_chain_operand *op, int6
         pack_columns(panel, lines, op, rows, k_first, k, kp, width);
 }
 
-static void pack_exponents(int16_t *exps, const float *panel, int64_t count, int min_exp, int bias)
+/* Of `count` panels of `size` values; `large` tells those with a value that has none. */
+static void pack_exponents(int8_t *exps, bool *large, const float *panels, int64_t count,
+                           int64_t size, int min_exp)
 {
-    for (int64_t i = 0; i < count; i++)
-        exps[i] = invar_kernel_exponent(panel[i], min_exp, bias);
+    for (int64_t n = 0; n < count; n++) {
+        int32_t most = INVAR_KERNEL_EXP_ZERO;
+
+        for (int64_t i = n * size; i < (n + 1) * size; i++) {
+            int32_t exp = invar_kernel_exponent(panels[i], min_exp);
+            most = exp > most ? exp : most;
+            exps[i] = (int8_t)exp;
+        }
+        large[n] = most > INVAR_KERNEL_EXP_MOST;
+    }
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 static const invar_kernel *choose(const invar_device *dev, invar_dtype dtype)
 {
-    int simd = dev->cpu_path == INVAR_CPU_PATH_SIMD;
+    const invar_kernels *kernels =
+        dev->cpu_path == INVAR_CPU_PATH_SIMD ? invar_kernels_widest() : &invar_kernels_portable;
 
     if (dtype == INVAR_DTYPE_F32 || dev->numerics == INVAR_NUMERICS_IEEE)
-        return simd ? invar_kernel_ieee_widest() : &invar_kernel_ieee_portable;
-    if (dtype == INVAR_DTYPE_FP8)
-        return simd ? &invar_kernel_sm90_e4m3_simd : &invar_kernel_sm90_e4m3_portable;
-    return simd ? &invar_kernel_sm90_bf16_simd : &invar_kernel_sm90_bf16_portable;
+        return &kernels->ieee;
+    return dtype == INVAR_DTYPE_FP8 ? &kernels->sm90_e4m3 : &kernels->sm90_bf16;
+}
+
+/* A cell of whole rows and columns, the i-th panel of a with the j-th of b. */
+static void run_cell(const invar_kernel *kernel, float *acc, int64_t ld, int64_t i, int64_t j,
+                     int64_t kp, const packs *w)
+{
+    int64_t at_a = i * kernel->rows * kp, at_b = j * kernel->cols * kp;
+
+    if (kernel->min_exp != INVAR_KERNEL_NO_EXPONENTS && (w->a_large[i] || w->b_large[j]))
+        invar_kernel_reference(kernel, acc, ld, w->a + at_a, w->b + at_b, kp);
+    else
+        kernel->run(acc, ld, w->a + at_a, w->a_exp + at_a, w->b + at_b, w->b_exp + at_b, kp);
 }
 
 /* A cell on the edge of the tile: the kernel runs on a full cell beside it. */
 static void run_edge(const invar_kernel *kernel, float *acc, int64_t ld, int64_t rows, int64_t cols,
-                     const float *a, const int16_t *a_exp, const float *b, const int16_t *b_exp,
-                     int64_t kp)
+                     int64_t i, int64_t j, int64_t kp, const packs *w)
 {
     float cell[INVAR_KERNEL_MAX_ROWS * INVAR_KERNEL_MAX_COLS] = {0};
 
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(cell + i * kernel->cols, acc + i * ld, (size_t)cols * sizeof *cell);
-    kernel->run(cell, kernel->cols, a, a_exp, b, b_exp, kp);
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(acc + i * ld, cell + i * kernel->cols, (size_t)cols * sizeof *cell);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(cell + r * kernel->cols, acc + r * ld, (size_t)cols * sizeof *cell);
+    run_cell(kernel, cell, kernel->cols, i, j, kp, w);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(acc + r * ld, cell + r * kernel->cols, (size_t)cols * sizeof *cell);
 }
 
 static void run_cells(const invar_kernel *kernel, float *acc, int64_t ld, int64_t m, int64_t n,
@@ -186,18 +213,16 @@ static void run_cells(const invar_kernel *kernel, float *acc, int64_t ld, int64_
 {
     uint64_t mode = kernel->toward_zero ? invar_rounding_toward_zero() : 0;
 
-    for (int64_t j = 0; j < n; j += kernel->cols) {
-        for (int64_t i = 0; i < m; i += kernel->rows) {
-            int64_t rows = m - i < kernel->rows ? m - i : kernel->rows;
-            int64_t cols = n - j < kernel->cols ? n - j : kernel->cols;
-            float *cell = acc + i * ld + j;
+    for (int64_t j = 0; j * kernel->cols < n; j++) {
+        for (int64_t i = 0; i * kernel->rows < m; i++) {
+            int64_t rows = m - i * kernel->rows, cols = n - j * kernel->cols;
+            float *cell = acc + i * kernel->rows * ld + j * kernel->cols;
 
-            if (rows == kernel->rows && cols == kernel->cols)
-                kernel->run(cell, ld, w->a + i * kp, w->a_exp + i * kp, w->b + j * kp,
-                            w->b_exp + j * kp, kp);
+            if (rows >= kernel->rows && cols >= kernel->cols)
+                run_cell(kernel, cell, ld, i, j, kp, w);
             else
-                run_edge(kernel, cell, ld, rows, cols, w->a + i * kp, w->a_exp + i * kp,
-                         w->b + j * kp, w->b_exp + j * kp, kp);
+                run_edge(kernel, cell, ld, rows < kernel->rows ? rows : kernel->rows,
+                         cols < kernel->cols ? cols : kernel->cols, i, j, kp, w);
         }
     }
     if (kernel->toward_zero)
@@ -213,10 +238,10 @@ static void run_block(const invar_kernel *kernel, float *acc, int64_t ld,
     pack(w->a, w->lines, &tile->a, tile->m, k_first, k, kp, kernel->rows);
     pack(w->b, w->lines, &tile->b, tile->n, k_first, k, kp, kernel->cols);
     if (kernel->min_exp != INVAR_KERNEL_NO_EXPONENTS) {
-        pack_exponents(w->a_exp, w->a, round_up(tile->m, kernel->rows) * kp, kernel->min_exp,
-                       INVAR_KERNEL_BIAS_A);
-        pack_exponents(w->b_exp, w->b, round_up(tile->n, kernel->cols) * kp, kernel->min_exp,
-                       INVAR_KERNEL_BIAS_B);
+        pack_exponents(w->a_exp, w->a_large, w->a, pieces(tile->m, kernel->rows), kernel->rows * kp,
+                       kernel->min_exp);
+        pack_exponents(w->b_exp, w->b_large, w->b, pieces(tile->n, kernel->cols), kernel->cols * kp,
+                       kernel->min_exp);
     }
     run_cells(kernel, acc, ld, tile->m, tile->n, kp, w);
 }
@@ -248,7 +273,7 @@ static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
 {
     invar_dtype dtype = tile->b.tensor->dtype;
 
-    return kernel == invar_kernel_ieee_widest() && tile->m <= FEW_ROWS &&
+    return kernel == &invar_kernels_widest()->ieee && tile->m <= FEW_ROWS &&
            (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16) &&
            tile->a.layout == INVAR_CHAIN_ROWS && tile->b.layout == INVAR_CHAIN_ROWS;
 }
@@ -344,11 +369,6 @@ static invar_status run_grid_tile(void *payload, int64_t task, int worker)
     r.cols = g->n - r.col0 < job->tile_n ? g->n - r.col0 : job->tile_n;
     g->run(g->payload, job->dev, &r, acc, workspace);
     return INVAR_OK;
-}
-
-static int64_t pieces(int64_t extent, int64_t piece)
-{
-    return (extent + piece - 1) / piece;
 }
 
 /* Tiles of equal size, and smaller ones where there would be too few for the threads. */

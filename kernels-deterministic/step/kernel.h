@@ -20,8 +20,12 @@ extern "C" {
 #endif
 
 /* k is a multiple of `group`; panels are padded with zeros to that. */
-typedef void (*invar_kernel_fn)(float *acc, int64_t ld, const float *a, const int16_t *a_exp,
-                                const float *b, const int16_t *b_exp, int64_t k);
+typedef void (*invar_kernel_fn)(float *acc, int64_t ld, const float *a, const int8_t *a_exp,
+                                const float *b, const int8_t *b_exp, int64_t k);
+
+/* One chain, one group further, by the reference step. */
+typedef void (*invar_kernel_one)(float *acc, const float *a, int64_t a_stride, const float *b,
+                                 int64_t b_stride);
 
 typedef struct invar_kernel {
     int rows;
@@ -30,35 +34,34 @@ typedef struct invar_kernel {
     int min_exp;     /* of the operand type; INVAR_KERNEL_NO_EXPONENTS: panels without exponents */
     int toward_zero; /* runs with the rounding mode set toward zero */
     invar_kernel_fn run;
+    invar_kernel_one one; /* of sm90: the same step, for operands beyond the range of exponents */
 } invar_kernel;
 
 #define INVAR_KERNEL_NO_EXPONENTS 0
 #define INVAR_KERNEL_MAX_ROWS 16
 #if defined(__x86_64__)
-#define INVAR_KERNEL_MAX_COLS 32
+#define INVAR_KERNEL_MAX_COLS 64
 #else
 #define INVAR_KERNEL_MAX_COLS 16
 #endif
 
-/* Exponents that stand for a zero and for an infinity or NaN; a sum with either is out of range. */
-#define INVAR_KERNEL_EXP_ZERO (-8192)
-#define INVAR_KERNEL_EXP_SPECIAL 16000
+/*
+ * Exponents of operands. A zero's is so small that no product with it reaches the range of the
+ * kernels, 2^-100 and above; that holds for operands below 2^28. Panels with larger ones (an
+ * infinity and NaN are) have no exponents: they go to the reference.
+ */
+#define INVAR_KERNEL_EXP_ZERO (-128)
+#define INVAR_KERNEL_EXP_MOST 27
 
-/* The exponent of an operand; a's carry bias 0, b's the bias of f32, so that sums carry it once. */
-#define INVAR_KERNEL_BIAS_A 0
-#define INVAR_KERNEL_BIAS_B 127
-
-static inline int16_t invar_kernel_exponent(float value, int min_exp, int bias)
+static inline int32_t invar_kernel_exponent(float value, int min_exp)
 {
     uint32_t bits;
-    int32_t field, exp;
+    int32_t exp;
 
     memcpy(&bits, &value, sizeof bits);
-    field = (int32_t)(bits >> 23 & 0xFF);
-    exp = (field - 127 > min_exp ? field - 127 : min_exp) + bias;
-    exp = field == 0xFF ? INVAR_KERNEL_EXP_SPECIAL : exp;
-    exp = bits << 1 == 0 ? INVAR_KERNEL_EXP_ZERO : exp;
-    return (int16_t)exp;
+    exp = (int32_t)(bits >> 23 & 0xFF) - 127;
+    exp = exp > min_exp ? exp : min_exp;
+    return bits << 1 == 0 ? INVAR_KERNEL_EXP_ZERO : exp;
 }
 
 /* Rows as they are stored: of f32 or, if `bf16`, of bf16; `stride` elements apart. */
@@ -77,18 +80,25 @@ typedef struct invar_kernel_rows {
 void invar_kernel_ieee_direct(float *acc, int64_t ld, int rows, const float *a, int64_t a_stride,
                               const invar_kernel_rows *b, int64_t k);
 
-extern const invar_kernel invar_kernel_ieee_simd;
-extern const invar_kernel invar_kernel_ieee_portable;
+/* The kernels of one kind of machine. All kinds give the same bits. */
+typedef struct invar_kernels {
+    invar_kernel ieee;
+    invar_kernel sm90_bf16;
+    invar_kernel sm90_e4m3;
+} invar_kernels;
 
-/* invar_kernel_ieee_simd, or a wider one that this very machine has; the same bits. */
-const invar_kernel *invar_kernel_ieee_widest(void);
+extern const invar_kernels invar_kernels_portable; /* plain C */
+extern const invar_kernels invar_kernels_simd;     /* the vectors of the architecture */
+#if defined(__x86_64__)
+extern const invar_kernels invar_kernels_avx512;
+#endif
 
-extern const invar_kernel invar_kernel_sm90_bf16_simd;
-extern const invar_kernel invar_kernel_sm90_bf16_portable;
-extern const invar_kernel invar_kernel_sm90_e4m3_simd;
-extern const invar_kernel invar_kernel_sm90_e4m3_portable;
+/* invar_kernels_simd, or wider ones that this very machine has. */
+const invar_kernels *invar_kernels_widest(void);
 
-/* One column of a tile by the reference step: what a SIMD kernel calls out of its range. */
+/* The tile by the reference step; all that a SIMD kernel leaves out. */
+void invar_kernel_reference(const invar_kernel *kernel, float *acc, int64_t ld, const float *a,
+                            const float *b, int64_t k);
 void invar_kernel_sm90_bf16_one(float *acc, const float *a, int64_t a_stride, const float *b,
                                 int64_t b_stride);
 void invar_kernel_sm90_e4m3_one(float *acc, const float *a, int64_t a_stride, const float *b,

@@ -50,8 +50,19 @@ void invar_kernel_sm90_e4m3_one(float *acc, const float *a, int64_t a_stride, co
     memcpy(acc, &bits, sizeof bits);
 }
 
-static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_exp, const float *b,
-                     const int16_t *b_exp, int64_t k)
+void invar_kernel_reference(const invar_kernel *kernel, float *acc, int64_t ld, const float *a,
+                            const float *b, int64_t k)
+{
+    int rows = kernel->rows, cols = kernel->cols;
+
+    for (int64_t p = 0; p < k; p += kernel->group)
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < cols; j++)
+                kernel->one(&acc[i * ld + j], &a[p * rows + i], rows, &b[p * cols + j], cols);
+}
+
+static void run_ieee(float *acc, int64_t ld, const float *a, const int8_t *a_exp, const float *b,
+                     const int8_t *b_exp, int64_t k)
 {
     (void)a_exp;
     (void)b_exp;
@@ -61,33 +72,26 @@ static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_ex
                 acc[i * ld + j] = fmaf(a[p * ROWS + i], b[p * COLS + j], acc[i * ld + j]);
 }
 
-static void run_sm90_bf16(float *acc, int64_t ld, const float *a, const int16_t *a_exp,
-                          const float *b, const int16_t *b_exp, int64_t k)
+static void run_sm90_bf16(float *acc, int64_t ld, const float *a, const int8_t *a_exp,
+                          const float *b, const int8_t *b_exp, int64_t k)
 {
     (void)a_exp;
     (void)b_exp;
-    for (int64_t p = 0; p < k; p += INVAR_STEP_BF16)
-        for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < COLS; j++)
-                invar_kernel_sm90_bf16_one(&acc[i * ld + j], &a[p * ROWS + i], ROWS,
-                                           &b[p * COLS + j], COLS);
+    invar_kernel_reference(&invar_kernels_portable.sm90_bf16, acc, ld, a, b, k);
 }
 
-static void run_sm90_e4m3(float *acc, int64_t ld, const float *a, const int16_t *a_exp,
-                          const float *b, const int16_t *b_exp, int64_t k)
+static void run_sm90_e4m3(float *acc, int64_t ld, const float *a, const int8_t *a_exp,
+                          const float *b, const int8_t *b_exp, int64_t k)
 {
     (void)a_exp;
     (void)b_exp;
-    for (int64_t p = 0; p < k; p += INVAR_STEP_FP8)
-        for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < COLS; j++)
-                invar_kernel_sm90_e4m3_one(&acc[i * ld + j], &a[p * ROWS + i], ROWS,
-                                           &b[p * COLS + j], COLS);
+    invar_kernel_reference(&invar_kernels_portable.sm90_e4m3, acc, ld, a, b, k);
 }
 
-const invar_kernel invar_kernel_ieee_portable = {ROWS, COLS,    1, INVAR_KERNEL_NO_EXPONENTS,
-                                                 0,    run_ieee};
-const invar_kernel invar_kernel_sm90_bf16_portable = {
-    ROWS, COLS, INVAR_STEP_BF16, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_bf16};
-const invar_kernel invar_kernel_sm90_e4m3_portable = {
-    ROWS, COLS, INVAR_STEP_FP8, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_e4m3};
+const invar_kernels invar_kernels_portable = {
+    {ROWS, COLS, 1, INVAR_KERNEL_NO_EXPONENTS, 0, run_ieee, NULL},
+    {ROWS, COLS, INVAR_STEP_BF16, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_bf16,
+     invar_kernel_sm90_bf16_one},
+    {ROWS, COLS, INVAR_STEP_FP8, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_e4m3,
+     invar_kernel_sm90_e4m3_one},
+};

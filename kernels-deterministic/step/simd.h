@@ -1,9 +1,9 @@
 /*
- * simd.h - the few vector operations that the chain kernels need, on NEON and on AVX2.
+ * simd.h - the few vector operations that the chain kernels need, on NEON, AVX2 and AVX-512.
  *
- * invar_vf: INVAR_VF_WIDTH floats; invar_vi: as many int32; invar_vh: twice as many int16, so one
- * invar_vh describes two invar_vf. Each operation is one IEEE or integer instruction per lane: the
- * width never shows in a result.
+ * invar_vf: INVAR_VF_WIDTH floats; invar_vi: as many int32; invar_vb: four times as many int8, so
+ * one invar_vb describes four invar_vf. Each operation is one IEEE or integer instruction per lane:
+ * the width never shows in a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +20,7 @@
 #define INVAR_VF_WIDTH 4
 typedef float32x4_t invar_vf;
 typedef int32x4_t invar_vi;
-typedef int16x8_t invar_vh;
+typedef int8x16_t invar_vb;
 
 static inline invar_vf invar_vf_load(const float *p)
 {
@@ -82,6 +82,10 @@ static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
 {
     return vorrq_s32(a, b);
 }
+static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
+{
+    return veorq_s32(a, b);
+}
 static inline invar_vi invar_vi_abs(invar_vi a)
 {
     return vabsq_s32(a);
@@ -98,44 +102,40 @@ static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
 {
     return vreinterpretq_s32_u32(vcgtq_s32(a, b));
 }
-static inline invar_vi invar_vi_is_zero(invar_vi a)
-{
-    return vreinterpretq_s32_u32(vceqzq_s32(a));
-}
 #define invar_vi_shift_left(v, n) vshlq_n_s32((v), (n))
-/* the 8 bits of the exponent field */
-static inline invar_vi invar_vi_exponent(invar_vi v)
-{
-    return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(vshlq_n_s32(v, 1)), 24));
-}
 static inline bool invar_vi_any(invar_vi v)
 {
     return vmaxvq_u32(vreinterpretq_u32_s32(v)) != 0;
 }
 
-static inline invar_vh invar_vh_load(const int16_t *p)
+static inline invar_vb invar_vb_load(const int8_t *p)
 {
-    return vld1q_s16(p);
+    return vld1q_s8(p);
 }
-static inline invar_vh invar_vh_set1(int16_t x)
+static inline invar_vb invar_vb_set1(int8_t x)
 {
-    return vdupq_n_s16(x);
+    return vdupq_n_s8(x);
 }
-static inline invar_vh invar_vh_add(invar_vh a, invar_vh b)
+/* Sums beyond int8 become the value nearest to them. */
+static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
-    return vaddq_s16(a, b);
+    return vqaddq_s8(a, b);
 }
-static inline invar_vh invar_vh_max(invar_vh a, invar_vh b)
+static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
-    return vmaxq_s16(a, b);
+    return vmaxq_s8(a, b);
 }
-static inline invar_vi invar_vh_low(invar_vh v)
+/* (value + 127) * 2^23: exponents where a float has its own */
+static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
 {
-    return vmovl_s16(vget_low_s16(v));
-}
-static inline invar_vi invar_vh_high(invar_vh v)
-{
-    return vmovl_high_s16(v);
+    int16x8_t zero = vdupq_n_s16(0), bias = vdupq_n_s16(127 << 7);
+    int16x8_t low = vaddq_s16(vshll_n_s8(vget_low_s8(v), 7), bias);
+    int16x8_t high = vaddq_s16(vshll_high_n_s8(v, 7), bias);
+
+    out[0] = vreinterpretq_s32_s16(vzip1q_s16(zero, low));
+    out[1] = vreinterpretq_s32_s16(vzip2q_s16(zero, low));
+    out[2] = vreinterpretq_s32_s16(vzip1q_s16(zero, high));
+    out[3] = vreinterpretq_s32_s16(vzip2q_s16(zero, high));
 }
 
 /* Four bf16 values as floats, exactly. */
@@ -183,10 +183,134 @@ static inline bool invar_rounding_is_default(void)
 
 #include <immintrin.h>
 
+#if defined(__AVX512BW__)
+
+#define INVAR_VF_WIDTH 16
+typedef __m512 invar_vf;
+typedef __m512i invar_vi;
+typedef __m512i invar_vb;
+
+static inline invar_vf invar_vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void invar_vf_store(float *p, invar_vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
+static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+static inline invar_vf invar_vf_scale(invar_vf a, float s)
+{
+    return _mm512_mul_ps(a, _mm512_set1_ps(s));
+}
+/* acc + b * s, rounded once */
+static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
+{
+    return _mm512_fmadd_ps(b, _mm512_set1_ps(s), acc);
+}
+static inline invar_vf invar_vf_from_bits(invar_vi v)
+{
+    return _mm512_castsi512_ps(v);
+}
+static inline invar_vi invar_vi_from_bits(invar_vf v)
+{
+    return _mm512_castps_si512(v);
+}
+static inline invar_vf invar_vf_convert(invar_vi v)
+{
+    return _mm512_cvtepi32_ps(v);
+}
+static inline invar_vi invar_vi_truncate(invar_vf v)
+{
+    return _mm512_cvttps_epi32(v);
+}
+static inline invar_vi invar_vi_set1(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
+{
+    return _mm512_xor_si512(a, b);
+}
+static inline invar_vi invar_vi_abs(invar_vi a)
+{
+    return _mm512_abs_epi32(a);
+}
+static inline invar_vi invar_vi_max(invar_vi a, invar_vi b)
+{
+    return _mm512_max_epi32(a, b);
+}
+static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
+{
+    return _mm512_min_epi32(a, b);
+}
+static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
+{
+    return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
+}
+#define invar_vi_shift_left(v, n) _mm512_slli_epi32((v), (n))
+static inline bool invar_vi_any(invar_vi v)
+{
+    return _mm512_test_epi32_mask(v, v) != 0;
+}
+
+static inline invar_vb invar_vb_load(const int8_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+static inline invar_vb invar_vb_set1(int8_t x)
+{
+    return _mm512_set1_epi8(x);
+}
+/* Sums beyond int8 become the value nearest to them. */
+static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
+{
+    return _mm512_adds_epi8(a, b);
+}
+static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
+{
+    return _mm512_max_epi8(a, b);
+}
+/* (value + 127) * 2^23: exponents where a float has its own */
+static inline __m512i invar_vi_field(__m128i v)
+{
+    __m512i biased = _mm512_add_epi32(_mm512_cvtepi8_epi32(v), _mm512_set1_epi32(127));
+
+    return _mm512_slli_epi32(biased, 23);
+}
+static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
+{
+    out[0] = invar_vi_field(_mm512_castsi512_si128(v));
+    out[1] = invar_vi_field(_mm512_extracti32x4_epi32(v, 1));
+    out[2] = invar_vi_field(_mm512_extracti32x4_epi32(v, 2));
+    out[3] = invar_vi_field(_mm512_extracti32x4_epi32(v, 3));
+}
+
+#else
+
 #define INVAR_VF_WIDTH 8
 typedef __m256 invar_vf;
 typedef __m256i invar_vi;
-typedef __m256i invar_vh;
+typedef __m256i invar_vb;
 
 static inline invar_vf invar_vf_load(const float *p)
 {
@@ -245,6 +369,10 @@ static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
 {
     return _mm256_or_si256(a, b);
 }
+static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
+{
+    return _mm256_xor_si256(a, b);
+}
 static inline invar_vi invar_vi_abs(invar_vi a)
 {
     return _mm256_abs_epi32(a);
@@ -261,44 +389,44 @@ static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
 {
     return _mm256_cmpgt_epi32(a, b);
 }
-static inline invar_vi invar_vi_is_zero(invar_vi a)
-{
-    return _mm256_cmpeq_epi32(a, _mm256_setzero_si256());
-}
 #define invar_vi_shift_left(v, n) _mm256_slli_epi32((v), (n))
-/* the 8 bits of the exponent field */
-static inline invar_vi invar_vi_exponent(invar_vi v)
-{
-    return _mm256_srli_epi32(_mm256_slli_epi32(v, 1), 24);
-}
 static inline bool invar_vi_any(invar_vi v)
 {
     return !_mm256_testz_si256(v, v);
 }
 
-static inline invar_vh invar_vh_load(const int16_t *p)
+static inline invar_vb invar_vb_load(const int8_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
-static inline invar_vh invar_vh_set1(int16_t x)
+static inline invar_vb invar_vb_set1(int8_t x)
 {
-    return _mm256_set1_epi16(x);
+    return _mm256_set1_epi8(x);
 }
-static inline invar_vh invar_vh_add(invar_vh a, invar_vh b)
+/* Sums beyond int8 become the value nearest to them. */
+static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
-    return _mm256_add_epi16(a, b);
+    return _mm256_adds_epi8(a, b);
 }
-static inline invar_vh invar_vh_max(invar_vh a, invar_vh b)
+static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
-    return _mm256_max_epi16(a, b);
+    return _mm256_max_epi8(a, b);
 }
-static inline invar_vi invar_vh_low(invar_vh v)
+/* (value + 127) * 2^23: exponents where a float has its own */
+static inline __m256i invar_vi_field(__m128i v)
 {
-    return _mm256_cvtepi16_epi32(_mm256_castsi256_si128(v));
+    __m256i biased = _mm256_add_epi32(_mm256_cvtepi8_epi32(v), _mm256_set1_epi32(127));
+
+    return _mm256_slli_epi32(biased, 23);
 }
-static inline invar_vi invar_vh_high(invar_vh v)
+static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
 {
-    return _mm256_cvtepi16_epi32(_mm256_extracti128_si256(v, 1));
+    __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
+
+    out[0] = invar_vi_field(low);
+    out[1] = invar_vi_field(_mm_unpackhi_epi64(low, low));
+    out[2] = invar_vi_field(high);
+    out[3] = invar_vi_field(_mm_unpackhi_epi64(high, high));
 }
 
 /* Eight bf16 values as floats, exactly. */
@@ -330,6 +458,8 @@ static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
         row[p + 4] = _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x31);
     }
 }
+
+#endif
 
 /* The rounding mode of vector arithmetic; returns what to hand to invar_rounding_restore. */
 static inline uint64_t invar_rounding_toward_zero(void)

@@ -182,11 +182,40 @@ static void test_step__hardware_settles_the_constants(void **state)
             fail_msg("%s: not told apart from the hardware", others[i].name);
 }
 
+static uint16_t power_of_two(int exponent)
+{
+    return (uint16_t)((exponent + 127) << 7);
+}
+
+/*
+ * Zeros meet operands of 2^0 to 2^127, and the other products lie about the least exponent that the
+ * SIMD kernels cover: what a zero leaves behind must not count as an exponent.
+ */
+static void test_step__zeros_beside_large_and_tiny(void **state)
+{
+    (void)state;
+    for (int large = 0; large < 128; large++) {
+        invar_step_tile t = {.k = INVAR_STEP_BF16};
+        tile_outputs d;
+
+        for (int p = 0; p < t.k; p++) {
+            bool zero = p % 4 == 0;
+            for (int i = 0; i < INVAR_TILE_ROWS; i++)
+                t.a[i][p] = zero ? 0 : (uint16_t)(power_of_two(-56 - i) | 0x40 | (p & 1) << 15);
+            for (int j = 0; j < INVAR_TILE_COLS; j++)
+                t.b[j][p] = zero ? power_of_two(large) : (uint16_t)(power_of_two(-35 - j) | 5 * p);
+        }
+        tile_reference(d, &t, INVAR_TILE_BF16);
+        check_tile(&t, INVAR_TILE_BF16, &d[0][0], "zeros beside large and tiny operands");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step__equals_recorded_hardware),
         cmocka_unit_test(test_step__hardware_settles_the_constants),
+        cmocka_unit_test(test_step__zeros_beside_large_and_tiny),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
