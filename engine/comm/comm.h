@@ -99,7 +99,7 @@ const char *invar_comm_host(const invar_comm *comm, int rank);
 void invar_comm_abort(invar_comm *comm, const char *why);
 
 /*
- * The one rank that tells the user: 0, or 1 after a failure that 0 caused. Where ranks are
+ * The one rank that tells the user: 0, or 1 when 0 has left or hangs. Where ranks are
  * processes, the launcher ends all of them as soon as one has ended with a failure. So this one
  * speaks and ends, and the others free their handles first, which then takes some seconds: who is
  * still there after that speaks, too, because nobody has.

@@ -147,9 +147,16 @@ void invar_comm_abort(invar_comm *comm, const char *why)
         invar_error_put(&own);
 }
 
+/*
+ * Two ranks that are out of step may each find the other at the same time, and both can speak: so
+ * only a rank that is gone is passed over.
+ */
 int invar_world_speaker(const invar_world *world)
 {
-    return world->size > 1 && world->failure.native && world->failure.culprit == 0 ? 1 : 0;
+    const invar_comm_failure *f = &world->failure;
+    bool gone = f->native && f->native != EPROTO && f->native != ECONNABORTED;
+
+    return gone && f->culprit == 0 && world->size > 1 ? 1 : 0;
 }
 
 bool invar_comm_speaks(const invar_comm *comm)

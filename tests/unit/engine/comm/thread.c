@@ -218,7 +218,13 @@ static void test_comm_thread__who_hangs_is_named(void **state)
     assert_true(((double)clock() - from) / CLOCKS_PER_SEC < 2); // waiting takes no CPU
 }
 
-/* Rank 0 is the one: then rank 1 speaks, and a call after the failure fails the same way. */
+/* Rank 0 leaves: then rank 1 speaks. */
+static invar_status zero_leaves(rank_run *run)
+{
+    return invar_comm_rank(run->comm) ? gather(run->comm, "weights", 16) : INVAR_OK;
+}
+
+/* Rank 0 aborts, and can say why itself; a call after the failure fails the same way. */
 static invar_status zero_aborts(rank_run *run)
 {
     invar_status status;
@@ -240,8 +246,10 @@ static void test_comm_thread__somebody_speaks(void **state)
     for (int r = 0; r < 3; r++) {
         assert_int_equal(runs[r].status, INVAR_E_IO);
         assert_non_null(strstr(runs[r].error.message, " cannot go on: why not"));
-        assert_int_equal(runs[r].speaks, r == 1);
+        assert_int_equal(runs[r].speaks, r == 0);
     }
+    run_ranks(runs, 3, 0, 0, zero_leaves, NULL);
+    assert_true(runs[1].speaks && !runs[2].speaks);
 }
 
 static void test_comm_thread__refuses_no_ranks(void **state)
