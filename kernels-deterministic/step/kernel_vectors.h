@@ -220,9 +220,11 @@ static __attribute__((noinline, unused)) bool row_out_of_range(invar_vb products
 }
 
 /* `group`, `fraction`, `keep` and `one` are constants at every call: each form is its own loop. */
-static inline void run_sm90(float *acc, int64_t ld, const float *a, const int8_t *a_exp,
-                            const float *b, const int8_t *b_exp, int64_t k, int group, int fraction,
-                            int32_t keep, invar_kernel_one one)
+static inline __attribute__((always_inline)) void run_sm90(float *acc, int64_t ld, const float *a,
+                                                           const int8_t *a_exp, const float *b,
+                                                           const int8_t *b_exp, int64_t k,
+                                                           int group, int fraction, int32_t keep,
+                                                           invar_kernel_one one)
 {
     for (int64_t p0 = 0; p0 < k; p0 += group) {
         const float *ag = a + p0 * SM90_ROWS, *bg = b + p0 * SM90_COLS;
