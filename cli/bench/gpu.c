@@ -471,9 +471,12 @@ static invar_status products(invar_gpu_bench *b)
             invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
         INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
-    for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+    for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
+        INVAR_TRY(
+            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
         INVAR_TRY(
             invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+    }
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i], 1)));
     for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)

@@ -301,6 +301,8 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_ATTENTION_BWD, "attention.bwd.shards", INVAR_CASE_CUT},
         {INVAR_OP_GRAD_NORM, "grad.norm.gaps", INVAR_CASE_CUT},
         {INVAR_OP_HASH_TREE, "hash.tree.cuts", INVAR_CASE_CUT},
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.few", INVAR_CASE_FEW},
+        {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.few", INVAR_CASE_FEW},
     };
     invar_status first = INVAR_OK;
 

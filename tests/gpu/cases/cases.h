@@ -104,6 +104,13 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 /* Seeds from here on are calls of logical tensor parallelism: shards of heads, pieces. */
 #define INVAR_CASE_CUT (UINT64_C(4) << 32)
 
+/*
+ * Seeds from here on, of linear.fwd and moe.linear.fwd: products with few rows, as in decoding, in
+ * the layouts that their kernels take, half of the first op's with more outputs than one or fused.
+ * Now and then a weight of mxfp8 is NaN.
+ */
+#define INVAR_CASE_FEW (UINT64_C(5) << 32)
+
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);

@@ -65,6 +65,7 @@ typedef struct maker {
     bool edge;         /* contiguous, one shard (but see `atoms`), one part */
     bool atoms;        /* shards of atoms of any number; else of one each */
     bool short_blocks; /* a pair of short_pairs */
+    bool few;          /* rows, and what kernels for them take */
     float scale;       /* of the numbers */
 } maker;
 
@@ -181,7 +182,8 @@ static int32_t any_shards(maker *m)
 {
     if (m->atoms)
         return (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8, 8);
-    return m->edge || m->short_blocks ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
+    return m->edge || m->short_blocks || m->few ? 1
+                                                : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
 }
 
 /* Of a chain of k values that may be cut at multiples of `unit`. */
@@ -205,6 +207,12 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
 {
     shape s;
 
+    if (m->few) {
+        s.rows = INVAR_PICK(&m->dice, 1, 2, 8, 13, 16, 24, 33, 64);
+        s.cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 40, 200, 200));
+        s.k = 64 * INVAR_PICK(&m->dice, 1, 2, 3, 4, 6, 10);
+        return s;
+    }
     if (m->edge) {
         s = edges[seed % INVAR_CASE_SHORT < EDGES ? (int64_t)(seed % INVAR_CASE_SHORT)
                                                   : invar_roll(&m->dice, EDGES)];
@@ -225,12 +233,21 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
 static maker begin(invar_case *c, uint64_t seed, bool atoms)
 {
     static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
+    // of the pairs, those with kernels for few rows
+    static const int few_pairs[] = {1, 3, 3, 4};
     enum { APART = 37 }; // above every op of the family; recorded digests stay as they are
     maker m = {.c = c,
                .dice = {seed * APART + invar_case_stream(c->op)},
                .atoms = atoms,
-               .short_blocks = seed >= INVAR_CASE_SHORT};
+               .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
+               .few = seed >= INVAR_CASE_FEW};
 
+    if (m.few) {
+        m.edge = invar_roll(&m.dice, 4) > 0;
+        m.types = &pairs[few_pairs[invar_roll(&m.dice, sizeof few_pairs / sizeof few_pairs[0])]];
+        m.scale = 1.0f;
+        return m;
+    }
     seed -= m.short_blocks ? INVAR_CASE_SHORT : 0;
     m.edge = seed < EDGES || invar_roll(&m.dice, 5) == 0;
     if (m.short_blocks)
@@ -259,6 +276,22 @@ static invar_tensor any_bias(maker *m, int64_t cols)
                              m->scale);
 }
 
+/* One weight, or the scale of a block, becomes NaN, whose bits only sm90 promises. */
+static void spoil(maker *m, const invar_tensor *w)
+{
+    int64_t row, col, blocks = w->shape[1] / INVAR_MX_BLOCK;
+
+    if (!m->few || w->dtype != INVAR_DTYPE_MXFP8 || m->c->numerics != INVAR_NUMERICS_SM90 ||
+        invar_roll(&m->dice, 2) == 0)
+        return;
+    row = invar_roll(&m->dice, w->shape[0]);
+    col = invar_roll(&m->dice, w->shape[1]);
+    if (invar_roll(&m->dice, 2))
+        ((uint8_t *)w->data)[row * w->row_stride + col] = col % 2 ? 0x7F : 0xFF;
+    else
+        ((uint8_t *)w->scale)[row * blocks + col / INVAR_MX_BLOCK] = 0xFF;
+}
+
 static void make_forward(invar_case *c, uint64_t seed, bool atoms)
 {
     invar_linear_fwd_args *a = &c->args.linear_fwd;
@@ -270,6 +303,7 @@ static void make_forward(invar_case *c, uint64_t seed, bool atoms)
     a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
     a->w = weights(&m, 1, s.cols, s.k);
+    spoil(&m, &a->w);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
     a->bias = any_bias(&m, s.cols);
     snprintf(c->text, sizeof c->text,
@@ -486,12 +520,13 @@ static void make(invar_case *c, uint64_t seed)
 {
     bool atoms = seed >= INVAR_CASE_ATOMS && seed < INVAR_CASE_SHORT;
     bool more = seed >= INVAR_CASE_MORE && seed < INVAR_CASE_ATOMS;
+    bool few = seed >= INVAR_CASE_FEW;
 
     seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
     switch (c->op) {
     case INVAR_OP_LINEAR_FWD:
-        // of those with atoms half are fused
-        if (more || (atoms && seed % 2))
+        // of those with atoms, or few rows, half are fused
+        if (more || ((atoms || few) && seed % 2))
             make_fused(c, seed, atoms);
         else
             make_forward(c, seed, atoms);

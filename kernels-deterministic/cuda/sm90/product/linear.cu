@@ -435,7 +435,7 @@ static void rewrite_layout(plan *plan, int part)
 /* Pure in everything but the contents of memory; of the workspace only its alignment matters. */
 static plan make_plan(const invar_device *dev, const invar_product *p, void *workspace)
 {
-    plan plain = {}, fast, rewritten;
+    plan plain = {}, fast, few, rewritten;
 
     plain.product = *p;
     plain.workspace = (char *)workspace;
@@ -446,6 +446,13 @@ static plan make_plan(const invar_device *dev, const invar_product *p, void *wor
     find_fast(dev, &fast);
     if (fast.run)
         return fast;
+    few = plain;
+    for (int part = 0; part < p->parts; part++)
+        rewrite_values(&few, &few.product.a[part], p->rows, p->k[part]);
+    if (invar_skinny_takes(dev, &few.product)) {
+        few.run = invar_skinny;
+        return few;
+    }
     if (dev->numerics == INVAR_NUMERICS_SM90 && p->rows >= REWRITE_ROWS * p->groups) {
         rewritten = plain;
         for (int part = 0; part < p->parts; part++) {
@@ -672,11 +679,35 @@ static invar_tensor stored_by(const invar_product *p)
     return t;
 }
 
+/* The set with x rewritten as bf16 values, if it is for few rows then; as each product alone is. */
+static bool rewrite_set(invar_product_set *out, const invar_device *dev,
+                        const invar_product_set *set, char *workspace)
+{
+    plan plan = {};
+
+    plan.workspace = workspace;
+    *out = *set;
+    rewrite_values(&plan, &out->product[0].a[0], set->product[0].rows, set->product[0].k[0]);
+    for (int32_t i = 1; i < set->count; i++)
+        out->product[i].a[0] = out->product[0].a[0];
+    return set->count > 1 && invar_skinny_takes_set(dev, out);
+}
+
+static invar_status multiply_few(const invar_device *dev, const invar_product_set *set,
+                                 const invar_product_set *few)
+{
+    const invar_product *p = &set->product[0];
+
+    INVAR_TRY(dequantise(dev, &p->a[0], &few->product[0].a[0], p->rows, p->k[0]));
+    return invar_skinny_set(dev, few);
+}
+
 /* One after the other. Outputs that nobody asked for go into the workspace. */
 static invar_status run_singly(const invar_device *dev, invar_product_set *set,
                                const invar_tensor *act, char *workspace)
 {
     invar_swiglu_fwd_args swiglu = {};
+    invar_product_set few;
 
     for (int32_t i = 0; i < set->count; i++) {
         invar_product *p = &set->product[i];
@@ -690,6 +721,8 @@ static invar_status run_singly(const invar_device *dev, invar_product_set *set,
     set->act = NULL;
     if (run_set all = set_kernel(dev, set))
         INVAR_TRY(all(dev, set));
+    else if (rewrite_set(&few, dev, set, workspace))
+        INVAR_TRY(multiply_few(dev, set, &few));
     else
         for (int32_t i = 0; i < set->count; i++)
             INVAR_TRY(multiply(dev, &set->product[i], workspace));

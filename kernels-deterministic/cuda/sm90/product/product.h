@@ -114,7 +114,7 @@ bool invar_gemm_bf16_takes_weight(const invar_device *dev, const invar_weight_pr
 invar_status invar_gemm_bf16_weight(const invar_device *dev,
                                     const invar_weight_product *p) INVAR_MUST_USE;
 
-/* ---- skinny.cu: few rows (decoding), b in bf16 or int4, limited by memory -------------------- */
+/* ---- skinny.cu: few rows (decoding), a in bf16, b in bf16, int4 or mxfp8 --------------------- */
 
 bool invar_skinny_takes(const invar_device *dev, const invar_product *p);
 invar_status invar_skinny(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;

@@ -1,8 +1,8 @@
 /*
  * skinny.cu - products with few rows (decoding): as fast as the weights arrive.
  *
- * Which of them there are kernels for, how a product is cut, and the launch. skinny_bf16.cu and
- * skinny_int4.cu have the kernels, skinny_block.cuh what these share.
+ * Which of them there are kernels for, how a product is cut, and the launch. skinny_bf16.cu,
+ * skinny_int4.cu and skinny_mxfp8.cu have the kernels, skinny_block.cuh what these share.
  *
  * k is never cut, so all the parallelism is in the features, and a tile is as many of them as gives
  * every multiprocessor the same share. Several matrices of weights may share x: each has tiles of
@@ -53,15 +53,33 @@ static int choose_features(const invar_product_set *set, int blocks, const int *
     return best;
 }
 
+/* Weights are codes, and these have scales. */
+static bool has_codes(const invar_product *p)
+{
+    return p->b[0].dtype != INVAR_DTYPE_BF16;
+}
+
+/* Panels of w, and bytes of a feature's scales, in a stage of codes. */
+static int code_panels(const invar_product *p)
+{
+    return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_PANELS : MXFP8_PANELS;
+}
+
+static int scale_bytes(const invar_product *p)
+{
+    return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_SCALES : MXFP8_SCALES;
+}
+
 /* Completes a plan whose cut is made. */
-static void fill_ring(skinny_plan *plan, bool int4)
+static void fill_ring(skinny_plan *plan, const invar_product *p)
 {
     enum { MANY_PANELS = 4, FEW_PANELS = 2, FEW_STAGES = 4 };
     int x_panel = plan->x_rows * ROW_BYTES, w_panel = plan->features * ROW_BYTES;
 
-    if (int4) {
-        int bytes = INT4_PANELS * x_panel + w_panel + plan->features * SCALE_BYTES;
-        plan->panels = INT4_PANELS;
+    if (has_codes(p)) {
+        int bytes = CODES_PANELS * x_panel + code_panels(p) * w_panel;
+        bytes += plan->features * scale_bytes(p);
+        plan->panels = CODES_PANELS;
         plan->stage_bytes = (int)round_up(bytes, HEAD_BYTES);
     } else {
         bool fit = FEW_STAGES * MANY_PANELS * (x_panel + w_panel) <= RING_BYTES;
@@ -72,13 +90,13 @@ static void fill_ring(skinny_plan *plan, bool int4)
     plan->stages = plan->stages < MAX_STAGES ? plan->stages : MAX_STAGES;
 }
 
-/* Stages of w that a dense product asks for ahead. int4 gains nothing by it. */
+/* Stages of w that a dense product asks for ahead. Codes gain nothing by it. */
 static int stages_ahead(const skinny_plan *plan, const invar_product *p)
 {
     int64_t stages = invar_ceil_div(p->k[0], plan->panels * PANEL);
     int64_t wanted = AHEAD_BYTES / (plan->panels * plan->features * ROW_BYTES);
 
-    if (p->start || p->b[0].dtype == INVAR_DTYPE_INT4)
+    if (p->start || has_codes(p))
         return 0;
     return (int)(wanted < stages ? wanted : stages);
 }
@@ -96,19 +114,19 @@ static int rows_of_stage(const invar_product *p)
 static skinny_plan make_plan(const invar_device *dev, const invar_product_set *set)
 {
     static const int bf16_sizes[] = {8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128};
-    static const int int4_sizes[] = {32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128};
+    static const int codes_sizes[] = {32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128};
     static const int gated_sizes[] = {16, 32, 48, 64, 80, 96, 112, 128};
     const invar_product *p = &set->product[0];
-    bool int4 = p->b[0].dtype == INVAR_DTYPE_INT4;
+    bool codes = has_codes(p);
     int blocks = invar_cuda_of(dev)->multiprocessors;
     skinny_plan plan = {};
 
     plan.x_rows = rows_of_stage(p);
     plan.features = set->act ? choose_features(set, blocks, gated_sizes, 8)
-                    : int4   ? choose_features(set, blocks, int4_sizes, 13)
+                    : codes  ? choose_features(set, blocks, codes_sizes, 13)
                              : choose_features(set, blocks, bf16_sizes, 12);
-    plan.warps = int4 && plan.features > 32 ? 8 : 4;
-    fill_ring(&plan, int4);
+    plan.warps = codes && plan.features > 32 ? 8 : 4;
+    fill_ring(&plan, p);
     plan.ahead = stages_ahead(&plan, p);
     return plan;
 }
@@ -156,15 +174,16 @@ static invar_status make_output(skinny_output *output, const skinny_job *job,
     output->bias = p->bias;
     output->bias_bf16 = p->bias_dtype == INVAR_DTYPE_BF16;
     output->scale = (const uint8_t *)b->scale;
-    output->scale_wide = (uintptr_t)b->scale % 16 == 0 && p->k[0] % (16 * 16) == 0;
+    output->scale_wide = (uintptr_t)b->scale % (uintptr_t)scale_bytes(p) == 0 &&
+                         p->k[0] % (CODES_PANELS * PANEL) == 0;
     w = panels_of(b, output->w_rows, p->k[0], job->gated ? plan->features / 2 : plan->features,
                   job->gated ? 1 : plan->panels);
     w.streamed = true;
-    if (b->dtype == INVAR_DTYPE_INT4) {
+    if (has_codes(p)) {
         w.type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
         w.rank = 2;
-        w.extent[0] = (uint64_t)p->k[0] / 2;
-        w.stride[1] = (uint64_t)b->stride / 2;
+        w.extent[0] = (uint64_t)(p->k[0] * invar_dtype_bits(b->dtype) / 8);
+        w.stride[1] = (uint64_t)(b->stride * invar_dtype_bits(b->dtype) / 8);
         w.box[0] = ROW_BYTES;
     }
     return invar_tensor_map(&output->w, &w);
@@ -200,8 +219,9 @@ static invar_status make_job(skinny_job *job, const invar_product_set *set, cons
 static invar_status launch(const invar_device *dev, const invar_product *p, const skinny_job *job)
 {
     const skinny_plan *plan = &job->plan;
-    skinny_kernel kernel =
-        p->b[0].dtype == INVAR_DTYPE_INT4 ? invar_skinny_int4(plan) : invar_skinny_bf16(plan);
+    skinny_kernel kernel = p->b[0].dtype == INVAR_DTYPE_INT4    ? invar_skinny_int4(plan)
+                           : p->b[0].dtype == INVAR_DTYPE_MXFP8 ? invar_skinny_mxfp8(plan)
+                                                                : invar_skinny_bf16(plan);
     int blocks = invar_cuda_of(dev)->multiprocessors;
     size_t shared = 2 * HEAD_BYTES + (size_t)plan->stages * plan->stage_bytes + PANEL_OVERRUN;
 
@@ -214,21 +234,23 @@ static invar_status launch(const invar_device *dev, const invar_product *p, cons
 bool invar_skinny_takes(const invar_device *dev, const invar_product *p)
 {
     const invar_operand *a = &p->a[0], *b = &p->b[0];
-    bool int4 = b->dtype == INVAR_DTYPE_INT4;
+    bool codes = b->dtype == INVAR_DTYPE_INT4 || b->dtype == INVAR_DTYPE_MXFP8;
     int64_t max_rows = p->start ? p->groups * MAX_GROUP_ROWS : (int64_t)MAX_ROWS;
 
     if (dev->numerics != INVAR_NUMERICS_SM90 || p->parts != 1 || p->shards != 1)
         return false;
-    if (a->dtype != INVAR_DTYPE_BF16 || (b->dtype != INVAR_DTYPE_BF16 && !int4) || a->k_outer ||
+    if (a->dtype != INVAR_DTYPE_BF16 || (b->dtype != INVAR_DTYPE_BF16 && !codes) || a->k_outer ||
         b->k_outer)
         return false;
     if (p->groups < 1 || p->groups > MAX_GROUPS || p->rows < 1 || p->rows > max_rows ||
         p->cols < 1 || p->cols > MAX_EXTENT / p->groups || p->k[0] < 1 || p->k[0] > MAX_EXTENT)
         return false;
-    if (p->k[0] % PANEL != 0 || (int4 && (uintptr_t)b->scale % 4 != 0))
+    // a feature's scales begin at multiples of 4 bytes
+    if (p->k[0] % (b->dtype == INVAR_DTYPE_MXFP8 ? 2 * PANEL : PANEL) != 0 ||
+        (codes && (uintptr_t)b->scale % 4 != 0))
         return false;
     return invar_tensor_map_takes(a->data, a->stride * 2) &&
-           invar_tensor_map_takes(b->data, int4 ? b->stride / 2 : b->stride * 2);
+           invar_tensor_map_takes(b->data, b->stride * invar_dtype_bits(b->dtype) / 8);
 }
 
 bool invar_skinny_takes_set(const invar_device *dev, const invar_product_set *set)

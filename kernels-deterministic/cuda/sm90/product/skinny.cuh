@@ -16,13 +16,16 @@ enum {
     MAX_GROUP_ROWS = 16, // on average
     MAX_EXTENT = 1 << 30,
     MAX_STAGES = 32,
-    PANEL = 64,                           // k of bf16 in the 128 bytes of a swizzled row
-    ROW_BYTES = 128,                      // of a panel: 64 values of bf16, 256 of int4
+    PANEL = 64,      // k of bf16 in the 128 bytes of a swizzled row
+    ROW_BYTES = 128, // of a panel: 64 values of bf16, 128 of mxfp8, 256 of int4
     PANEL_OVERRUN = MAX_ROWS * ROW_BYTES, // what a product may read behind the last panel
-    INT4_PANELS = 4,                      // of x, to one of w
-    INT4_BLOCKS = 8,                      // of 32 k in a stage
-    SCALE_BYTES = 16,                     // of the 256 k of a feature
-    HEAD_BYTES = 1024,                    // barriers, and the alignment of what follows
+    CODES_PANELS = 4,                     // of x in a stage, where weights are codes
+    CODES_BLOCKS = 8,                     // of 32 k in it, each with a scale
+    INT4_PANELS = 1,                      // of w in a stage
+    INT4_SCALES = 16,                     // bytes of a feature's scales in it
+    MXFP8_PANELS = 2,
+    MXFP8_SCALES = 8,
+    HEAD_BYTES = 1024, // barriers, and the alignment of what follows
     RING_BYTES = 227 * 1024 - 2 * HEAD_BYTES - PANEL_OVERRUN,
     AHEAD_BYTES = 32 * 1024 // that a block asks for before its turn
 };
@@ -54,8 +57,8 @@ typedef struct skinny_output {
     skinny_rows_out out;
     bool bias_bf16;
     const void *bias;
-    const uint8_t *scale; // of int4
-    bool scale_wide;      // in pieces of 16 bytes, not of 4
+    const uint8_t *scale; // of codes
+    bool scale_wide;      // a feature's of a stage in one piece, not in pieces of 4 bytes
 } skinny_output;
 
 /* What the kernel takes. */
@@ -78,7 +81,8 @@ typedef struct skinny_job {
 /* Started with a warp more than the plan has for the products. */
 typedef void (*skinny_kernel)(skinny_job);
 
-skinny_kernel invar_skinny_bf16(const skinny_plan *plan); // skinny_bf16.cu
-skinny_kernel invar_skinny_int4(const skinny_plan *plan); // skinny_int4.cu
+skinny_kernel invar_skinny_bf16(const skinny_plan *plan);  // skinny_bf16.cu
+skinny_kernel invar_skinny_int4(const skinny_plan *plan);  // skinny_int4.cu
+skinny_kernel invar_skinny_mxfp8(const skinny_plan *plan); // skinny_mxfp8.cu
 
 #endif

@@ -208,7 +208,7 @@ template <int N> __device__ void multiply_bf16(const skinny_job &job, const skin
 template <int N>
 static __global__ void __launch_bounds__(160, 1) skinny_bf16(const __grid_constant__ skinny_job job)
 {
-    run_block<false>(job, [&](const skinny_shared &shared) { multiply_bf16<N>(job, shared); });
+    run_block<0, 0>(job, [&](const skinny_shared &shared) { multiply_bf16<N>(job, shared); });
 }
 
 skinny_kernel invar_skinny_bf16(const skinny_plan *plan)

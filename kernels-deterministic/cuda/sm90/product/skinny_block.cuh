@@ -166,26 +166,28 @@ __device__ __forceinline__ void copy_later(void *to, const void *from, int bytes
 }
 
 /*
- * The scales of a stage, by the warp: their rows need not be aligned as a bulk copy asks. Behind
- * the end of k they are zero, as x is there, whatever the codes are.
+ * The scales of a stage, SIZE bytes a feature, by the warp: their rows need not be aligned as a
+ * bulk copy asks. Behind the end of k they are zero, as x is there, whatever the codes are.
  */
+template <int SIZE>
 __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny_tile &tile, int k0,
                                              uint8_t *to, uint64_t *full)
 {
     const skinny_output &output = job.output[tile.output];
-    int64_t row_bytes = job.k / INVAR_INT4_BLOCK * 2;
-    int first = k0 / INVAR_INT4_BLOCK * 2, bytes = (int)row_bytes - first;
+    constexpr int EACH = SIZE / CODES_BLOCKS, BLOCK = CODES_PANELS * PANEL / CODES_BLOCKS;
+    int64_t row_bytes = job.k / BLOCK * EACH;
+    int first = k0 / BLOCK * EACH, bytes = (int)row_bytes - first;
 
     for (int i = (int)(threadIdx.x & 31); i < job.plan.features; i += 32) {
         int64_t row = (int64_t)tile.w_row + i;
         row = row < output.w_rows ? row : output.w_rows - 1; // of no feature: never looked at
         const uint8_t *from = output.scale + row * row_bytes + first;
-        uint8_t *here = to + i * SCALE_BYTES;
+        uint8_t *here = to + i * SIZE;
         if (output.scale_wide)
-            copy_later<SCALE_BYTES>(here, from, SCALE_BYTES);
+            copy_later<SIZE>(here, from, SIZE);
         else
 #pragma unroll
-            for (int b = 0; b < SCALE_BYTES; b += 4)
+            for (int b = 0; b < SIZE; b += 4)
                 copy_later<4>(here + b, b < bytes ? from + b : from, b < bytes ? 4 : 0);
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(invar_shared_address(full))
@@ -228,12 +230,17 @@ __device__ __forceinline__ void fetch_panels(const skinny_job &job, const skinny
         invar_copy_in(to + i * half, &job.output[i % 2].w, 0, tile.w_row, panel + i / 2, full);
 }
 
-/* The warp that fetches. Panels behind the end of k arrive as zeros. */
-template <bool INT4> __device__ void fetch(const skinny_job &job, const skinny_shared &shared)
+/*
+ * The warp that fetches. Panels behind the end of k arrive as zeros. Where weights are codes, a
+ * feature has PANELS panels and SCALES bytes of scales in a stage; both 0: bf16.
+ */
+template <int PANELS, int SCALES>
+__device__ void fetch(const skinny_job &job, const skinny_shared &shared)
 {
     const skinny_plan &plan = job.plan;
     int x_bytes = plan.panels * plan.x_rows * ROW_BYTES;
-    int w_bytes = (INT4 ? 1 : plan.panels) * plan.features * ROW_BYTES;
+    int panel_bytes = plan.features * ROW_BYTES;
+    int w_bytes = (SCALES > 0 ? PANELS : plan.panels) * panel_bytes;
     bool leader = invar_elect();
     skinny_cursor at;
 
@@ -245,15 +252,18 @@ template <bool INT4> __device__ void fetch(const skinny_job &job, const skinny_s
             invar_barrier_wait(&shared.empty[at.slot], at.parity ^ 1);
             if (leader) {
                 invar_barrier_expect(full, (uint32_t)(x_bytes + w_bytes));
-                if (INT4)
-                    invar_copy_in(w, &job.output[tile.output].w, panel * PANEL / 2, tile.w_row,
-                                  full);
+                if (SCALES > 0)
+#pragma unroll
+                    for (int i = 0; i < PANELS; i++)
+                        invar_copy_in(w + i * panel_bytes, &job.output[tile.output].w,
+                                      panel * (PANELS * ROW_BYTES / CODES_PANELS) + i * ROW_BYTES,
+                                      tile.w_row, full);
                 else
                     fetch_panels(job, tile, panel, w, full);
                 invar_copy_in(x, &job.x, 0, tile.row0, panel, full);
             }
-            if (INT4)
-                fetch_scales(job, tile, panel * PANEL, w + w_bytes, full);
+            if constexpr (SCALES > 0)
+                fetch_scales<SCALES>(job, tile, panel * PANEL, w + w_bytes, full);
             at.advance(plan.stages);
         }
     });
@@ -291,7 +301,7 @@ __device__ __forceinline__ void store_one(const skinny_rows_out &out, bool bf16,
 /* ---- block ----------------------------------------------------------------------------------- */
 
 /* Everything but the multiplication, which the last warp of the block leaves to the others. */
-template <bool INT4, typename F>
+template <int PANELS, int SCALES, typename F>
 __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
 {
     extern __shared__ uint8_t memory[];
@@ -305,7 +315,7 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
         for (int i = 0; i < job.outputs; i++)
             invar_copy_prefetch(&job.output[i].w);
         for (int i = 0; i < plan.stages; i++) {
-            invar_barrier_init(&shared.full[i], INT4 ? 33 : 1); // int4: the lanes fetch scales
+            invar_barrier_init(&shared.full[i], SCALES > 0 ? 33 : 1); // lanes fetch scales
             invar_barrier_init(&shared.empty[i], (uint32_t)plan.warps);
         }
         invar_barrier_init_done();
@@ -316,7 +326,7 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
         count_chunks(job, shared.first_chunk);
     __syncthreads();
     if (warp == fetcher)
-        fetch<INT4>(job, shared);
+        fetch<PANELS, SCALES>(job, shared);
     else
         multiply(shared);
 }
