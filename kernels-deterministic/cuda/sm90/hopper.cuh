@@ -37,19 +37,29 @@ __device__ __forceinline__ void invar_barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
+/* Where the barrier at the same place in block `rank` of the cluster lies. */
+__device__ __forceinline__ uint32_t invar_barrier_there(uint64_t *barrier, uint32_t rank)
+{
+    uint32_t there;
+
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(invar_shared_address(barrier)), "r"(rank));
+    return there;
+}
+
 /*
- * On the barrier at the same place in block `rank` of the cluster. Makes no writes of this thread
- * visible there: enough, and much cheaper, where the memory behind the barrier was only read by
- * finished products.
+ * Arrives there. Makes no writes of this thread visible: enough, and much cheaper, where the memory
+ * behind the barrier was only read by finished products.
  */
+__device__ __forceinline__ void invar_barrier_free(uint32_t there)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+}
+
 __device__ __forceinline__ void invar_barrier_free_at(uint64_t *barrier, uint32_t rank)
 {
-    asm volatile(
-        "{.reg .b32 there;"
-        "mapa.shared::cluster.u32 there, %0, %1;"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(invar_shared_address(barrier)),
-        "r"(rank)
-        : "memory");
+    invar_barrier_free(invar_barrier_there(barrier, rank));
 }
 
 /* Arrives, and announces so many bytes of bulk copies. */
@@ -72,7 +82,21 @@ __device__ __forceinline__ void invar_barrier_wait(uint64_t *barrier, uint32_t p
                  : "memory");
 }
 
-/* The same, with what other blocks of the cluster wrote before they arrived. */
+/* Whether that phase is over already. */
+__device__ __forceinline__ bool invar_barrier_over(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t over;
+
+    asm volatile("{.reg .pred p;"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;"
+                 "selp.u32 %0, 1, 0, p;}"
+                 : "=r"(over)
+                 : "r"(invar_shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
+/* The same as waiting, with what other blocks of the cluster wrote before they arrived. */
 __device__ __forceinline__ void invar_barrier_wait_cluster(uint64_t *barrier, uint32_t parity)
 {
     asm volatile("{.reg .pred over;"
@@ -290,6 +314,28 @@ __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, 
                  : "memory");
 }
 
+/* 4 bytes, or 16 that are aligned so, of this thread; followed by: arrives when they are there. */
+__device__ __forceinline__ void invar_load_async_4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(invar_shared_address(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void invar_load_async_16(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(invar_shared_address(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void invar_load_async_arrive(uint64_t *barrier)
+{
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(invar_shared_address(barrier))
+        : "memory");
+}
+
 /* ---- matrix products of a warp --------------------------------------------------------------- */
 
 /* Four 8 x 8 matrices of bf16 from shared memory; lane l names row l % 8 of matrix l / 8. */
@@ -306,6 +352,15 @@ __device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void
                      : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                      : "r"(invar_shared_address(row))
                      : "memory");
+}
+
+/* Four 8 x 8 matrices of 16 bits to shared memory; lane l names row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void invar_store_matrices(void *row, const uint32_t (&m)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     invar_shared_address(row)),
+                 "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
 }
 
 /*

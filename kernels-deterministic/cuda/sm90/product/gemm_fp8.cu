@@ -11,199 +11,56 @@
  *
  * A persistent kernel. Pairs of blocks (clusters) take units of two tiles that share the rows of a
  * or of b; the shared half is loaded once for both. In a block one thread copies stages of 128 of k
- * into a ring, and two warpgroups consume them. Adding partial chains to sums must not leave the
- * tensor cores idle: in large tiles the consumers multiply in turns and add while the other one
- * multiplies; in small tiles each has room for a second partial chain, which runs meanwhile.
+ * into a ring, two warps bring scales, and two warpgroups consume both; one more warp stores their
+ * results while they are at the next tile. Adding partial chains to sums must not leave the tensor
+ * cores idle: in large tiles one consumer adds while the other multiplies, and has asked before for
+ * all that its next product needs; in small tiles each has room for a second partial chain, which
+ * runs meanwhile.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <algorithm>
 
 #include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
-#include "kernels-deterministic/cuda/sm90/product/product.h"
+#include "kernels-deterministic/cuda/sm90/product/gemm_fp8.cuh"
 #include "kernels-deterministic/cuda/sm90/tensor_map.h"
 #include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
-/* ---- sizes ----------------------------------------------------------------------------------- */
-
-#define BLOCK_K INVAR_FP8_BLOCK // of a stage: one scale block, one swizzled row of 128 bytes
-#define STEP_K 32
-#define HALF 64 // rows of one warpgroup product
-#define PAIR 2  // blocks of a cluster
-#define CONSUMERS 2
-#define WARPGROUP 128
-#define THREADS ((1 + CONSUMERS) * WARPGROUP)
-#define MAX_GROUPS 1024
-#define MAX_STAGES 8
-#define STAGES_BYTES (200 * 1024) // of shared memory, at most
-#define BAND 8 // units of rows that are walked together, so that they share columns in the L2
-#define QUAD 4 // threads that share rows of a product
-#define STORED_COLS (8 * QUAD) // that are stored together
-
-/* Tiles of COLS columns; a consumer has HALVES products of 64 rows and BUFFERS for results. */
-template <int HALVES, int COLS, int BUFFERS> struct tile_sizes {
-    static constexpr int halves = HALVES, cols = COLS, buffers = BUFFERS;
-    static constexpr int rows = CONSUMERS * HALVES * HALF;
-    static constexpr int values = HALF * COLS / WARPGROUP; /* of a product, in a thread */
-    static constexpr int a_bytes = rows * BLOCK_K;
-    static constexpr int stage_bytes = a_bytes + COLS * BLOCK_K;
-    static constexpr int stages = std::min(MAX_STAGES, STAGES_BYTES / stage_bytes);
-};
-
-/* ---- the problem, as the kernel takes it ----------------------------------------------------- */
-
-struct part_of_chain {
-    CUtensorMap a, b;
-    const float *a_scale, *b_scale;
-    int32_t blocks;     /* of k */
-    int32_t first;      /* of them, in the whole chain */
-    int32_t group_rows; /* of b */
-    int32_t bands;      /* of a group's rows that share scales */
-};
-
-struct fp8_problem {
-    part_of_chain part[INVAR_LINEAR_MAX_PARTS];
-    int32_t parts;
-    int32_t blocks; /* of the whole chain */
-    int32_t rows, cols;
-    void *out;
-    int64_t out_stride;
-    const void *bias;
-    bool bias_bf16;
-    const void *residual;
-    int64_t residual_stride;
-    bool vectors;   /* rows of out and residual begin at multiples of 16 bytes */
-    bool pair_rows; /* the tiles of a unit lie below each other and share b; else a */
-    int32_t groups;
-    const int64_t *start;
-    invar_cuda_fault *fault;
-    invar_op op;
-};
-
-/* ---- units of work --------------------------------------------------------------------------- */
-
-struct shared_state {
-    uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    int32_t first_unit[MAX_GROUPS + 1];
-    int32_t first_row[MAX_GROUPS], end_row[MAX_GROUPS];
-};
-
-template <typename S> static __device__ __forceinline__ int unit_rows(const fp8_problem &p)
-{
-    return S::rows * (p.pair_rows ? PAIR : 1);
-}
-
-template <typename S> static __device__ __forceinline__ int units_across(const fp8_problem &p)
-{
-    int cols = S::cols * (p.pair_rows ? 1 : PAIR);
-
-    return (p.cols + cols - 1) / cols;
-}
-
-/* The rows of each group, none for one whose rows would be out of bounds, and its first unit. */
-template <typename S> static __device__ void plan_units(const fp8_problem &p, shared_state *state)
-{
-    for (int g = (int)threadIdx.x; g < p.groups; g += THREADS) {
-        int64_t first = p.start ? p.start[g] : 0, end = p.start ? p.start[g + 1] : p.rows;
-        bool good = first >= 0 && first <= end && end <= p.rows && (g > 0 || first == 0) &&
-                    (g + 1 < p.groups || end == p.rows);
-        if (!good) {
-            invar_report(p.fault, p.op, INVAR_CUDA_SEGMENTS, g);
-            first = end = 0;
-        }
-        state->first_row[g] = (int32_t)first;
-        state->end_row[g] = (int32_t)end;
-        state->first_unit[g] =
-            (int32_t)invar_ceil_div(end - first, unit_rows<S>(p)) * units_across<S>(p);
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        int lane = (int)threadIdx.x, before = 0;
-        for (int g = lane; g - lane < p.groups; g += 32) {
-            int units = g < p.groups ? state->first_unit[g] : 0, sum = units;
-            for (int distance = 1; distance < 32; distance *= 2) {
-                int other = __shfl_up_sync(0xFFFFFFFFu, sum, distance);
-                sum += lane >= distance ? other : 0;
-            }
-            if (g < p.groups)
-                state->first_unit[g] = before + sum - units;
-            before += __shfl_sync(0xFFFFFFFFu, sum, 31);
-        }
-        if (lane == 0)
-            state->first_unit[p.groups] = before;
-    }
-    __syncthreads();
-}
-
-/* This block's tile of a unit. */
-struct tile_place {
-    int group;
-    int row, end; /* first row, first row behind the group */
-    int col;
-};
-
-template <typename S>
-static __device__ __forceinline__ tile_place find_tile(const fp8_problem &p,
-                                                       const shared_state *state, int unit,
-                                                       int rank)
-{
-    int low = 0, high = p.groups - 1, across = units_across<S>(p);
-
-    // the last group that begins at or before the unit; empty groups have no unit
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (state->first_unit[middle] <= unit)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    int place = unit - state->first_unit[low];
-    int down = (state->first_unit[low + 1] - state->first_unit[low]) / across;
-    int band = place / (BAND * across), rest = place - band * (BAND * across);
-    int height = min(BAND, down - band * BAND);
-    int i = band * BAND + rest % height, j = rest / height;
-
-    if (p.pair_rows)
-        i = PAIR * i + rank;
-    else
-        j = PAIR * j + rank;
-    return {low, state->first_row[low] + i * S::rows, state->end_row[low], j * S::cols};
-}
-
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Rows [row, row + rows) to `to`, in two boxes; where both blocks need them, each copies one. */
+/* A box of rows to `to`; where both blocks need them, each copies half of them to both. */
 static __device__ __forceinline__ void copy_rows(uint8_t *to, const CUtensorMap *map, int k,
                                                  int row, int rows, bool both, int rank,
                                                  uint64_t *barrier)
 {
-    int box = rows / 2;
+    int half = rows / PAIR;
 
-    if (both) {
-        invar_copy_in_all(to + rank * box * BLOCK_K, map, k, row + rank * box, barrier,
+    if (both)
+        invar_copy_in_all(to + rank * half * BLOCK_K, map, k, row + rank * half, barrier,
                           (1 << PAIR) - 1);
-        return;
-    }
-    invar_copy_in(to, map, k, row, barrier);
-    invar_copy_in(to + box * BLOCK_K, map, k, row + box, barrier);
+    else
+        invar_copy_in(to, map, k, row, barrier);
 }
 
+/* One thread copies the stages of all tiles. */
 template <typename S>
-static __device__ void produce(const fp8_problem &p, shared_state *state, uint8_t *stages, int rank)
+static __device__ void produce(const fp8_problem &p, shared_state<S> *shared, int rank)
 {
     invar_ring<S::stages> at;
-    int units = state->first_unit[p.groups];
+    int units = shared->first_unit[p.groups];
 
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
-        tile_place tile = find_tile<S>(p, state, unit, rank);
+        tile_place tile = find_tile<S>(p, shared, unit, rank);
         for (int i = 0; i < p.parts; i++) {
             const part_of_chain &part = p.part[i];
             int b_row = tile.group * part.group_rows + tile.col;
             for (int block = 0; block < part.blocks; block++, at.advance()) {
-                uint8_t *a = stages + at.stage * S::stage_bytes, *b = a + S::a_bytes;
-                uint64_t *full = &state->full[at.stage];
+                uint8_t *a = shared->stage[at.stage], *b = a + S::a_bytes;
+                uint64_t *full = &shared->full[at.stage];
 
-                invar_barrier_wait_cluster(&state->empty[at.stage], at.parity ^ 1);
+                invar_barrier_wait_cluster(&shared->empty[at.stage], at.parity ^ 1);
+                if (i == 0 && block == 0)
+                    shared->place[at.stage] = tile;
                 invar_barrier_expect(full, S::stage_bytes);
                 copy_rows(a, &part.a, block * BLOCK_K, tile.row, S::rows, !p.pair_rows, rank, full);
                 copy_rows(b, &part.b, block * BLOCK_K, b_row, S::cols, p.pair_rows, rank, full);
@@ -212,352 +69,426 @@ static __device__ void produce(const fp8_problem &p, shared_state *state, uint8_
     }
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
-
-/* What a consumer works on. */
-struct consumer_task {
-    const fp8_problem &p;
-    const tile_place &tile;
-    shared_state *state;
-    const uint8_t *stages;
-    int number; /* of the consumer */
-    int row;    /* the thread's first */
-};
-
-/*
- * The scales of a thread's rows, for four blocks of k at a time: each thread of a quad loads those
- * of one block, a round ahead, and shuffles hand them out.
- */
-template <typename S> struct scale_feed {
-    static constexpr int rows = 2 * S::halves;
-    const consumer_task &task;
-    float now[rows], next_a[rows], next_b;
-
-    __device__ __forceinline__ explicit scale_feed(const consumer_task &t) : task(t)
-    {
-        load(0);
+/* The scales from `block` on, as many as there are of SCALE_RUN, on their way to `to`. */
+static __device__ __forceinline__ void feed_run(float *to, const float *from, int block, int blocks)
+{
+    if (blocks % SCALE_RUN == 0 && ((uintptr_t)from & 15) == 0) {
+        invar_load_async_16(to, from + block);
+        return;
     }
-
-    __device__ __forceinline__ void load(int block)
-    {
-        const fp8_problem &p = task.p;
-        int at = min(block + (int)threadIdx.x % QUAD, p.blocks - 1), i = p.parts - 1;
-
-        while (at < p.part[i].first)
-            i--;
-        const part_of_chain &part = p.part[i];
-        int band = task.tile.group * part.bands + min(task.tile.col, p.cols - 1) / INVAR_FP8_BLOCK;
-        int64_t width = part.blocks;
-        at -= part.first;
-        next_b = part.b_scale[band * width + at];
 #pragma unroll
-        for (int r = 0; r < rows; r++) {
-            int row = min(task.row + r / 2 * HALF + r % 2 * 8, p.rows - 1);
-            next_a[r] = part.a_scale[row * width + at];
+    for (int i = 0; i < SCALE_RUN; i++)
+        if (block + i < blocks)
+            invar_load_async_4(to + i, from + block + i);
+}
+
+/* Two warps bring the scales of all tiles, SCALE_RUN blocks of k at a time. */
+template <typename S>
+static __device__ void feed(const fp8_problem &p, shared_state<S> *shared, int rank)
+{
+    invar_ring<SCALE_SLOTS> at;
+    int thread = (int)threadIdx.x - WARP, units = shared->first_unit[p.groups];
+
+    for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
+        tile_place tile = find_tile<S>(p, shared, unit, rank);
+        for (int i = 0; i < p.parts; i++) {
+            const part_of_chain &part = p.part[i];
+            int64_t width = part.blocks;
+            int band = tile.group * part.bands + min(tile.col, p.cols - 1) / INVAR_FP8_BLOCK;
+
+            for (int block = 0; block < part.blocks; block += SCALE_RUN, at.advance()) {
+                invar_barrier_wait(&shared->scale_empty[at.stage], at.parity ^ 1);
+#pragma unroll
+                for (int j = 0; j < S::rows / FEEDERS; j++) {
+                    int row = thread + j * FEEDERS;
+                    feed_run(shared->a_scale[at.stage][row],
+                             part.a_scale + min(tile.row + row, p.rows - 1) * width, block,
+                             part.blocks);
+                }
+                if (thread == 0)
+                    feed_run(shared->b_scale[at.stage], part.b_scale + band * width, block,
+                             part.blocks);
+                invar_load_async_arrive(&shared->scale_full[at.stage]);
+            }
         }
     }
+}
 
-    /* Before the scales of a block are asked for; blocks ascend. */
-    __device__ __forceinline__ void begin(int block)
-    {
-        if (block % QUAD != 0)
-            return;
-#pragma unroll
-        for (int r = 0; r < rows; r++)
-            now[r] = next_a[r] * next_b;
-        load(block + QUAD);
-    }
+/* Whether the results go by way of `out` and the storer. */
+template <typename T> static __device__ __forceinline__ bool has_storer(const fp8_problem &p)
+{
+    return sizeof(T) == sizeof(bf16) && p.vectors && !p.residual;
+}
 
-    /* Of the thread's two rows in a product. */
-    __device__ __forceinline__ void get(float (&scale)[2], int half, int block) const
-    {
+/* One warp stores the results of all tiles, while the consumers are at the next. */
+template <typename S>
+static __device__ void store(const fp8_problem &p, shared_state<S> *shared, int rank)
+{
+    constexpr int CHUNKS = S::cols * (int)sizeof(bf16) / 16, AT_ONCE = WARP / CHUNKS, BATCH = 4;
+    int lane = (int)threadIdx.x % WARP, units = shared->first_unit[p.groups];
+    int chunk = lane % CHUNKS, row_of_lane = lane / CHUNKS;
+    uint32_t parity = 0;
+
+    for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
+        tile_place tile = find_tile<S>(p, shared, unit, rank);
+        bool mine = row_of_lane < AT_ONCE && tile.col + 8 * chunk < p.cols;
+        for (int c = 0; c < CONSUMERS; c++) {
+            int first = tile.row + c * S::own_rows, rows = min(S::own_rows, tile.end - first);
+            bf16 *to = (bf16 *)p.out + (first + row_of_lane) * p.out_stride + tile.col + 8 * chunk;
+            const uint8_t *from = shared->out[c][row_of_lane] + 16 * chunk;
+            invar_barrier_wait(&shared->out_full[c], parity);
+            for (int row = mine ? row_of_lane : rows; row < rows; row += BATCH * AT_ONCE) {
+                uint4 value[BATCH];
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-            scale[r] = __shfl_sync(0xFFFFFFFFu, now[2 * half + r], block % QUAD, QUAD);
+                for (int i = 0; i < BATCH; i++)
+                    value[i] = *(const uint4 *)(from + i * AT_ONCE * S::out_pitch);
+#pragma unroll
+                for (int i = 0; i < BATCH; i++) {
+                    if (row + i * AT_ONCE < rows)
+                        *(uint4 *)to = value[i];
+                    to += AT_ONCE * p.out_stride;
+                }
+                from += BATCH * AT_ONCE * S::out_pitch;
+            }
+            __syncwarp();
+            if (lane == 0)
+                invar_barrier_arrive(&shared->out_empty[c]);
+        }
+        parity ^= 1;
     }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* A consumer: where its stages lie, and how far it is. */
+template <typename S> struct consumer {
+    shared_state<S> *shared;
+    uint32_t a, b; /* where the matrices of stage 0 lie; a: the consumer's own rows */
+    int number;
+    int row; /* the thread's first of a tile */
+    invar_ring<S::stages> at;
+    bool ready; /* the stage is known to be full */
+    invar_ring<SCALE_SLOTS> scales;
+    int used;           /* of the slot's blocks */
+    int part, left;     /* the part of the chain, and its blocks to come */
+    uint32_t free_at;   /* empty[0] of the block that the thread tells of free stages; 0: of none */
+    uint32_t out_phase; /* of `out` */
 };
 
-/* Starts the four steps of one product. */
-template <typename S>
-static __device__ __forceinline__ void multiply(float (&partial)[S::values],
-                                                const consumer_task &task, int stage, int half)
+/* How far the matrices of a stage lie behind those of stage 0. */
+template <typename S> static __device__ __forceinline__ uint32_t stage_offset(int stage)
 {
-    const uint8_t *rows = task.stages + stage * S::stage_bytes;
-    uint64_t a = invar_matrix(rows + (task.number * S::halves + half) * HALF * BLOCK_K, 0,
-                              8 * BLOCK_K, INVAR_SWIZZLE_128);
-    uint64_t b = invar_matrix(rows + S::a_bytes, 0, 8 * BLOCK_K, INVAR_SWIZZLE_128);
+    return (uint32_t)stage * (S::stage_bytes / 16);
+}
+
+/* Starts the four steps of one product of the stage at this offset. */
+template <typename S>
+static __device__ __forceinline__ void multiply(float (&partial)[S::values], const consumer<S> &me,
+                                                uint32_t offset, int half)
+{
+    constexpr uint64_t FORM = (uint64_t)INVAR_SWIZZLE_128 << 62 | (uint64_t)(8 * BLOCK_K / 16)
+                                                                      << 32;
+    uint32_t a = me.a + offset + half * (HALF * BLOCK_K / 16), b = me.b + offset;
 
     invar_product_fence();
 #pragma unroll
     for (int k = 0; k < BLOCK_K; k += STEP_K)
-        invar_product_e4m3<S::cols>(partial, a + k / 16, b + k / 16, k > 0);
+        invar_product_e4m3<S::cols>(partial, FORM | (a + k / 16), FORM | (b + k / 16), k > 0);
     invar_product_commit();
 }
 
-template <int COUNT>
-static __device__ __forceinline__ void promote(float (&acc)[COUNT], const float (&partial)[COUNT],
-                                               const float (&scale)[2])
+/* The scales of the thread's two rows in a product: rounded products of those of a and of b. */
+template <typename S> struct row_scales {
+    float value[2];
+
+    __device__ __forceinline__ row_scales(const consumer<S> &me, int half)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            value[r] = me.shared->a_scale[me.scales.stage][me.row + half * HALF + 8 * r][me.used] *
+                       me.shared->b_scale[me.scales.stage][me.used];
+    }
+};
+
+/* Before the first scales of a block, and behind the last. */
+template <typename S> static __device__ __forceinline__ void begin_scales(const consumer<S> &me)
+{
+    if (me.used == 0)
+        invar_barrier_wait(&me.shared->scale_full[me.scales.stage], me.scales.parity);
+}
+
+template <typename S>
+static __device__ __forceinline__ void end_scales(consumer<S> &me, const fp8_problem &p)
+{
+    me.used++;
+    me.left--;
+    if (me.used < SCALE_RUN && me.left > 0)
+        return;
+    if (threadIdx.x % WARP == 0)
+        invar_barrier_arrive(&me.shared->scale_empty[me.scales.stage]);
+    me.scales.advance();
+    me.used = 0;
+    if (me.left == 0) {
+        me.part = me.part + 1 < p.parts ? me.part + 1 : 0;
+        me.left = p.part[me.part].blocks;
+    }
+}
+
+template <typename S>
+static __device__ __forceinline__ void
+promote(float (&acc)[S::values], const float (&partial)[S::values], const row_scales<S> &scale)
 {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        acc[i] = invar_fmaf(partial[i], scale[i / 2 % 2], acc[i]);
+    for (int i = 0; i < S::values; i++)
+        acc[i] = invar_fmaf(partial[i], scale.value[i / 2 % 2], acc[i]);
 }
 
 /* This warp has read the stage: both blocks of the pair may copy into it. */
-static __device__ __forceinline__ void give_back(const consumer_task &task, int stage)
+template <typename S>
+static __device__ __forceinline__ void give_back(const consumer<S> &me, int stage)
 {
-    uint32_t lane = threadIdx.x % 32;
-
-    if (lane < PAIR)
-        invar_barrier_free_at(&task.state->empty[stage], lane);
+    if (me.free_at != 0)
+        invar_barrier_free(me.free_at + (uint32_t)(stage * sizeof(uint64_t)));
 }
 
-/* Consumer i multiplies when barrier 1 + i lets it, and adds while the other one multiplies. */
+/*
+ * One product after the other: what the consumer adds, it adds while the other one multiplies. All
+ * that a product waits for is asked for before the sums of the one before.
+ */
 template <typename S>
-static __device__ __forceinline__ void
-consume_in_turns(float (&acc)[S::halves][S::values], float (&partial)[S::values],
-                 const consumer_task &task, invar_ring<S::stages> &at)
+static __device__ __forceinline__ void consume_one(float (&acc)[S::halves][S::values],
+                                                   float (&partial)[S::values], consumer<S> &me,
+                                                   const fp8_problem &p)
 {
-    scale_feed<S> scales(task);
+    uint32_t offset = stage_offset<S>(me.at.stage);
+#pragma unroll 2
+    for (int block = 0; block < p.blocks; block++) {
+        int stage = me.at.stage;
+        uint32_t here = offset;
 
-    for (int block = 0; block < task.p.blocks; block++, at.advance()) {
-        scales.begin(block);
-        invar_barrier_wait(&task.state->full[at.stage], at.parity);
+        if (!me.ready)
+            invar_barrier_wait(&me.shared->full[stage], me.at.parity);
+        begin_scales(me);
+        me.at.advance();
+        offset = me.at.stage == 0 ? 0 : offset + S::stage_bytes / 16;
 #pragma unroll
         for (int half = 0; half < S::halves; half++) {
-            float scale[2];
-
-            scales.get(scale, half, block);
-            invar_named_barrier(1 + task.number, CONSUMERS * WARPGROUP);
-            multiply<S>(partial, task, at.stage, half);
-            invar_named_arrive(2 - task.number, CONSUMERS * WARPGROUP);
+            row_scales<S> scale(me, half);
+            multiply<S>(partial, me, here, half);
+            if (half == S::halves - 1)
+                end_scales(me, p);
             invar_product_wait<0>();
             invar_product_hold(partial);
-            if (half == S::halves - 1)
-                give_back(task, at.stage);
-            promote(acc[half], partial, scale);
+            if (half == S::halves - 1) {
+                give_back(me, stage);
+                me.ready = invar_barrier_over(&me.shared->full[me.at.stage], me.at.parity);
+            }
+            promote<S>(acc[half], partial, scale);
         }
     }
 }
 
 /* The product of the next block runs while that of the one before is added. */
 template <typename S>
-static __device__ __forceinline__ void
-consume_ahead(float (&acc)[S::values], float (&partial)[2][S::values], const consumer_task &task,
-              invar_ring<S::stages> &at)
+static __device__ __forceinline__ void consume_ahead(float (&acc)[S::values],
+                                                     float (&partial)[2][S::values],
+                                                     consumer<S> &me, const fp8_problem &p)
 {
-    scale_feed<S> scales(task);
-    invar_ring<S::stages> oldest = at;
-    int block = 0, blocks = task.p.blocks;
+    invar_ring<S::stages> oldest = me.at;
+    int block = 0, blocks = p.blocks;
 
     auto start = [&](float(&into)[S::values]) {
-        invar_barrier_wait(&task.state->full[at.stage], at.parity);
-        multiply<S>(into, task, at.stage, 0);
-        at.advance();
+        invar_barrier_wait(&me.shared->full[me.at.stage], me.at.parity);
+        begin_scales(me);
+        row_scales<S> scale(me, 0);
+        multiply<S>(into, me, stage_offset<S>(me.at.stage), 0);
+        end_scales(me, p);
+        me.at.advance();
+        return scale;
     };
-    auto finish = [&](const auto &wait, float(&from)[S::values], int which) {
-        float scale[2];
-
-        scales.begin(which);
-        scales.get(scale, 0, which);
+    auto finish = [&](const auto &wait, float(&from)[S::values], const row_scales<S> &scale) {
         wait();
         invar_product_hold(from);
-        give_back(task, oldest.stage);
+        give_back(me, oldest.stage);
         oldest.advance();
-        promote(acc, from, scale);
+        promote<S>(acc, from, scale);
     };
     auto but_one = [] { invar_product_wait<1>(); };
     auto all = [] { invar_product_wait<0>(); };
 
-    start(partial[0]);
+    row_scales<S> even = start(partial[0]);
 #pragma unroll 1
     for (; block + 2 < blocks; block += 2) {
-        start(partial[1]);
-        finish(but_one, partial[0], block);
-        start(partial[0]);
-        finish(but_one, partial[1], block + 1);
+        row_scales<S> odd = start(partial[1]);
+        finish(but_one, partial[0], even);
+        even = start(partial[0]);
+        finish(but_one, partial[1], odd);
     }
     if (block + 1 < blocks) {
-        start(partial[1]);
-        finish(but_one, partial[0], block);
-        finish(all, partial[1], block + 1);
+        row_scales<S> odd = start(partial[1]);
+        finish(but_one, partial[0], even);
+        finish(all, partial[1], odd);
     } else {
-        finish(all, partial[0], block);
+        finish(all, partial[0], even);
     }
+    me.ready = false;
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* word[i] of thread j of a quad becomes word[j] of thread i. */
-static __device__ __forceinline__ void transpose_quad(uint32_t (&word)[QUAD])
-{
-#pragma unroll
-    for (int distance = 1; distance < QUAD; distance *= 2) {
-        bool upper = (threadIdx.x & distance) != 0;
-#pragma unroll
-        for (int i = 0; i < QUAD; i++) {
-            if (i & distance)
-                continue;
-            uint32_t given = upper ? word[i] : word[i + distance];
-            uint32_t taken = __shfl_xor_sync(0xFFFFFFFFu, given, distance);
-            if (upper)
-                word[i] = taken;
-            else
-                word[i + distance] = taken;
-        }
-    }
-}
-
-/* What a thread moves of 32 columns of a row: 8 of them, 16 bytes or 8 at a time. */
-template <typename T> struct row_share {
-    static constexpr int PIECE = sizeof(T) == 2 ? 8 : 2, PIECES = 8 / PIECE;
-    invar_run<T, PIECE> run[PIECES];
-
-    static __device__ __forceinline__ int column(int piece)
-    {
-        return 8 * piece + PIECE * ((int)threadIdx.x % QUAD);
-    }
-    __device__ __forceinline__ void load(const T *row, bool vectors)
-    {
-#pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            run[i].load(row + column(i), PIECE, vectors);
-    }
-    __device__ __forceinline__ void store(T *row, bool vectors) const
-    {
-#pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            run[i].store(row + column(i), PIECE, vectors);
-    }
-    /* residual + this, as `add` has it. */
-    __device__ __forceinline__ void add(const row_share &residual)
-    {
-        float sum[PIECE];
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-#pragma unroll
-            for (int j = 0; j < PIECE; j++)
-                sum[j] = residual.run[i].get(j) + run[i].get(j);
-            run[i].set(sum);
-        }
-    }
-};
-
-/* From products, of which value(i, r) is column 8 i + 2 (t % 4) + r of the 32. */
-template <typename F>
-static __device__ __forceinline__ void take_share(row_share<__nv_bfloat16> &share, F value)
-{
-#pragma unroll
-    for (int i = 0; i < QUAD; i++)
-        share.run[0].word[i] = invar_bf16x2_bits(value(i, 0), value(i, 1));
-    transpose_quad(share.run[0].word);
-}
-
-template <typename F>
-static __device__ __forceinline__ void take_share(row_share<float> &share, F value)
-{
-#pragma unroll
-    for (int i = 0; i < QUAD; i++) {
-        float both[2] = {value(i, 0), value(i, 1)};
-        share.run[i].set(both);
-    }
-}
-
 static __device__ __forceinline__ float load_bias(const fp8_problem &p, int col)
 {
-    if (!p.bias)
-        return 0.0f;
-    return p.bias_bf16 ? invar_load((const __nv_bfloat16 *)p.bias + col)
+    return p.bias_bf16 ? invar_load((const bf16 *)p.bias + col)
                        : invar_load((const float *)p.bias + col);
 }
 
-/* Asks for what the thread will need of the residual: what lies in memory takes a while. */
+/* -0 becomes +0; then the bias. */
+template <typename S>
+static __device__ __forceinline__ void finish_sums(const fp8_problem &p, const tile_place &tile,
+                                                   float (&acc)[S::halves][S::values])
+{
+    int col = tile.col + 2 * ((int)threadIdx.x % QUAD);
+
+#pragma unroll
+    for (int half = 0; half < S::halves; half++)
+#pragma unroll
+        for (int i = 0; i < S::values; i++)
+            acc[half][i] += 0.0f;
+    if (!p.bias)
+        return;
+#pragma unroll
+    for (int i = 0; i < S::values / 4; i++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float bias = tile.col + 8 * i < p.cols ? load_bias(p, col + 8 * i + c) : 0.0f;
+#pragma unroll
+            for (int half = 0; half < S::halves; half++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    acc[half][4 * i + 2 * r + c] += bias;
+        }
+}
+
+/* Asks for the warp's rows of the residual: what lies in memory takes a while. */
 template <typename S, typename T>
 static __device__ __forceinline__ void ask_for_residual(const fp8_problem &p,
                                                         const tile_place &tile, int row)
 {
     constexpr int LINE = 128 / (int)sizeof(T);
+    int lane = (int)threadIdx.x % WARP, at = row + lane / 16 * HALF + lane % 16;
 
-    if (!p.residual || tile.col >= p.cols)
+    if (!p.residual || lane >= S::own_rows / 4 || at >= tile.end)
         return;
+#pragma unroll 1
+    for (int col = tile.col; col < min(tile.col + S::cols, p.cols); col += LINE)
+        invar_fetch_to_cache((const T *)p.residual + at * p.residual_stride + col);
+}
+
+/* Any type and alignment, straight from the sums; `row` is the thread's first. */
+template <typename S, typename T>
+static __device__ __forceinline__ void store_each(const fp8_problem &p, const tile_place &tile,
+                                                  const float (&acc)[S::halves][S::values], int row)
+{
+    int quad = 2 * ((int)threadIdx.x % QUAD);
+
 #pragma unroll
     for (int r = 0; r < 2 * S::halves; r++) {
-        int at = row + r / 2 * HALF + r % 2 * 8;
-        for (int col = (int)threadIdx.x % QUAD * LINE; col < S::cols; col += QUAD * LINE)
-            if (at < tile.end && tile.col + col < p.cols)
-                invar_fetch_to_cache((const T *)p.residual + at * p.residual_stride + tile.col +
-                                     col);
+        int64_t at = row + r / 2 * HALF + r % 2 * 8;
+        if (at >= tile.end)
+            continue;
+        for (int i = 0; i < S::values / 4 && tile.col + 8 * i < p.cols; i++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                int col = tile.col + 8 * i + quad + c;
+                float y = acc[r / 2][4 * i + 2 * (r % 2) + c];
+                if (p.residual)
+                    y = invar_with_residual((const T *)p.residual + at * p.residual_stride + col,
+                                            y);
+                invar_store((T *)p.out + at * p.out_stride + col, y);
+            }
     }
 }
 
-template <typename S, typename T>
-static __device__ __forceinline__ void store_tile(const fp8_problem &p, const tile_place &tile,
-                                                  float (&acc)[S::halves][S::values], int row)
+/* bf16 by rows, gathered in `out`; the storer takes them on, with a residual this warp. */
+template <typename S>
+static __device__ __forceinline__ void store_rows(const fp8_problem &p, const tile_place &tile,
+                                                  const float (&acc)[S::halves][S::values],
+                                                  consumer<S> &me, int warp_row)
 {
-    int col = tile.col + 2 * ((int)threadIdx.x % QUAD);
+    constexpr int CHUNKS = S::cols * (int)sizeof(bf16) / 16;
+    int lane = (int)threadIdx.x % WARP, own = warp_row - me.number * S::own_rows;
+    auto *out = me.shared->out[me.number] + own;
 
+    if (!p.residual)
+        invar_barrier_wait(&me.shared->out_empty[me.number], me.out_phase ^ 1);
+    __syncwarp();
 #pragma unroll
-    for (int first = 0; first < S::cols / 8; first += QUAD) {
-        if (tile.col + 8 * first >= p.cols)
-            return;
-        row_share<T> share, residual[2];
-        float bias[QUAD][2];
-        auto line = [&](auto *data, int64_t stride, int r) {
-            return data + (row + r / 2 * HALF + r % 2 * 8) * stride + tile.col + 8 * first;
-        };
-        auto inside = [&](int r) { return row + r / 2 * HALF + r % 2 * 8 < tile.end; };
+    for (int half = 0; half < S::halves; half++)
 #pragma unroll
-        for (int i = 0; i < QUAD; i++)
+        for (int i = 0; i < S::values; i += 8) {
+            uint32_t word[4];
 #pragma unroll
-            for (int r = 0; r < 2; r++)
-                bias[i][r] = load_bias(p, col + 8 * (first + i) + r);
-#pragma unroll
-        for (int r = 0; r < 2 * S::halves; r++) {
-            if (r % 2 == 0 && p.residual && inside(r))
-                residual[0].load(line((const T *)p.residual, p.residual_stride, r), p.vectors);
-            if (r % 2 == 0 && p.residual && inside(r + 1))
-                residual[1].load(line((const T *)p.residual, p.residual_stride, r + 1), p.vectors);
-            take_share(share, [&](int i, int c) {
-                float sum = acc[r / 2][4 * (first + i) + 2 * (r % 2) + c] + 0.0f;
-                // without a bias the zero changes nothing: the sum is no longer -0
-                return sum + bias[i][c];
-            });
-            if (!inside(r))
-                continue;
-            if (p.residual)
-                share.add(residual[r % 2]);
-            share.store(line((T *)p.out, p.out_stride, r), p.vectors);
+            for (int j = 0; j < 4; j++)
+                word[j] = invar_bf16x2_bits(acc[half][i + 2 * j], acc[half][i + 2 * j + 1]);
+            invar_store_matrices(out[half * HALF + lane % 16] + lane / 16 * 16 + 4 * i, word);
         }
+    __syncwarp();
+    if (!p.residual) {
+        if (lane == 0)
+            invar_barrier_arrive(&me.shared->out_full[me.number]);
+        me.out_phase ^= 1;
+        return;
+    }
+#pragma unroll 4
+    for (int i = lane; i < S::own_rows / 4 * CHUNKS; i += WARP) {
+        int row = i / CHUNKS / 16 * HALF + i / CHUNKS % 16, col = i % CHUNKS * 8;
+        int64_t at = tile.row + warp_row + row;
+        if (at >= tile.end || tile.col + col >= p.cols)
+            continue;
+        const bf16 *residual = (const bf16 *)p.residual + at * p.residual_stride + tile.col + col;
+        *(uint4 *)((bf16 *)p.out + at * p.out_stride + tile.col + col) = invar_with_residual(
+            *(const uint4 *)residual, *(const uint4 *)(out[row] + 2 * col), (const bf16 *)nullptr);
     }
 }
 
 /* ---- kernel ---------------------------------------------------------------------------------- */
 
 template <typename S, typename T>
-static __device__ __forceinline__ void consume_units(const fp8_problem &p, shared_state *state,
-                                                     const uint8_t *stages, int rank)
+static __device__ __forceinline__ void consume_units(const fp8_problem &p, shared_state<S> *shared)
 {
     int number = (int)invar_uniform(threadIdx.x / WARPGROUP - 1);
-    int thread = (int)threadIdx.x % WARPGROUP, units = state->first_unit[p.groups];
-    float partial[S::buffers][S::values] = {};
-    invar_ring<S::stages> at;
+    int thread = (int)threadIdx.x % WARPGROUP, units = shared->first_unit[p.groups];
+    int warp_row = number * S::halves * HALF + thread / WARP * 16;
+    consumer<S> me = {};
 
-    if (S::buffers == 1 && number == 1) // the first turn is consumer 0's
-        invar_named_arrive(1, CONSUMERS * WARPGROUP);
+    me.shared = shared;
+    me.b = invar_uniform((invar_shared_address(shared->stage[0]) + S::a_bytes) / 16);
+    me.a = invar_uniform(invar_shared_address(shared->stage[0]) / 16 +
+                         (uint32_t)(number * S::halves * HALF * BLOCK_K / 16));
+    me.number = number;
+    me.row = warp_row + thread % WARP / QUAD;
+    me.left = p.part[0].blocks;
+    if (thread % WARP < PAIR)
+        me.free_at = invar_barrier_there(shared->empty, (uint32_t)(thread % WARP));
+    float partial[S::buffers][S::values] = {};
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
-        tile_place tile = find_tile<S>(p, state, unit, rank);
-        int row = tile.row + number * S::halves * HALF + thread / 32 * 16 + thread % 32 / QUAD;
-        consumer_task task = {p, tile, state, stages, number, row};
         float acc[S::halves][S::values] = {};
-        ask_for_residual<S, T>(p, tile, row);
+
+        if (!me.ready)
+            invar_barrier_wait(&shared->full[me.at.stage], me.at.parity);
+        me.ready = true;
+        tile_place tile = shared->place[me.at.stage];
+        ask_for_residual<S, T>(p, tile, tile.row + warp_row);
         if constexpr (S::buffers == 1)
-            consume_in_turns<S>(acc, partial[0], task, at);
+            consume_one<S>(acc, partial[0], me, p);
         else
-            consume_ahead<S>(acc[0], partial, task, at);
-        store_tile<S, T>(p, tile, acc, row);
+            consume_ahead<S>(acc[0], partial, me, p);
+        finish_sums<S>(p, tile, acc);
+        if (sizeof(T) == sizeof(bf16) && p.vectors)
+            store_rows<S>(p, tile, acc, me, warp_row);
+        else
+            store_each<S, T>(p, tile, acc, tile.row + me.row);
     }
-    if (S::buffers == 1 && number == 0) // takes the turn that nobody uses
-        invar_named_barrier(1, CONSUMERS * WARPGROUP);
 }
 
 template <typename S, typename T>
@@ -565,28 +496,42 @@ static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1
     gemm_fp8(const __grid_constant__ fp8_problem p)
 {
     extern __shared__ uint8_t memory[];
-    uint8_t *stages = memory + (-invar_shared_address(memory) & 1023u);
-    auto *state = (shared_state *)(stages + S::stages * S::stage_bytes);
+    uint32_t address = invar_shared_address(memory);
+    // the compiler keeps what it cannot know, and would work out what it can, time and again
+    address = invar_uniform((address + 1023u) & ~1023u);
+    auto *shared = (shared_state<S> *)__cvta_shared_to_generic(address);
     int rank = (int)invar_cluster_rank();
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::stages; i++) {
-            invar_barrier_init(&state->full[i], 1);
-            invar_barrier_init(&state->empty[i], PAIR * CONSUMERS * WARPGROUP / 32);
+            invar_barrier_init(&shared->full[i], 1);
+            invar_barrier_init(&shared->empty[i], PAIR * CONSUMERS * WARPGROUP / WARP);
+        }
+        for (int i = 0; i < SCALE_SLOTS; i++) {
+            invar_barrier_init(&shared->scale_full[i], FEEDERS);
+            invar_barrier_init(&shared->scale_empty[i], CONSUMERS * WARPGROUP / WARP);
+        }
+        for (int i = 0; i < CONSUMERS; i++) {
+            invar_barrier_init(&shared->out_full[i], WARPGROUP / WARP);
+            invar_barrier_init(&shared->out_empty[i], 1);
         }
         invar_barrier_init_done();
     }
-    plan_units<S>(p, state);
+    plan_units<S>(p, shared);
     invar_cluster_sync();
 
     if (threadIdx.x < WARPGROUP) {
         invar_registers_down<40>();
         if (threadIdx.x == 0)
-            produce<S>(p, state, stages, rank);
+            produce<S>(p, shared, rank);
+        else if (threadIdx.x >= WARP && threadIdx.x < WARP + FEEDERS)
+            feed<S>(p, shared, rank);
+        else if (threadIdx.x >= WARP + FEEDERS && has_storer<T>(p))
+            store<S>(p, shared, rank);
         __syncwarp();
     } else {
         invar_registers_up<232>();
-        consume_units<S, T>(p, state, stages, rank);
+        consume_units<S, T>(p, shared);
     }
     // the other block may still copy into this one's memory, or tell its barriers
     invar_cluster_sync();
@@ -675,7 +620,6 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
         part->a_scale = (const float *)p->a[i].scale;
         part->b_scale = (const float *)p->b[i].scale;
         part->blocks = (int32_t)invar_ceil_div(p->k[i], BLOCK_K);
-        part->first = out->blocks;
         part->group_rows = (int32_t)p->group_rows[i];
         part->bands = (int32_t)invar_ceil_div(p->group_rows[i], INVAR_FP8_BLOCK);
         out->blocks += part->blocks;
@@ -686,12 +630,14 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
 template <typename S>
 static invar_status launch(const invar_device *dev, const invar_product *p, bool pair_rows)
 {
-    size_t shared = 1024 + S::stages * S::stage_bytes + sizeof(shared_state);
+    constexpr size_t shared = 1024 + sizeof(shared_state<S>);
+    static_assert(shared <= SHARED_BYTES, "what a block shares does not fit");
     int64_t pairs =
         std::min<int64_t>(count_units<S>(p, pair_rows), invar_cuda_of(dev)->multiprocessors / PAIR);
     fp8_problem problem;
 
-    INVAR_TRY(describe(&problem, dev, p, S::rows / 2, S::cols / 2));
+    INVAR_TRY(describe(&problem, dev, p, S::rows / (pair_rows ? 1 : PAIR),
+                       S::cols / (pair_rows ? PAIR : 1)));
     problem.pair_rows = pair_rows;
     return invar_by_storage(p->out_dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
