@@ -316,7 +316,6 @@ static inline invar_status exchange_all(uint64_t *digest, invar_comm *comm, int 
         if (!child != (colour_of(&x, name) < 0))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "a split has the wrong groups");
         if (child) {
-            // beside it, one of the parent is under way
             status = exchange_all(&x.digest, child, name, x.seed + 1, depth - 1, &x);
             invar_comm_free(child);
             INVAR_TRY(status);
@@ -325,6 +324,39 @@ static inline invar_status exchange_all(uint64_t *digest, invar_comm *comm, int 
     INVAR_TRY(together(&x));
     *digest = x.digest;
     return check_counts(&x);
+}
+
+/* Two groups of the same ranks: each begins with one of them, and no message is the other's. */
+static inline invar_status exchange_apart(invar_comm *comm)
+{
+    static const char *const phases[] = {"first", "second"};
+    invar_comm_ticket *tickets[2] = {NULL, NULL};
+    invar_comm *groups[2] = {NULL, NULL};
+    uint64_t in[2] = {11, 22}, out[2] = {0, 0};
+    int rank = invar_comm_rank(comm);
+    invar_status status = INVAR_OK, waited;
+
+    for (int g = 0; g < 2 && status == INVAR_OK; g++)
+        status = invar_comm_split(&groups[g], comm, 0, 0, phases[g], SECONDS);
+    for (int i = 0; i < 2 && status == INVAR_OK; i++) {
+        int g = (i + rank) % 2;
+        invar_comm_move move = {.op = INVAR_COMM_BROADCAST,
+                                .phase = "apart",
+                                .seconds = SECONDS,
+                                .in = &in[g],
+                                .out = &out[g],
+                                .from_bytes = sizeof in[g]};
+
+        status = invar_comm_start(&tickets[g], groups[g], &move);
+    }
+    for (int g = 0; g < 2; g++) {
+        waited = tickets[g] ? invar_comm_wait(tickets[g]) : INVAR_OK;
+        status = status == INVAR_OK ? waited : status;
+        invar_comm_free(groups[g]);
+    }
+    if (status == INVAR_OK && (out[0] != in[0] || out[1] != in[1]))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "rank %d got bytes of another group", rank);
+    return status;
 }
 
 /* All of it, by every rank; the digest is that of all ranks, on each of them. */
@@ -341,6 +373,7 @@ static inline invar_status exchange_run(uint64_t *out, invar_comm *comm, uint64_
                             .out_bytes = bytes};
 
     INVAR_TRY(exchange_all(&digest, comm, rank, seed, 2, NULL));
+    INVAR_TRY(exchange_apart(comm));
     digests[rank] = digest;
     for (int r = 0; r < size; r++)
         bytes[r] = sizeof digest;

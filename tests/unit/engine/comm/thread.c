@@ -112,6 +112,13 @@ static invar_status other_size(rank_run *run)
     return gather(run->comm, "weights", invar_comm_rank(run->comm) == 2 ? 24 : 16);
 }
 
+static invar_status only_other_op(rank_run *run)
+{
+    if (invar_comm_rank(run->comm) == 2)
+        return gather(run->comm, "weights", 0);
+    return barrier(run->comm, "weights", 0);
+}
+
 static invar_status other_phase(rank_run *run)
 {
     return barrier(run->comm, invar_comm_rank(run->comm) == 2 ? "step 4" : "step 5", 0);
@@ -191,6 +198,7 @@ static void test_comm_thread__another_call_is_named(void **state)
     fails_together(other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
     fails_together(other_op, EPROTO, "barrier in phase \"gradients\" and ", INVAR_COMM_NONE);
     fails_together(other_size, EPROTO, "and sends ", INVAR_COMM_NONE);
+    fails_together(only_other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
     fails_together(other_phase, EPROTO, "\"step 4\"", INVAR_COMM_NONE);
     fails_together(far_away, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
 }

@@ -473,6 +473,7 @@ static void test_linear__scratch_of_shards(void **state)
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    dev.backend = invar_backend_cpu(); // a GPU has other scratch
     for (int i = 0; i < 4; i++) {
         fwd.k_shards = dx.k_shards = 1 << i;
         assert_ok(invar_op_workspace(&bytes[i], &dev, INVAR_OP_LINEAR_FWD, &fwd));
