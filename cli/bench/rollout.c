@@ -4,10 +4,10 @@
  * Random prompts of one length, each with several samples, whose responses are given: as many
  * tokens as rollout_length says, whatever is drawn. So the passes and draws are those of a rollout
  * whose samples end at different times, and the same in every run and on every machine. A pass
- * counts as one that reads prompts, as one in which all sequences drew a token, or as one with
- * fewer sequences: those that a cache has no room for, and the end of the rollout. Beside it stands
- * what decoding alone reaches: the same number of sequences, each with the context that a token of
- * the rollout has on average.
+ * counts as one that reads prompts (or computes tokens again, for want of pages), as one in which
+ * all sequences drew a token, or as one with fewer sequences: those that a cache has no room for,
+ * and the end of the rollout. Beside it stands what decoding alone reaches: the same number of
+ * sequences, each with the context that a token of the rollout has on average.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ typedef struct watch {
     const invar_rollout *rollout;
     invar_bench_rollout *out;
     double last;
-    int64_t tokens, prefilled; /* before this pass */
+    int64_t tokens, known; /* before this pass: drawn, and computed from what was known */
 } watch;
 
 /* Tokens of the response of sample i: log-uniform between the two. */
@@ -50,7 +50,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
     (void)samples_done;
     invar_rollout_counted(&counted, w->rollout);
-    if (counted.prefilled > w->prefilled)
+    if (counted.prefilled + counted.again > w->known)
         passes = &w->out->prompts;
     else if (tokens_done - w->tokens == w->out->batch)
         passes = &w->out->all;
@@ -60,7 +60,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     passes->tokens += tokens_done - w->tokens;
     passes->seconds += now - w->last;
     w->tokens = tokens_done;
-    w->prefilled = counted.prefilled;
+    w->known = counted.prefilled + counted.again;
     w->last = invar_bench_now();
     return INVAR_OK;
 }

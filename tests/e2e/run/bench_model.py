@@ -99,6 +99,11 @@ def check_rollout():
     expect(count * rollout["shortest"] < rollout["tokens"] < count * rollout["longest"],
            f"{rollout['tokens']} tokens of {count} samples")
     expect(kinds[1]["tokens"] == 3 * kinds[1]["passes"], "a pass with all sequences")
+    alone = rollout["decoding_alone"]
+    expect(9 + rollout["shortest"] / 2 < alone["context"] < 9 + rollout["longest"],
+           f"decoding alone has a context of {alone['context']}")
+    expect(abs(alone["tokens_per_second"] * alone["seconds"] - 3) < 1e-6, "its rate")
+    expect(rollout["tokens_again"] == 0, "tokens were computed again in a cache with room for all")
     other = answer("--only", "rollout", "--batch", "1", "--threads", "2")["rollout"]
     expect(other["tokens"] == rollout["tokens"], "the lengths of the responses differ")
     text = run("tiny", "--only", "rollout").stdout
