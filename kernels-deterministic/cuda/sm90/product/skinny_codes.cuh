@@ -214,7 +214,8 @@ __device__ void multiply_together(const skinny_job &job, const skinny_shared &sh
 
 /* The faster of the two: that x need not go through registers pays from about 32 rows on. */
 template <int PANELS, int SCALES, class Codes, int TILES>
-__device__ __forceinline__ void run_codes(const skinny_job &job)
+static __global__ void __launch_bounds__(288, 1)
+    skinny_codes(const __grid_constant__ skinny_job job)
 {
     run_block<PANELS, SCALES>(job, [&](const skinny_shared &shared) {
         if constexpr (TILES >= 4)
@@ -222,6 +223,23 @@ __device__ __forceinline__ void run_codes(const skinny_job &job)
         else
             multiply_alone<Codes, TILES>(job, shared);
     });
+}
+
+template <int PANELS, int SCALES, class Codes> static skinny_kernel codes_for_rows(int x_rows)
+{
+    return x_rows <= 8    ? skinny_codes<PANELS, SCALES, Codes, 1>
+           : x_rows <= 16 ? skinny_codes<PANELS, SCALES, Codes, 2>
+           : x_rows <= 32 ? skinny_codes<PANELS, SCALES, Codes, 4>
+                          : skinny_codes<PANELS, SCALES, Codes, 8>;
+}
+
+/* The kernel of a format, `Codes` by its halves. */
+template <int PANELS, int SCALES, template <int> class Codes>
+static skinny_kernel codes_kernel(const skinny_plan *plan)
+{
+    return plan->features / plan->warps > 8
+               ? codes_for_rows<PANELS, SCALES, Codes<2>>(plan->x_rows)
+               : codes_for_rows<PANELS, SCALES, Codes<1>>(plan->x_rows);
 }
 
 #endif

@@ -76,22 +76,7 @@ template <int HALVES> struct int4_codes {
 
 /* ---- kernel ---------------------------------------------------------------------------------- */
 
-template <int TILES, int HALVES>
-static __global__ void __launch_bounds__(288, 1) skinny_int4(const __grid_constant__ skinny_job job)
-{
-    run_codes<INT4_PANELS, INT4_SCALES, int4_codes<HALVES>, TILES>(job);
-}
-
-template <int HALVES> static skinny_kernel kernel_int4(int x_rows)
-{
-    return x_rows <= 8    ? skinny_int4<1, HALVES>
-           : x_rows <= 16 ? skinny_int4<2, HALVES>
-           : x_rows <= 32 ? skinny_int4<4, HALVES>
-                          : skinny_int4<8, HALVES>;
-}
-
 skinny_kernel invar_skinny_int4(const skinny_plan *plan)
 {
-    return plan->features / plan->warps > 8 ? kernel_int4<2>(plan->x_rows)
-                                            : kernel_int4<1>(plan->x_rows);
+    return codes_kernel<INT4_PANELS, INT4_SCALES, int4_codes>(plan);
 }

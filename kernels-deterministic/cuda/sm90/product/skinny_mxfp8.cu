@@ -93,23 +93,7 @@ template <int HALVES> struct mxfp8_codes {
 
 /* ---- kernel ---------------------------------------------------------------------------------- */
 
-template <int TILES, int HALVES>
-static __global__ void __launch_bounds__(288, 1)
-    skinny_mxfp8(const __grid_constant__ skinny_job job)
-{
-    run_codes<MXFP8_PANELS, MXFP8_SCALES, mxfp8_codes<HALVES>, TILES>(job);
-}
-
-template <int HALVES> static skinny_kernel kernel_mxfp8(int x_rows)
-{
-    return x_rows <= 8    ? skinny_mxfp8<1, HALVES>
-           : x_rows <= 16 ? skinny_mxfp8<2, HALVES>
-           : x_rows <= 32 ? skinny_mxfp8<4, HALVES>
-                          : skinny_mxfp8<8, HALVES>;
-}
-
 skinny_kernel invar_skinny_mxfp8(const skinny_plan *plan)
 {
-    return plan->features / plan->warps > 8 ? kernel_mxfp8<2>(plan->x_rows)
-                                            : kernel_mxfp8<1>(plan->x_rows);
+    return codes_kernel<MXFP8_PANELS, MXFP8_SCALES, mxfp8_codes>(plan);
 }
