@@ -237,12 +237,11 @@ __device__ __forceinline__ float invar_fold_warp(float lane[8])
             lane[j] = lane[j] + lane[j + half];
     }
     float sum = lane[0];
+    // lane j takes lane j + half, and that one takes j: a + b is b + a
 #pragma unroll
-    for (int half = 16; half > 0; half /= 2) {
-        // lane j takes lane j + half: the others compute values that nobody reads
-        sum = sum + __shfl_down_sync(0xFFFFFFFFu, sum, half);
-    }
-    return __shfl_sync(0xFFFFFFFFu, sum, 0);
+    for (int half = 16; half > 0; half /= 2)
+        sum = sum + __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return sum;
 }
 
 /* REDUCE of n <= 4096 values by one warp; value(i) is called once for each i in [0, n). */

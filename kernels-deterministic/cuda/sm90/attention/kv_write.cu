@@ -1,9 +1,9 @@
 /*
  * kv_write.cu - keys and values of new rows into the pages of a cache.
  *
- * Bits are copied, by a block of threads for a few rows: a thread of its own looks for the slot of
- * each, while the rows are under way. One more block looks whether two rows fill one slot, which
- * the check cannot see here: which of them stays would depend on the order of blocks.
+ * Bits are copied, by a block of threads for a few rows: a warp looks for their slots while the
+ * rows are under way. One more block looks whether two rows fill one slot, which the check cannot
+ * see here: which of them stays would depend on the order of blocks.
  *
  * Numerics contract (rev 1): docs/arithmetic.md, section 8.
  *
@@ -15,6 +15,16 @@ namespace
 {
 
 /* ---- slots that two rows fill ---------------------------------------------------------------- */
+
+/* The `*position_out` of a row in sequence `number`; false where it is not there. */
+__device__ bool find_position(invar_attention_sequence *out, int64_t *position_out,
+                              const invar_attention_problem &p, int64_t row, int64_t number)
+{
+    if (!invar_attention_find(out, p, number))
+        return false;
+    *position_out = row - out->row0;
+    return *position_out >= out->before && *position_out < out->length;
+}
 
 /* The sequence of a row, which is its position `*position_out`; false where there is none. */
 __device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_out,
@@ -30,10 +40,7 @@ __device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_o
         else
             high = middle - 1;
     }
-    if (!invar_attention_find(out, p, low))
-        return false;
-    *position_out = row - out->row0;
-    return *position_out >= out->before && *position_out < out->length;
+    return find_position(out, position_out, p, row, low);
 }
 
 enum { NAMES = 2048 }; // of pages, in shared memory
@@ -124,9 +131,8 @@ struct page_batch {
  * Reports slots that two rows fill. One block, in no more time than the others take: about as many
  * threads share a sequence as it has pages.
  */
-__device__ void find_repeated(const invar_attention_problem &p)
+__device__ void find_repeated(const invar_attention_problem &p, unsigned long long table[NAMES])
 {
-    __shared__ unsigned long long table[NAMES];
     int64_t pages = p.n_rows / p.page_size + 2 * p.rows.count;
     pages = pages < p.n_rows ? pages : p.n_rows;
     // where there are more pages than a table likes, they take turns
@@ -175,14 +181,36 @@ struct slot {
     int64_t page, place; /* page -1: nowhere */
 };
 
-__device__ slot find_slot(const invar_attention_problem &p, int64_t row)
+/*
+ * The slots of `rows` rows from `first` on, one for each lane of a warp that searches together: few
+ * steps, because each waits for memory.
+ */
+__device__ slot find_slots(const invar_attention_problem &p, int64_t first, int rows)
 {
+    int lane = (int)threadIdx.x % 32, ahead = 0;
+    int64_t low = 0, high = p.rows.count - 1, row = first + lane, position;
     invar_attention_sequence s;
-    int64_t position;
 
-    if (row >= p.n_rows || !find_sequence(&s, &position, p, row))
+    while (low < high) { // the last sequence that begins at or before the first row
+        int64_t step = (high - low + 31) / 32, probe = low + (lane + 1) * step;
+        bool before = probe <= high && p.rows.start[probe] <= first;
+        low += __popc(__ballot_sync(0xFFFFFFFFu, before)) * step;
+        high = min(high, low + step - 1);
+    }
+    int64_t next = low + 1 + lane;
+    next = next < p.rows.count ? p.rows.start[next] : INT64_MAX;
+    for (int i = 0; i < rows; i++) {
+        int begun = __popc(__ballot_sync(0xFFFFFFFFu, next <= first + i));
+        ahead = lane == i ? begun : ahead;
+    }
+    if (lane >= rows || row >= p.n_rows)
         return {-1, 0};
-    return {invar_attention_page(p, s, (unsigned)(position / p.page_size)), position % p.page_size};
+    bool there = ahead < 32 ? find_position(&s, &position, p, row, low + ahead)
+                            : find_sequence(&s, &position, p, row);
+    if (!there)
+        return {-1, 0};
+    uint32_t at = (uint32_t)position, size = (uint32_t)p.page_size; // both are below 2^31
+    return {invar_attention_page(p, s, at / size), at % size};
 }
 
 /* The first block looks at all rows. */
@@ -192,6 +220,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 4)
                const __grid_constant__ invar_attention_problem p)
 {
     __shared__ slot to[ROWS];
+    __shared__ unsigned long long table[NAMES];
     int64_t first = ((int64_t)blockIdx.x - 1) * ROWS;
     WORD key[ROWS], value[ROWS];
     auto load = [&](int64_t i) {
@@ -205,12 +234,15 @@ __global__ void __launch_bounds__(MOST_THREADS, 4)
 
     invar_grid_begin();
     if (blockIdx.x == 0) {
-        find_repeated(p);
+        find_repeated(p, table);
         return;
     }
     load(threadIdx.x);
-    if (threadIdx.x < ROWS)
-        to[threadIdx.x] = find_slot(p, first + threadIdx.x);
+    if (threadIdx.x < 32) {
+        slot mine = find_slots(p, first, ROWS);
+        if (threadIdx.x < ROWS)
+            to[threadIdx.x] = mine;
+    }
     __syncthreads();
     for (int64_t i = threadIdx.x; i < words; i += blockDim.x) {
         if (i >= blockDim.x)
@@ -222,6 +254,66 @@ __global__ void __launch_bounds__(MOST_THREADS, 4)
                 v.cache[to[r].page * v.page_stride + to[r].place * words + i] = value[r];
             }
     }
+}
+
+/* ---- rows by bulk copies --------------------------------------------------------------------- */
+
+enum { BULK_WARPS = 4, BULK_ROWS = 2 /* of a warp */, BULK_BYTES = 2048 /* of a row at once */ };
+#define BULK_SHARED (BULK_WARPS * BULK_ROWS * 2 * BULK_BYTES)
+static_assert(BULK_SHARED >= NAMES * sizeof(unsigned long long), "room for the table");
+
+/*
+ * The same where rows are multiples of 16 bytes: a lane of a warp has a row, which it copies to
+ * shared memory and, when its slot is known, from there. Rows of more than BULK_BYTES take turns.
+ */
+__global__ void __launch_bounds__(32 * BULK_WARPS)
+    copy_rows(slots<uint4> k, slots<uint4> v, int64_t words,
+              const __grid_constant__ invar_attention_problem p)
+{
+    extern __shared__ __align__(128) uint8_t memory[];
+    __shared__ uint64_t barriers[BULK_WARPS];
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    uint64_t *barrier = &barriers[warp];
+    int64_t first = (((int64_t)blockIdx.x - 1) * BULK_WARPS + warp) * BULK_ROWS;
+    int64_t row = first + lane;
+    bool live = lane < BULK_ROWS && row < p.n_rows;
+    uint8_t *key = memory + (warp * BULK_ROWS + lane) * 2 * BULK_BYTES, *value = key + BULK_BYTES;
+    uint32_t parity = 0;
+    slot to;
+
+    if (lane == 0) {
+        invar_barrier_init(barrier, BULK_ROWS);
+        invar_barrier_init_done();
+    }
+    __syncwarp();
+    invar_grid_begin();
+    if (blockIdx.x == 0) {
+        find_repeated(p, (unsigned long long *)memory);
+        return;
+    }
+    for (int64_t at = 0; at < words; at += BULK_BYTES / 16) {
+        uint32_t left = (uint32_t)(words - at < BULK_BYTES / 16 ? words - at : BULK_BYTES / 16);
+        uint32_t bytes = left * 16;
+        if (live) {
+            invar_copy_wait_read<0>();
+            invar_barrier_expect(barrier, 2 * bytes);
+            invar_copy_in_flat(key, k.rows + row * k.row_stride + at, bytes, barrier);
+            invar_copy_in_flat(value, v.rows + row * v.row_stride + at, bytes, barrier);
+        } else if (lane < BULK_ROWS) {
+            invar_barrier_arrive(barrier);
+        }
+        if (at == 0)
+            to = find_slots(p, first, BULK_ROWS);
+        invar_barrier_wait(barrier, parity);
+        parity ^= 1;
+        if (live && to.page >= 0) {
+            int64_t place = to.place * words + at;
+            invar_copy_out_flat(k.cache + to.page * k.page_stride + place, key, bytes);
+            invar_copy_out_flat(v.cache + to.page * v.page_stride + place, value, bytes);
+            invar_copy_commit();
+        }
+    }
+    invar_copy_wait_read<0>();
 }
 
 template <typename WORD>
@@ -245,6 +337,18 @@ invar_status write_all(const invar_device *dev, const invar_kv_write_args *a,
     return invar_launch_early(dev, INVAR_OP_KV_WRITE, write_rows<WORD>, grid, dim3(threads),
                               0)(slots_of<WORD>(&a->cache.k, &a->k, per_word),
                                  slots_of<WORD>(&a->cache.v, &a->v, per_word), words, p);
+}
+
+invar_status copy_all(const invar_device *dev, const invar_kv_write_args *a,
+                      const invar_attention_problem &p)
+{
+    int64_t per_word = 128 / invar_dtype_bits(a->k.dtype);
+    int64_t words = invar_tensor_row_elements(&a->k) / per_word;
+    dim3 grid((unsigned)(invar_ceil_div(p.n_rows, BULK_WARPS * BULK_ROWS) + 1));
+
+    return invar_launch_early(dev, INVAR_OP_KV_WRITE, copy_rows, grid, dim3(32 * BULK_WARPS),
+                              BULK_SHARED)(slots_of<uint4>(&a->cache.k, &a->k, per_word),
+                                           slots_of<uint4>(&a->cache.v, &a->v, per_word), words, p);
 }
 
 /* True where rows of t can be moved by words of 16 bytes. */
@@ -287,7 +391,7 @@ invar_status invar_cuda_kv_write(const invar_device *dev, const invar_kv_write_a
     p.max_pages = args->cache.pages.shape[1];
     if (by_words(&args->cache.k, elements) && by_words(&args->cache.v, elements) &&
         by_words(&args->k, elements) && by_words(&args->v, elements))
-        return write_all<uint4>(dev, args, p);
+        return copy_all(dev, args, p);
     if (args->k.dtype == INVAR_DTYPE_BF16)
         return write_all<uint16_t>(dev, args, p);
     return write_all<uint32_t>(dev, args, p);

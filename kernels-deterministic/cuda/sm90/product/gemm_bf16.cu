@@ -7,6 +7,9 @@
  * chain; the end of each is filled up with zeros by the copies. Several matrices of weights may
  * share their activations: their tiles lie side by side.
  *
+ * When a chain ends, its warpgroup's share of the tensor cores would be idle until the tile is
+ * written. Two warpgroups do not end together; and large tiles in bf16 are written later.
+ *
  * Shards, which begin at multiples of a stage, are chains one after the other. What waits for its
  * neighbour in their tree stays with the block: tiles are smaller, nothing goes through memory.
  *
@@ -247,6 +250,77 @@ __device__ __forceinline__ void rows_chains(float (&acc)[Tile::BLOCKS][Tile::COL
     }
 }
 
+/*
+ * A tile whose results, in bf16, are written while the next one is multiplied. For one output
+ * without a residual, chains that are long enough, and whole strips: 64 columns that begin at
+ * multiples of 16 bytes.
+ */
+struct rows_late_tile : gemm_tile<2, 1, 256, 64, ROWS_TABLE_BYTES> {
+    static constexpr bool LATE = true;
+    static constexpr int STRIPS = COLS / GEMM_RUN;
+};
+
+/* A strip of a warp's 16 rows from `row` on, at column `col`. */
+__device__ __forceinline__ void rows_write_strip(const rows_plan &plan, int row, int row_end,
+                                                 int col, const gemm_rounded &strip,
+                                                 uint8_t *staging)
+{
+    using Out = __nv_bfloat16;
+    rows_lane to((Out *)plan.output[0].out, plan.output[0].stride, row, col);
+
+    if (row >= row_end || col >= plan.output[0].cols)
+        return;
+    gemm_stage(staging, strip);
+    gemm_staged_rows(staging, [&](int j, int down, int, uint4 value) {
+        if (row + down < row_end)
+            *to.at(0, j) = value;
+    });
+}
+
+/*
+ * As rows_multiply, but a tile is only rounded when its chain ends, and written strip by strip in
+ * the next one, while the tensor cores are busy with a stage: they need not wait for the writing,
+ * which takes as long as several stages.
+ */
+template <class Tile, int TB>
+__device__ __forceinline__ void rows_multiply_late(const rows_plan &plan,
+                                                   const gemm_shared<Tile> &shared,
+                                                   gemm_cluster cluster, int warp)
+{
+    gemm_consumer me = {warp / 4, cluster.size};
+    uint8_t *staging = shared.staging(warp);
+    rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
+    gemm_place<Tile> place;
+    gemm_rounded kept[Tile::STRIPS];
+    rows_tile tile, last = {};
+    int own = me.number * 64 + warp % 4 * 16;
+    bool full = false;
+    auto write = [&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        rows_write_strip(plan, last.row + own, last.row_end, last.col + i * GEMM_RUN, kept[i],
+                         staging);
+    };
+
+    while (walk.next(tile)) {
+        float acc[1][Tile::COLS / 2];
+        gemm_chain<Tile, 0, TB>(acc, shared, place, plan.blocks[0], me, [&](int i, int) {
+            gemm_each<Tile::STRIPS>([&](auto number) {
+                if (full && i == decltype(number)::VALUE + 1)
+                    write(number);
+            });
+        });
+        if (plan.output[0].bias)
+            rows_add_bias(acc[0], plan.output[0], tile.col);
+        gemm_each<Tile::STRIPS>([&](auto number) {
+            kept[decltype(number)::VALUE].set(acc[0] + 32 * decltype(number)::VALUE);
+        });
+        last = tile;
+        full = true;
+    }
+    if (full)
+        gemm_each<Tile::STRIPS>(write);
+}
+
 template <class Tile, int TB>
 __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
                                               const gemm_shared<Tile> &shared, gemm_cluster cluster,
@@ -291,7 +365,10 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     } else {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_up<Tile::TREE ? 240 : 232>();
-        rows_multiply<Tile, TB>(plan, shared, cluster, warp - 4);
+        if constexpr (Tile::LATE)
+            rows_multiply_late<Tile, TB>(plan, shared, cluster, warp - 4);
+        else
+            rows_multiply<Tile, TB>(plan, shared, cluster, warp - 4);
     }
     // a block's memory must stand until the others have told it, and copied to it, their last
     invar_cluster_meet();
@@ -349,6 +426,18 @@ static gemm_choice rows_choose(const invar_product *p, int count, int multiproce
                        (int)(sizeof rows_tiles / sizeof *rows_tiles), multiprocessors);
 }
 
+/* Whether tiles can be written late. */
+static bool rows_writes_late(const invar_product *p)
+{
+    using Tile = rows_late_tile;
+    int64_t k = 0;
+
+    for (int32_t i = 0; i < p->parts; i++)
+        k += p->k[i];
+    return !p->residual && p->out_dtype == INVAR_DTYPE_BF16 && p->cols % GEMM_RUN == 0 &&
+           k > Tile::STRIPS * Tile::K && rows_aligned(p, p->out, p->out_stride);
+}
+
 /* `count` products of one a. */
 static invar_status rows_run(const invar_device *dev, const invar_product *p, int count)
 {
@@ -366,7 +455,11 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, in
             most, choice.cluster);
     };
 
-    return p->shards > 1 ? run(rows_tree_tile()) : rows_by_tile(choice.tile, run);
+    if (p->shards > 1)
+        return run(rows_tree_tile());
+    if (count == 1 && choice.tile == 0 && rows_writes_late(p))
+        return run(rows_late_tile());
+    return rows_by_tile(choice.tile, run);
 }
 
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p)

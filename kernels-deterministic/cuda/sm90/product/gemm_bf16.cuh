@@ -36,7 +36,8 @@ template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_, int STRIPS
 struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
-    static constexpr bool GATED = false, TREE = false; // gemm_bf16_gated.cu, gemm_bf16.cu
+    static constexpr bool GATED = false;              // gemm_bf16_gated.cu
+    static constexpr bool TREE = false, LATE = false; // gemm_bf16.cu
     static constexpr int GROUPS = 1024;
     static constexpr int ACROSS = 1; // products side by side that make its columns
     static constexpr int COLS = COLS_;
@@ -405,15 +406,13 @@ __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc,
 }
 
 /*
- * Stages, then each(j, row, byte, value) for the four chunks of 16 bytes that the lane has:
- * the j-th lies `byte` bytes into row `row` of the 16. By whole warps.
+ * What was staged: each(j, row, byte, value) for the four chunks of 16 bytes that the lane has; the
+ * j-th lies `byte` bytes into row `row` of the 16. By whole warps.
  */
-template <typename Out, typename F>
-__device__ __forceinline__ void gemm_rows_of(uint8_t *staging, const float *acc, F each)
+template <typename F> __device__ __forceinline__ void gemm_staged_rows(uint8_t *staging, F each)
 {
     int lane = (int)threadIdx.x % 32;
 
-    gemm_stage(staging, acc, (const Out *)nullptr);
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -421,6 +420,14 @@ __device__ __forceinline__ void gemm_rows_of(uint8_t *staging, const float *acc,
         each(j, row, 16 * chunk, *(const uint4 *)(staging + gemm_staged(row, chunk)));
     }
     __syncwarp();
+}
+
+/* The same of accumulators, which are staged before. */
+template <typename Out, typename F>
+__device__ __forceinline__ void gemm_rows_of(uint8_t *staging, const float *acc, F each)
+{
+    gemm_stage(staging, acc, (const Out *)nullptr);
+    gemm_staged_rows(staging, each);
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */

@@ -8,7 +8,9 @@
  * infinity is no zero.
  *
  * A tile keeps its running sums over all units: in registers, and what there is no room for in
- * shared memory. out is read and written once; a fresh one is not read, the sums begin at +0.
+ * shared memory. out is read and written once; a fresh one is not read, the sums begin at +0. Where
+ * units are short, that is most of the work: then what out holds is copied to shared memory while
+ * the tile before is multiplied, and whole lines are stored.
  *
  * A tile may be turned: a and b change places, and its rows are columns of out. The products of a
  * step are the same, and so are the bits. Tiles are not square, and one way round more of them fit.
@@ -18,7 +20,7 @@
 #include "kernels-deterministic/cuda/sm90/product/gemm_bf16.cuh"
 
 struct weight_plan {
-    CUtensorMap a, b;
+    CUtensorMap a, b, sums; // sums: out, for tiles that bring it ahead
     int32_t rows, cols, tokens;
     int32_t down, groups; // rows of tiles of clusters in a group
     gemm_order order;
@@ -101,6 +103,57 @@ __device__ __forceinline__ void weight_fill(const weight_plan &plan,
                 filler.fill(map, token, B ? tile.col : tile.row, 0);
 }
 
+/* What out holds of the next tile, in shared memory: runs of 32 columns, swizzled. */
+template <class Tile> struct weight_sums_ahead {
+    static constexpr int COLS = 32, RUN_BYTES = Tile::ROWS * COLS * (int)sizeof(float);
+    static constexpr int BYTES = Tile::COLS / COLS * RUN_BYTES;
+    uint64_t *full, *empty;
+    uint8_t *memory;
+
+    __device__ __forceinline__ explicit weight_sums_ahead(const gemm_shared<Tile> &shared)
+        : full(shared.empty(Tile::STAGES)), empty(full + 1),
+          memory(shared.extra() + (-invar_shared_address(shared.extra()) & 1023))
+    {
+    }
+    __device__ __forceinline__ void open() const
+    {
+        invar_barrier_init(full, 1);
+        invar_barrier_init(empty, 4 * Tile::CONSUMERS);
+    }
+    /* One thread. */
+    __device__ __forceinline__ void fill(const weight_plan &plan, gemm_cluster cluster) const
+    {
+        weight_tile tile;
+
+        for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++) {
+            invar_barrier_wait(empty, (uint32_t)(n & 1) ^ 1);
+            invar_barrier_expect(full, BYTES);
+            for (int i = 0; i < Tile::COLS / COLS; i++)
+                invar_copy_in(memory + i * RUN_BYTES, &plan.sums, tile.col + i * COLS, tile.row,
+                              tile.group, full);
+        }
+    }
+    /* By a warp that multiplies: its sums of the n-th tile, in the layout of accumulators. */
+    __device__ __forceinline__ void take(float (&sums)[Tile::COLS / 2], int warp, int n) const
+    {
+        int lane = (int)threadIdx.x % 32, row = warp * 16 + lane / 4;
+        const uint8_t *first = memory + row * 128 + lane % 2 * 8;
+
+        invar_barrier_wait(full, (uint32_t)(n & 1));
+#pragma unroll
+        for (int i = 0; i < Tile::COLS / 2; i += 2) {
+            int col = 8 * (i / 4), chunk = (col % COLS / 4 + lane % 4 / 2) ^ (lane / 4 & 7);
+            float2 x = *(const float2 *)(first + col / COLS * RUN_BYTES + i / 2 % 2 * 8 * 128 +
+                                         chunk * 16);
+            sums[i] = x.x;
+            sums[i + 1] = x.y;
+        }
+        __syncwarp();
+        if (lane == 0)
+            invar_barrier_arrive(empty);
+    }
+};
+
 /*
  * Zeros in place of the tokens from `count` on, in what this warpgroup reads of a stage: its own
  * part of a, and b, where the other one writes the same zeros. Its products read every zero before
@@ -168,6 +221,13 @@ __device__ __forceinline__ void weight_load(float (&sums)[COUNT], const weight_r
         if (out.left(down, right) == 1)
             sums[i] = *out.at(down, right);
     }
+}
+
+template <int COUNT> __device__ __forceinline__ void weight_clear(float (&sums)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        sums[i] = 0.0f;
 }
 
 /* And back. Four lanes share 32 bytes of a row. */
@@ -307,31 +367,38 @@ __device__ __forceinline__ void weight_sums_turned(const weight_plan &plan, cons
     weight_each_turned<Tile::COLS / 2>(plan, tile, warp, [&](int i, float *at) { *at = sums[i]; });
 }
 
-/* A tile. SHELVED of the sums are in shared memory. */
+/* The n-th tile of the block. SHELVED of the sums are in shared memory. */
 template <class Tile, int SHELVED>
 __device__ __forceinline__ void weight_sums(const weight_plan &plan, const weight_tile &tile,
                                             const gemm_shared<Tile> &shared,
-                                            gemm_place<Tile> &place, int warp, int cluster)
+                                            gemm_place<Tile> &place, int warp, int cluster, int n)
 {
     constexpr int KEPT = Tile::COLS / 2 - SHELVED;
+    constexpr bool AHEAD = Tile::STRIPS > 0;
     int lane = (int)threadIdx.x % 32;
     float kept[KEPT], shelved[SHELVED > 0 ? SHELVED : 4];
     weight_shelf<SHELVED> shelf(shared.extra());
 
-    weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
-    if (plan.fresh)
-        from.rows = 0; // where there is none, sums begin at +0
-    if constexpr (SHELVED > 0) {
-        weight_load(shelved, from, 2 * KEPT);
-        shelf.put(shelved);
+    if constexpr (AHEAD) {
+        weight_clear(kept);
+        if (!plan.fresh)
+            weight_sums_ahead<Tile>(shared).take(kept, warp, n);
+    } else {
+        weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
+        if (plan.fresh)
+            from.rows = 0; // where there is none, sums begin at +0
+        if constexpr (SHELVED > 0) {
+            weight_load(shelved, from, 2 * KEPT);
+            shelf.put(shelved);
+        }
+        weight_load(kept, from, 0);
     }
-    weight_load(kept, from, 0);
     weight_add_units(plan, tile, shared, place, {warp / 4, cluster}, [&](const float *acc) {
         weight_add(kept, acc);
         if constexpr (SHELVED > 0)
             shelf.add(acc + KEPT);
     });
-    if constexpr (Tile::STRIPS > 0) {
+    if constexpr (AHEAD) {
         static_assert(SHELVED == 0, "all sums are in registers");
         weight_store_staged(kept, weight_rows(plan, tile, warp, 0, 0), shared.staging(warp));
     } else {
@@ -352,13 +419,16 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     extern __shared__ uint8_t memory[];
     gemm_shared<Tile> shared(memory);
     gemm_cluster cluster = {(int)invar_cluster_rank(), plan.cluster};
+    constexpr bool AHEAD = Tile::STRIPS > 0;
     int warp = gemm_warp();
 
-    static_assert(Tile::BLOCKS == 1 && Tile::CONSUMERS == 2, "tile");
+    static_assert(Tile::BLOCKS == 1 && (SHELVED == 0 || Tile::CONSUMERS == 2), "tile");
     if (threadIdx.x == 32) {
         invar_copy_prefetch(&plan.a);
         invar_copy_prefetch(&plan.b);
     }
+    if (AHEAD && threadIdx.x == 0)
+        weight_sums_ahead<Tile>(shared).open();
     gemm_open_ring(shared, cluster.size);
     invar_grid_release();
     invar_grid_wait();
@@ -370,16 +440,18 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
             weight_fill<Tile, 0>(plan, shared, cluster);
         if (warp == 1 && invar_elect())
             weight_fill<Tile, 1>(plan, shared, cluster);
+        if (AHEAD && warp == 2 && !plan.fresh && invar_elect())
+            weight_sums_ahead<Tile>(shared).fill(plan, cluster);
         __syncwarp();
     } else {
-        invar_registers_up<240>();
+        invar_registers_up<(Tile::CONSUMERS == 3 ? 160 : 240)>();
         gemm_place<Tile> place;
         weight_tile tile;
         for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
             if constexpr (TURNED)
                 weight_sums_turned(plan, tile, shared, place, warp - 4, cluster.size);
             else
-                weight_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size);
+                weight_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size, n);
     }
     // a block's memory must stand until the others have told it, and copied to it, their last
     invar_cluster_meet();
@@ -407,14 +479,14 @@ static const gemm_tile_cost weight_turned_tile = {128, 192, 1.01, 1.04};
 
 /*
  * Where units have few tokens, much of a stage would be zeros, which are copied nevertheless, and
- * the way to out is a large part of the work. So stages are shorter, and whole lines are stored. On
- * average up to so many: from there on, longer stages are as fast.
+ * the way to out is a large part of the work. So stages are shorter, and tiles bring their sums
+ * ahead. On average up to so many: from there on, longer stages are as fast.
  */
 #define WEIGHT_SHORT_UNIT 128
 
 static const gemm_tile_cost weight_short_tiles[] = {
-    {128, 192, 1.0, 1.0},
-    {128, 128, 1.1, 1.1},
+    {192, 128, 1.0, 1.0},
+    {128, 192, 1.02, 1.02},
 };
 
 /* Tokens of a group that make the way of a turned tile to and from out, in small pieces, short. */
@@ -432,19 +504,45 @@ static invar_weight_product weight_turned(const invar_weight_product *p)
     return out;
 }
 
+/* The boxes of weight_sums_ahead. */
+template <class Tile>
+static invar_status weight_sums_map(CUtensorMap *out, const invar_weight_product *p)
+{
+    invar_tensor_box box = {};
+
+    box.data = p->out;
+    box.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    box.rank = 3;
+    box.extent[0] = (uint64_t)p->cols;
+    box.extent[1] = (uint64_t)p->rows;
+    box.extent[2] = (uint64_t)p->groups;
+    box.stride[1] = (uint64_t)p->out_stride * sizeof(float);
+    box.stride[2] = box.stride[1] * (uint64_t)p->rows;
+    box.box[0] = (uint32_t)weight_sums_ahead<Tile>::COLS;
+    box.box[1] = (uint32_t)Tile::ROWS;
+    box.box[2] = 1;
+    box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    box.streamed = true;
+    return invar_tensor_map(out, &box);
+}
+
 /*
  * SHELVED of the sums of a thread are in shared memory. TURNED: p is what weight_turned made. With
- * STRIPS of staging memory for each warp, that is where sums take shape before they are stored.
+ * STRIPS of staging memory for each warp, sums come ahead and take shape there to be stored.
  */
-template <int COLS, int K, int SHELVED, bool TURNED, int STRIPS = 0>
+template <int CONSUMERS, int COLS, int K, int SHELVED, bool TURNED, int STRIPS = 0>
 static invar_status weight_launch(const invar_device *dev, const invar_weight_product *p,
                                   int cluster)
 {
-    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float), STRIPS>;
+    constexpr int WAITING = STRIPS > 0 ? 64 * CONSUMERS * COLS * (int)sizeof(float) + 1024 : 0;
+    constexpr int EXTRA = SHELVED * 256 * (int)sizeof(float) + WAITING; // 1024: alignment
+    using Tile = gemm_tile<CONSUMERS, 1, COLS, K, EXTRA, STRIPS>;
     weight_plan plan = {};
 
     INVAR_TRY(gemm_operand_map(&plan.a, &p->a, {p->tokens, p->rows, 1, p->tokens, K, 0}));
     INVAR_TRY(gemm_operand_map(&plan.b, &p->b, {p->tokens, p->cols, 1, p->tokens, K, 0}));
+    if constexpr (STRIPS > 0)
+        INVAR_TRY(weight_sums_map<Tile>(&plan.sums, p));
     plan.rows = (int32_t)p->rows;
     plan.cols = (int32_t)p->cols;
     plan.tokens = (int32_t)p->tokens;
@@ -469,8 +567,8 @@ static invar_status weight_short_units(const invar_device *dev, const invar_weig
 
     if (gemm_cost(p->groups, p->rows, p->cols, weight_short_tiles[0], 1, n) <=
         gemm_cost(p->groups, p->rows, p->cols, weight_short_tiles[1], 1, n))
-        return weight_launch<192, 32, 0, false, 1>(dev, p, 1);
-    return weight_launch<128, 32, 0, false, 1>(dev, p, 1);
+        return weight_launch<3, 128, 32, 0, false, 1>(dev, p, 1);
+    return weight_launch<2, 192, 32, 0, false, 1>(dev, p, 1);
 }
 
 invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)
@@ -486,10 +584,10 @@ invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_
     if (p->tokens / p->groups >= WEIGHT_TURNED_TOKENS &&
         gemm_cost(p->groups, p->cols, p->rows, weight_turned_tile, other.cluster, n) <
             gemm_cost(p->groups, p->rows, p->cols, weight_tiles[best.tile], best.cluster, n))
-        return weight_launch<192, 64, 0, true>(dev, &turned, other.cluster);
+        return weight_launch<2, 192, 64, 0, true>(dev, &turned, other.cluster);
     switch (weight_tiles[best.tile].cols) {
-    case 256: return weight_launch<256, 64, 32, false>(dev, p, best.cluster);
-    case 192: return weight_launch<192, 64, 0, false>(dev, p, best.cluster);
-    default: return weight_launch<128, 64, 0, false>(dev, p, best.cluster);
+    case 256: return weight_launch<2, 256, 64, 32, false>(dev, p, best.cluster);
+    case 192: return weight_launch<2, 192, 64, 0, false>(dev, p, best.cluster);
+    default: return weight_launch<2, 128, 64, 0, false>(dev, p, best.cluster);
     }
 }

@@ -1,5 +1,6 @@
 /*
- * route.cuh - the router of a mixture of experts, and its backward; moe.cu states the contract.
+ * route.cuh - the router of a mixture of experts; moe.cu states the contract. Its backward is in
+ * route_back.cuh.
  *
  * A warp has a token. Up to 256 experts and 32 slots lie in its registers: thread t has the experts
  * t, t + 32, ... and slot t. Others, and routers that limit groups, lie in shared or global memory.
@@ -9,6 +10,7 @@
 #ifndef INVAR_KERNELS_CUDA_SM90_ROWS_ROUTE_CUH
 #define INVAR_KERNELS_CUDA_SM90_ROWS_ROUTE_CUH
 
+#include "kernels-deterministic/cuda/sm90/sfu.cuh"
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 #include "kernels-deterministic/math/narrow.h"
 #include "kernels-deterministic/math/order.h"
@@ -78,9 +80,11 @@ template <typename F> static invar_status by_registers(int64_t experts, F f)
 template <int Count>
 __device__ __forceinline__ void load_experts(float x[Count], const float *row, int experts)
 {
+    const float *own = row + warp_thread();
+
 #pragma unroll
     for (int k = 0; k < Count; k++)
-        x[k] = warp_thread() + 32 * k < experts ? row[warp_thread() + 32 * k] : 0.0f;
+        x[k] = warp_thread() + 32 * k < experts ? own[32 * k] : 0.0f;
 }
 
 /* The value of an expert, which each thread names for itself. */
@@ -103,7 +107,7 @@ __device__ __forceinline__ int own_choice(invar_cuda_fault *fault, invar_op op, 
     bool live = warp_thread() < slots;
     int32_t id = live ? ids[warp_thread()] : 0;
     // threads without a slot have numbers of their own that no expert has
-    unsigned same = __match_any_sync(0xFFFFFFFFu, live ? (int64_t)id : INT64_MAX - warp_thread());
+    unsigned same = __match_any_sync(0xFFFFFFFFu, live ? id : -1 - warp_thread());
 
     if (live)
         (void)invar_guard(fault, op, id, experts);
@@ -271,6 +275,34 @@ static __global__ void __launch_bounds__(32 * WARPS) route_tokens(route_rows r)
     }
 }
 
+/*
+ * x[k] / sum, for x in [0, 1] and sum of 1 at least, or NaN. A division looks at its arguments each
+ * time; these few are looked at together, and then it is the same steps with one inverse for all:
+ * from 2^-90 on, no remainder leaves the range of f32.
+ */
+template <int Count> __device__ __forceinline__ void divide_few(float x[Count], float sum)
+{
+    float least = x[0];
+
+#pragma unroll
+    for (int k = 1; k < Count; k++)
+        least = fminf(least, x[k]);
+    if (__all_sync(0xFFFFFFFFu, least >= 0x1p-90f)) {
+        float inverse = invar_unit_rcp(sum);
+        inverse = invar_fmaf(inverse, invar_fmaf(-sum, inverse, 1.0f), inverse);
+#pragma unroll
+        for (int k = 0; k < Count; k++) {
+            float q = x[k] * inverse;
+            q = invar_fmaf(inverse, invar_fmaf(-sum, q, x[k]), q);
+            x[k] = invar_fmaf(inverse, invar_fmaf(-sum, q, x[k]), q);
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        x[k] = x[k] / sum;
+}
+
 /* score_experts of a row in registers. */
 template <int Count>
 __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe_scoring scoring)
@@ -289,71 +321,105 @@ __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe
             largest = invar_max_nan(largest, x[k]);
     largest = invar_largest_of_warp(largest);
 #pragma unroll
-    for (int k = 0; k < Count; k++)
-        if (warp_thread() + 32 * k < experts)
-            lane[k] = x[k] = invar_exp_not_above_0(x[k] - largest);
-    float sum = invar_fold_warp(lane);
+    for (int k = 0; k < Count; k++) // of all, without branches: they take turns
+        x[k] = invar_exp_not_above_0(x[k] - largest);
 #pragma unroll
     for (int k = 0; k < Count; k++)
-        x[k] = x[k] / sum;
+        lane[k] = x[k] = warp_thread() + 32 * k < experts ? x[k] : 0.0f;
+    divide_few<Count>(x, invar_fold_warp(lane));
 }
 
-/* The best candidate of a thread among those that rank[] has: its rank and its expert. */
-template <int Count>
-__device__ __forceinline__ void best_of_own(uint32_t *best, uint32_t *id,
-                                            const uint32_t rank[Count])
-{
-    *best = rank[0];
-    *id = (uint32_t)warp_thread();
+/*
+ * The candidates of a thread from the best on: their ranks, and which of its experts each of them
+ * is, four bits for each. Of equal ones the first comes first.
+ */
+template <int Count> struct own_order {
+    uint32_t rank[Count], which;
+
+    __device__ __forceinline__ void sort()
+    {
+        uint32_t at[Count];
+
 #pragma unroll
-    for (int k = 1; k < Count; k++) {
-        bool better = rank[k] < *best; // of equal ones the first
-        *best = better ? rank[k] : *best;
-        *id = better ? (uint32_t)(warp_thread() + 32 * k) : *id;
+        for (int k = 0; k < Count; k++)
+            at[k] = (uint32_t)k;
+#pragma unroll
+        for (int round = 0; round < Count; round++)
+#pragma unroll
+            for (int k = round % 2; k + 1 < Count; k += 2) {
+                bool swap = rank[k + 1] < rank[k];
+                uint32_t lower = min(rank[k], rank[k + 1]), first = swap ? at[k + 1] : at[k];
+                rank[k + 1] = max(rank[k], rank[k + 1]);
+                at[k + 1] = swap ? at[k] : at[k + 1];
+                rank[k] = lower;
+                at[k] = first;
+            }
+        which = 0;
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            which |= at[k] << 4 * k;
     }
-}
+
+    /* The expert of the best one. */
+    __device__ __forceinline__ uint32_t first() const
+    {
+        return (uint32_t)warp_thread() + 32 * (which & 15);
+    }
+
+    __device__ __forceinline__ void drop(bool it)
+    {
+#pragma unroll
+        for (int k = 0; k + 1 < Count; k++)
+            rank[k] = it ? rank[k + 1] : rank[k];
+        rank[Count - 1] = it ? UINT32_MAX : rank[Count - 1];
+        which = it ? which >> 4 : which;
+    }
+};
 
 /* A warp has a token, all of it in registers; groups are not limited. */
-template <int Count> static __global__ void __launch_bounds__(32 * WARPS, 8) route_few(route_rows r)
+template <int Count>
+static __global__ void __launch_bounds__(32 * WARPS, 12) route_few(route_rows r)
 {
     int64_t token = warp_number();
     int experts = (int)r.experts, slots = (int)r.slots, thread = warp_thread(), chosen = 0;
-    uint32_t rank[Count], best, id;
-    float score[Count];
+    float score[Count], own = 0.0f, total = 0.0f;
+    own_order<Count> order;
 
     invar_grid_begin();
     if (token >= r.logits.rows)
         return;
     load_experts<Count>(score, r.logits.row(token), experts);
     score_few<Count>(score, experts, r.router.scoring);
+    float *scores = r.scores.row(token) + thread;
 #pragma unroll
     for (int k = 0; k < Count; k++) {
-        int j = thread + 32 * k;
-        rank[k] = UINT32_MAX; // behind all: a sum that is NaN has the canonical one's rank here
-        if (j >= experts)
-            continue;
-        float v = r.bias ? score[k] + r.bias[j] : score[k];
-        rank[k] = (uint32_t)(invar_order_key(v, 0) >> 32);
-        r.scores.row(token)[j] = score[k];
+        bool there = thread + 32 * k < experts;
+        float v = r.bias && there ? score[k] + r.bias[thread + 32 * k] : score[k];
+        // behind all: a sum that is NaN has the canonical one's rank
+        order.rank[k] = there ? (uint32_t)(invar_order_key(v, 0) >> 32) : UINT32_MAX;
+        if (there)
+            scores[32 * k] = score[k];
     }
-    best_of_own<Count>(&best, &id, rank);
+    order.sort();
     for (int s = 0; s < slots; s++) {
-        uint32_t first = __reduce_min_sync(0xFFFFFFFFu, best);
-        uint32_t winner = __reduce_min_sync(0xFFFFFFFFu, best == first ? id : UINT32_MAX);
+        uint32_t best = __reduce_min_sync(0xFFFFFFFFu, order.rank[0]), id = order.first();
+        uint32_t winner = __reduce_min_sync(0xFFFFFFFFu, order.rank[0] == best ? id : UINT32_MAX);
+        float value = __uint_as_float(best ^ ~INVAR_SIGN_BIT); // its score: none is negative
+        total = total + value;
         chosen = s == thread ? (int)winner : chosen;
-        if (id != winner)
-            continue;
-#pragma unroll
-        for (int k = 0; k < Count; k++)
-            rank[k] = (int)winner / 32 == k ? UINT32_MAX : rank[k];
-        best_of_own<Count>(&best, &id, rank);
+        own = s == thread ? value : own;
+        order.drop(id == winner);
     }
-    __syncwarp();
     if (thread < slots)
         r.ids.row(token)[thread] = chosen;
     if (r.replay.data)
         chosen = own_choice(r.fault, INVAR_OP_MOE_ROUTE_FWD, r.replay.row(token), slots, experts);
-    float own = value_of<Count>(score, chosen), total = divisor_of(own, slots, r.router);
+    if (r.replay.data || r.bias) {
+        own = value_of<Count>(score, chosen);
+        total = divisor_of(own, slots, r.router);
+    } else {
+        total = r.router.normalise ? total + r.router.normalise_eps : 1.0f;
+    }
     if (thread < slots)
         r.weights.row(token)[thread] = own / total * r.router.scale;
 }
@@ -421,116 +487,6 @@ invar_status invar_cuda_moe_route_fwd(const invar_device *dev, const invar_moe_r
         });
     return invar_launch(dev, op, route_tokens, dim3((unsigned)route_blocks(dev, a)),
                         dim3(32 * WARPS), shared ? keys_bytes(a) : 0)(rows);
-}
-
-/* ---- route, backward ------------------------------------------------------------------------- */
-
-struct route_back_rows {
-    invar_mixed dlogits;
-    invar_view<float> dweights, scores;
-    invar_view<int32_t> ids;
-    invar_moe_router router;
-    invar_cuda_fault *fault;
-};
-
-static __global__ void __launch_bounds__(32 * WARPS) route_tokens_back(route_back_rows r)
-{
-    int64_t token = warp_number(), experts = r.scores.cols, slots = r.ids.cols;
-
-    if (token >= r.scores.rows)
-        return;
-    const float *scores = r.scores.row(token), *dweights = r.dweights.row(token);
-    const int32_t *ids = r.ids.row(token);
-    bool softmax = r.router.scoring == INVAR_MOE_SOFTMAX;
-    check_choice(r.fault, INVAR_OP_MOE_ROUTE_BWD, ids, slots, experts);
-
-    float total = divisor(scores, ids, slots, experts, r.router), share = 0.0f, mean = 0.0f;
-    auto score_of = [&](int64_t s) { return scores[in_range(ids[s], experts)]; };
-    auto scaled = [&](int64_t s) { return dweights[s] * r.router.scale; };
-    if (r.router.normalise)
-        for (int64_t s = 0; s < slots; s++) // the same in all threads
-            share = invar_fmaf(scaled(s), score_of(s) / total, share);
-    auto dscore = [&](int64_t s) {
-        return r.router.normalise ? (scaled(s) - share) / total : scaled(s);
-    };
-    if (softmax)
-        for (int64_t s = 0; s < slots; s++)
-            mean = invar_fmaf(score_of(s), dscore(s), mean);
-
-    for (int64_t j = warp_thread(); j < experts; j += 32) {
-        float rest = softmax ? scores[j] * (0.0f - mean) : 0.0f;
-        r.dlogits.put(rest, token, j);
-    }
-    __syncwarp();
-    for (int64_t s = warp_thread(); s < slots; s += 32) {
-        float score = score_of(s);
-        float dlogit = softmax ? score * (dscore(s) - mean) : dscore(s) * (score * (1.0f - score));
-        r.dlogits.put(dlogit, token, in_range(ids[s], experts));
-    }
-}
-
-/* The same with a token in the registers of its warp. */
-template <int Count>
-static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_back(route_back_rows r)
-{
-    int64_t token = warp_number();
-    int experts = (int)r.scores.cols, slots = (int)r.ids.cols, thread = warp_thread();
-    bool softmax = r.router.scoring == INVAR_MOE_SOFTMAX, live = thread < slots;
-    float score[Count], share = 0.0f, mean = 0.0f;
-
-    invar_grid_begin();
-    if (token >= r.scores.rows)
-        return;
-    load_experts<Count>(score, r.scores.row(token), experts);
-    float scaled = live ? r.dweights.row(token)[thread] * r.router.scale : 0.0f;
-    int id = own_choice(r.fault, INVAR_OP_MOE_ROUTE_BWD, r.ids.row(token), slots, experts);
-    float own = value_of<Count>(score, id), total = divisor_of(own, slots, r.router);
-    float part = own / total, dscore = scaled;
-    if (r.router.normalise) {
-        for (int s = 0; s < slots; s++)
-            share = invar_fmaf(__shfl_sync(0xFFFFFFFFu, scaled, s),
-                               __shfl_sync(0xFFFFFFFFu, part, s), share);
-        dscore = (scaled - share) / total;
-    }
-    for (int s = 0; softmax && s < slots; s++)
-        mean =
-            invar_fmaf(__shfl_sync(0xFFFFFFFFu, own, s), __shfl_sync(0xFFFFFFFFu, dscore, s), mean);
-#pragma unroll
-    for (int k = 0; k < Count; k++)
-        if (thread + 32 * k < experts)
-            r.dlogits.put(softmax ? score[k] * (0.0f - mean) : 0.0f, token, thread + 32 * k);
-    __syncwarp();
-    if (live)
-        r.dlogits.put(softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)), token, id);
-}
-
-size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,
-                                          const invar_moe_route_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
-
-invar_status invar_cuda_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
-                                      void *workspace)
-{
-    route_back_rows rows = {invar_mixed_of(&a->dlogits),
-                            invar_view_of<float>(&a->dweights),
-                            invar_view_of<float>(&a->scores),
-                            invar_view_of<int32_t>(&a->ids),
-                            a->router,
-                            invar_cuda_of(dev)->fault};
-    dim3 grid((unsigned)invar_ceil_div(a->scores.shape[0], WARPS));
-
-    (void)workspace;
-    if (has_few(a->scores.shape[1], a->ids.shape[1]))
-        return by_registers(a->scores.shape[1], [&](auto count) {
-            return invar_launch_early(dev, INVAR_OP_MOE_ROUTE_BWD,
-                                      route_few_back<decltype(count)::value>, grid,
-                                      dim3(32 * WARPS), 0)(rows);
-        });
-    return invar_launch(dev, INVAR_OP_MOE_ROUTE_BWD, route_tokens_back, grid, dim3(32 * WARPS),
-                        0)(rows);
 }
 
 #endif

@@ -19,6 +19,8 @@
 
 #define THREADS 256
 #define ROUNDS 10 // of Philox
+#define PHILOX_0 0xD2511F53u
+#define PHILOX_1 0xCD9E8D57u
 
 enum pass_kind {
     PASS_HIGHEST, /* the first token by (z, id) */
@@ -38,28 +40,51 @@ struct pass_rows {
 
 /* What a thread knows of its row, and the best that it has found. */
 struct drawing {
-    uint32_t position, sample, rollout;
+    uint32_t word0, word1, word2, word3; /* what all groups share of Philox: open() */
     uint64_t last;
     float lowest;  /* z of the last token that stays; NaN: all stay */
     float largest; /* of all z */
     uint64_t best;
+
+    __device__ __forceinline__ void open(const invar_sample_coords &c, const uint32_t key[][2])
+    {
+        uint64_t first = (uint64_t)c.sample * PHILOX_1;
+        uint64_t second = (uint64_t)((uint32_t)(first >> 32) ^ c.position ^ key[0][0]) * PHILOX_0;
+        word0 = (uint32_t)first ^ key[1][0];
+        word1 = (uint32_t)second;
+        word2 = c.rollout ^ key[0][1];
+        word3 = (uint32_t)(second >> 32) ^ key[1][1];
+    }
 };
 
-/* invar_philox4x32 with the keys of all rounds at hand; what a row's groups share is done once. */
-__device__ __forceinline__ void draw_words(uint32_t words[4], uint32_t group, const drawing &d,
-                                           const pass_rows &p)
+/*
+ * invar_philox4x32 of Count groups that are `step` apart, with the keys of all rounds at hand. The
+ * first two rounds of a row's groups have a product in common each, which is done once.
+ */
+template <int Count>
+__device__ __forceinline__ void draw_words(uint32_t words[Count][4], uint32_t group, uint32_t step,
+                                           const drawing &d, const pass_rows &p)
 {
-    uint32_t c0 = group, c1 = d.position, c2 = d.sample, c3 = d.rollout;
-
 #pragma unroll
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t product0 = (uint64_t)c0 * 0xD2511F53u, product1 = (uint64_t)c2 * 0xCD9E8D57u;
-        c0 = (uint32_t)(product1 >> 32) ^ c1 ^ p.key[round][0];
-        c1 = (uint32_t)product1;
-        c2 = (uint32_t)(product0 >> 32) ^ c3 ^ p.key[round][1];
-        c3 = (uint32_t)product0;
+    for (int j = 0; j < Count; j++) {
+        uint64_t product0 = (uint64_t)(group + (uint32_t)j * step) * PHILOX_0;
+        uint64_t product1 = (uint64_t)((uint32_t)(product0 >> 32) ^ d.word2) * PHILOX_1;
+        words[j][0] = (uint32_t)(product1 >> 32) ^ d.word0;
+        words[j][1] = (uint32_t)product1;
+        words[j][2] = (uint32_t)product0 ^ d.word3;
+        words[j][3] = d.word1;
     }
-    words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
+#pragma unroll
+    for (int round = 2; round < ROUNDS; round++)
+#pragma unroll
+        for (int j = 0; j < Count; j++) {
+            uint32_t *c = words[j];
+            uint64_t product0 = (uint64_t)c[0] * PHILOX_0, product1 = (uint64_t)c[2] * PHILOX_1;
+            c[0] = (uint32_t)(product1 >> 32) ^ c[1] ^ p.key[round][0];
+            c[1] = (uint32_t)product1;
+            c[2] = (uint32_t)(product0 >> 32) ^ c[3] ^ p.key[round][1];
+            c[3] = (uint32_t)product0;
+        }
 }
 
 __device__ __forceinline__ bool stays(const pass_rows &p, const drawing &d, float z, uint32_t id)
@@ -71,22 +96,41 @@ __device__ __forceinline__ bool stays(const pass_rows &p, const drawing &d, floa
 }
 
 /*
- * Whether one of four tokens of this thread, or of another thread of the warp, may be better than
- * the rank *limit, the best that the block of threads has found. Its value is a NaN, which bounds
- * nothing, at first.
+ * Bit j where one of the four tokens of this thread's j-th group, or of another thread of the warp,
+ * may be better than the rank *limit, the best that the block of threads has found. Its value is a
+ * NaN, which bounds nothing, at first. Mostly no group may, which one comparison for all tells.
  */
-__device__ __forceinline__ bool may_win(const drawing &d, const pass_rows &p, const float z[4],
-                                        uint32_t group, const uint32_t *limit)
+__device__ __forceinline__ unsigned may_win(const drawing &d, const pass_rows &p,
+                                            const float z[GROUPS][4], uint32_t group,
+                                            const uint32_t *limit)
 {
-    float least = value_of(*(const volatile uint32_t *)limit), most = largest_of(z);
-    uint32_t words[4];
+    float least = value_of(*(const volatile uint32_t *)limit), most[GROUPS], most_of_all;
+    uint32_t words[GROUPS][4], word[GROUPS], word_of_all = 0;
+    unsigned close = 0;
 
-    if (!__any_sync(0xFFFFFFFFu, !(most + INVAR_GUMBEL_MOST < least || most < d.lowest)))
-        return false;
-    draw_words(words, group, d, p);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        most[j] = largest_of(z[j]);
+        most_of_all = j == 0 ? most[0] : invar_max_nan(most_of_all, most[j]);
+    }
+    if (!__any_sync(0xFFFFFFFFu,
+                    !(most_of_all + INVAR_GUMBEL_MOST < least || most_of_all < d.lowest)))
+        return 0;
+    draw_words<GROUPS>(words, group, THREADS, d, p);
     // the bound never falls with the word: this one is above those of all four
-    uint32_t word = max(max(words[0], words[1]), max(words[2], words[3]));
-    return __any_sync(0xFFFFFFFFu, !(most + invar_gumbel_bound(word) < least));
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        word[j] = max(max(words[j][0], words[j][1]), max(words[j][2], words[j][3]));
+        word_of_all = max(word_of_all, word[j]);
+    }
+    if (!__any_sync(0xFFFFFFFFu, !(most_of_all + invar_gumbel_bound(word_of_all) < least)))
+        return 0;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++)
+        if (__any_sync(0xFFFFFFFFu,
+                       !(most[j] + invar_gumbel_bound(word[j]) < least || most[j] < d.lowest)))
+            close |= 1u << j;
+    return close;
 }
 
 /* Draws four tokens of this thread; the whole warp calls. */
@@ -95,22 +139,22 @@ __device__ __forceinline__ void draw_group(drawing &d, const pass_rows &p, int64
                                            uint32_t *limit)
 {
     const int64_t first = INT64_C(4) * group, left = p.rows.logits.cols - first;
-    uint32_t rank = *(volatile uint32_t *)limit, words[4];
+    uint32_t rank = *(volatile uint32_t *)limit, words[1][4];
     invar_run<float, 4> run;
     float z[4];
 
     run.load_some(p.rows.logits.row(row) + first, left);
     scale_group(z, run, left, p.rows.inverse, hidden, group);
-    draw_words(words, group, d, p);
+    draw_words<1>(words, group, 0, d, p);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         uint32_t id = (uint32_t)first + (uint32_t)i;
         bool live =
-            !(z[i] + invar_gumbel_bound(words[i]) < value_of(rank)) && stays(p, d, z[i], id);
+            !(z[i] + invar_gumbel_bound(words[0][i]) < value_of(rank)) && stays(p, d, z[i], id);
         if (!__any_sync(0xFFFFFFFFu, live))
             continue;
         if (live) {
-            uint64_t key = invar_order_key(z[i] + invar_gumbel_normal(words[i]), id);
+            uint64_t key = invar_order_key(z[i] + invar_gumbel_normal(words[0][i]), id);
             d.best = key < d.best ? key : d.best;
         }
         rank = min(rank, __reduce_min_sync(0xFFFFFFFFu, (uint32_t)(d.best >> 32)));
@@ -136,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS, 4) choose(pass_rows p)
     __shared__ uint32_t limit, marks[MARKS];
     __shared__ uint64_t best[THREADS / 32];
     int64_t row = blockIdx.y, begin = (int64_t)blockIdx.x * p.pieces.groups;
-    drawing d = {0, 0, 0, INVAR_ORDER_LAST, 0.0f, 0.0f, INVAR_ORDER_LAST};
+    drawing d = {0, 0, 0, 0, INVAR_ORDER_LAST, 0.0f, 0.0f, INVAR_ORDER_LAST};
     hidden_row hidden = {p.rows.hidden, marks, false};
 
     invar_grid_begin();
@@ -146,21 +190,23 @@ static __global__ void __launch_bounds__(THREADS, 4) choose(pass_rows p)
         hidden.open(row);
     __syncthreads();
     if (Kind == PASS_DRAW) {
-        d.position = p.coords[row].position;
-        d.sample = p.coords[row].sample;
-        d.rollout = p.coords[row].rollout;
+        d.open(p.coords[row], p.key);
         d.last = p.last ? p.last[row] : INVAR_ORDER_LAST;
         d.lowest = invar_order_value(d.last);
         if (p.top)
             d.largest = invar_order_value(p.top[row]);
     }
-    auto look = [&](const float z[4], uint32_t group, int64_t left) {
+    auto look = [&](const float z[GROUPS][4], uint32_t group, auto left) {
+        unsigned close = 0;
 #pragma unroll
-        for (int i = 0; Kind == PASS_HIGHEST && i < 4; i++) {
-            uint64_t key = invar_order_key(z[i], 4 * group + (uint32_t)i);
-            d.best = i < left && key < d.best ? key : d.best;
+        for (int i = 0; Kind == PASS_HIGHEST && i < 4 * GROUPS; i++) {
+            uint32_t id = 4 * (group + (uint32_t)(i / 4 * THREADS)) + (uint32_t)i % 4;
+            uint64_t key = invar_order_key(z[i / 4][i % 4], id);
+            d.best = i % 4 < left(i / 4) && key < d.best ? key : d.best;
         }
-        return Kind == PASS_DRAW && may_win(d, p, z, group, &limit);
+        if (Kind == PASS_DRAW)
+            close = may_win(d, p, z, group, &limit);
+        return close;
     };
     for_groups<THREADS>(p.rows, row, hidden, begin, begin + p.pieces.groups, look,
                         [&](uint32_t group) { draw_group(d, p, row, hidden, group, &limit); });

@@ -107,9 +107,10 @@ __device__ __forceinline__ void scale_group(float z[4], const invar_run<float, 4
 #define GROUPS 4 // of four tokens, whose loads are under way at once
 
 /*
- * look(z, group, left) for groups of four tokens from `begin` on, by a block of Threads threads; of
- * these `left` or all four are there. Whole warps call it together, also behind the end of the row,
- * where nothing is left. It tells whether to look closer, and `closer(group)` is called for such
+ * look(z, group, left) for groups of four tokens from `begin` on, by a block of Threads threads:
+ * GROUPS of them at once, the j-th being number group + j * Threads, of which left(j) or all four
+ * tokens are there. Whole warps call it together, also behind the end of the row, where nothing is
+ * left. It tells where to look closer, bit j for the j-th, and `closer(group)` is called for such
  * groups afterwards: the loop is short where few are.
  */
 template <int Threads, typename F, typename G>
@@ -123,18 +124,16 @@ __device__ __forceinline__ void for_groups(const logit_rows &rows, int64_t row,
     // up to here all loads are of 16 bytes
     int64_t middle = rows.aligned && whole > begin ? begin + (whole - begin) / step * step : begin;
     invar_run<float, 4> run[GROUPS];
-    auto take = [&](const invar_run<float, 4> from[GROUPS], int64_t group, auto left) {
-        unsigned close = 0;
+    auto take = [&](const invar_run<float, 4> from[GROUPS], int64_t first, auto left_of) {
+        uint32_t group = (uint32_t)first;
+        auto left = [&](int j) { return left_of(group + (uint32_t)(j * Threads)); };
+        float z[GROUPS][4];
 #pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
-            float z[4];
-            uint32_t at = (uint32_t)(group + j * Threads);
-            scale_group(z, from[j], left(at), rows.inverse, hidden, at);
-            if (look(z, at, left(at)))
-                close |= 1u << j;
-        }
-        for (; close != 0; close &= close - 1)
-            closer((uint32_t)(group + (__ffs(close) - 1) * Threads));
+        for (int j = 0; j < GROUPS; j++)
+            scale_group(z[j], from[j], left(j), rows.inverse, hidden,
+                        group + (uint32_t)(j * Threads));
+        for (unsigned close = look(z, group, left); close != 0; close &= close - 1)
+            closer(group + (uint32_t)((__ffs(close) - 1) * Threads));
     };
 
     if (begin < middle) {

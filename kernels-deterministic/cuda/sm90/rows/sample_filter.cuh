@@ -144,14 +144,15 @@ __device__ __forceinline__ void for_tokens(const filter_rows &f, int64_t row,
                                            const hidden_row &hidden, uint64_t before, int64_t begin,
                                            int64_t end, F take)
 {
-    auto look = [&](const float z[4], uint32_t group, int64_t left) {
+    auto look = [&](const float z[GROUPS][4], uint32_t group, auto left) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint64_t key = invar_order_key(z[i], 4 * group + (uint32_t)i);
-            if (i < left && key <= before)
-                take(z[i], key);
+        for (int i = 0; i < 4 * GROUPS; i++) {
+            uint32_t id = 4 * (group + (uint32_t)(i / 4 * Threads)) + (uint32_t)i % 4;
+            uint64_t key = invar_order_key(z[i / 4][i % 4], id);
+            if (i % 4 < left(i / 4) && key <= before)
+                take(z[i / 4][i % 4], key);
         }
-        return false;
+        return 0u;
     };
     for_groups<Threads>(f.rows, row, hidden, begin, end, look, [](uint32_t) {});
 }
