@@ -44,10 +44,12 @@ go_on() {
 }
 
 train whole
-ends 0 "" "$lost" "${words[@]}"
+calls=0
+INVAR_TEST_COUNT=$folder/calls ends 0 "" "$lost" "${words[@]}"
+read -r calls <calls && ((calls > 500)) || complain "the run has \"$calls\" calls"
 
-# a kernel that traps: in the first rollout, in training, later
-for call in 50 3000 15000; do
+# a kernel that traps: in the first rollout, in the middle, near the end
+for call in 50 $((calls / 2)) $((calls - calls / 20)); do
     train "lost$call"
     INVAR_TEST_LOSE=$call ends 2 "started again, a run goes on from its last checkpoint" \
         "$lost" "${words[@]}"

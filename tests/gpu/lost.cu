@@ -3,11 +3,12 @@
  *
  * Linked with --wrap=invar_backend_cuda, so that the program gets the table of here. With
  * INVAR_TEST_LOSE=N in the environment a kernel that traps follows the N-th op: a sticky error, as
- * after any fault of a kernel or of the machine. With INVAR_TEST_FREE=N only N MiB of the GPU's
- * memory are free.
+ * after any fault of a kernel or of the machine. With INVAR_TEST_COUNT=FILE the number of ops is
+ * written there at the end. With INVAR_TEST_FREE=N only N MiB of the GPU's memory are free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <cstdio>
 #include <cstdlib>
 
 #include "kernels-deterministic/cuda/common/cuda.h"
@@ -27,10 +28,22 @@ static long long number(const char *name)
     return text ? atoll(text) : 0;
 }
 
+static long long calls;
+
+static void write_calls()
+{
+    const char *name = getenv("INVAR_TEST_COUNT");
+    FILE *file = name ? fopen(name, "w") : nullptr;
+
+    if (file) {
+        (void)fprintf(file, "%lld\n", calls);
+        (void)fclose(file);
+    }
+}
+
 static invar_status run(const invar_device *dev, invar_op op, const void *args, void *workspace)
 {
     static const long long last = number("INVAR_TEST_LOSE");
-    static long long calls;
     invar_status status = __real_invar_backend_cuda()->ops[op].run(dev, args, workspace);
 
     if (++calls == last)
@@ -72,6 +85,7 @@ const invar_backend *__wrap_invar_backend_cuda(void)
 
     if (!table.name) {
         fill_memory(number("INVAR_TEST_FREE"));
+        (void)atexit(write_calls);
         table = *__real_invar_backend_cuda();
 #define INVAR_OP(ID, fn, name, revision, numerics) table.ops[INVAR_OP_##ID].run = run_##fn;
 #include "kernels-deterministic/ops.def"
