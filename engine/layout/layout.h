@@ -1,0 +1,73 @@
+/*
+ * layout.h - who owns what: how the ranks of a run divide its work and its memory.
+ *
+ * A layout is plain data, and every rank of a run has the same but for its own places. Whatever is
+ * divided asks the functions here, which are functions of numbers alone: so every rank knows what
+ * every other one has, and nobody sends lists around. What is divided changes no bit.
+ *
+ * An axis is a way to divide; its group are the ranks that differ in that axis alone. There is one,
+ * data-parallel: each rank of it holds all parameters, and computes other samples. Ranks are
+ * numbered as in Megatron: tensor changes fastest, then context, expert, data, pipeline.
+ *
+ * NULL stands for one rank. The calls of a layout's groups are made by all of their ranks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_LAYOUT_LAYOUT_H
+#define INVAR_ENGINE_LAYOUT_LAYOUT_H
+
+#include "engine/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_layout_axis {
+    invar_comm *comm; /* the ranks that divide along it */
+    int rank, size;   /* this one among them */
+} invar_layout_axis;
+
+typedef struct invar_layout {
+    invar_comm *world; /* all ranks; borrowed */
+    double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
+    invar_layout_axis data;
+} invar_layout;
+
+/* All ranks of the world are data-parallel. The world is borrowed as long as the layout is used. */
+void invar_layout_init(invar_layout *out, invar_comm *world, double seconds);
+
+/* Do other ranks compute other samples? */
+static inline bool invar_layout_divides(const invar_layout *layout)
+{
+    return layout && layout->data.size > 1;
+}
+
+/* ---- who owns what --------------------------------------------------------------------------- */
+
+/*
+ * Units of an optimizer step go round: unit u is computed by rank u mod size. So ranks compute
+ * neighbours at the same time, and the sum over units can follow them in order.
+ */
+int invar_layout_owner(int64_t unit, int size);
+
+typedef struct invar_layout_share {
+    int64_t first, count;
+} invar_layout_share;
+
+/* Which of `count` samples a rank generates or scores: neighbours, their numbers differ by 1. */
+invar_layout_share invar_layout_share_of(int64_t count, int size, int rank);
+
+typedef struct invar_layout_slice {
+    size_t first, bytes;
+} invar_layout_slice;
+
+/*
+ * Which bytes of a block a rank owns. Slices lie in the order of ranks and begin at multiples of
+ * INVAR_TREE_LEAF_BYTES; a small block leaves some ranks none.
+ */
+invar_layout_slice invar_layout_slice_of(size_t bytes, int size, int rank);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
