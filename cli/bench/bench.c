@@ -470,7 +470,7 @@ static invar_status run_bench(invar_bench *b, const settings *s)
 }
 
 #ifdef INVAR_LEDGER
-enum { MODEL_OPTIONS = 12 };
+enum { MODEL_OPTIONS = 13 };
 
 /* The first of them is --model; the others make no sense without it. */
 static int add_model_options(invar_option *list, invar_bench_model_options *o)
@@ -497,6 +497,8 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
          "number of tokens in each sequence before decoding is timed (512; tiny: fewer)"},
         {"layers", &o->layers, 1, 256,
          "use only the first N layers, when a step does not fit in memory"},
+        {"logical-tp", &o->logical_tp, 1, 8,
+         "make sums of 1, 2, 4 or 8 pieces, as the recipe key does (1)"},
         {"repetitions", &o->repetitions, 1, 64, "number of timed steps (5); the median is shown"},
     };
     int n = 0;
@@ -533,7 +535,7 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[20];
+    static invar_option list[21];
     int n = 6;
 
     list[0] = (invar_option){.name = "device",

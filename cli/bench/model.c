@@ -84,6 +84,7 @@ static shape find_shape(const invar_bench_model_options *o)
 
     if (o->layers)
         found.spec.layers = o->layers;
+    found.spec.logical_tp = o->logical_tp;
     for (int64_t i = 0; i < found.spec.layers; i++)
         found.spec.sparse[i] = found.spec.experts > 0;
     return found;
@@ -666,6 +667,9 @@ invar_status invar_bench_model(const invar_bench_model_options *options)
     invar_status status;
 
     INVAR_TRY(read_tokens(&a.shape, options->tokens));
+    if ((options->logical_tp & (options->logical_tp - 1)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--logical-tp %" PRId64 ": is not 1, 2, 4 or 8",
+                          options->logical_tp);
     if (options->offload && options->profile)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--profile and --optimizer-cpu-offload: give one of them; moments travel "

@@ -32,6 +32,7 @@ typedef struct invar_bench_model_options {
     int64_t batch;          /* sequences; 0: as the shape has it, here and below */
     int64_t context;        /* tokens of each before the first that is timed */
     int64_t layers;
+    int64_t logical_tp; /* pieces of sums */
     int64_t repetitions;
     int64_t threads;
     bool offload; /* the optimizer's moments are in the host's memory */

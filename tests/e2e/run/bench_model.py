@@ -74,6 +74,8 @@ def check_train():
     for words in (("--threads", "2"), ("--micro-batch", "1"), ("--profile",)):
         other = answer("--only", "train", "--tokens", "3x20", *words)["train"]
         expect(other["grad_norm"] == train["grad_norm"], f"other bits with {' '.join(words)}")
+    pieces = answer("--only", "train", "--tokens", "3x20", "--logical-tp", "8")["train"]
+    expect(pieces["grad_norm"] != train["grad_norm"], "--logical-tp is not obeyed")
 
 
 def check_decode():
@@ -172,6 +174,7 @@ def check_messages():
                         (("tiny", "--dtype", "int3"), "--dtype int3: there are fp32, bf16"),
                         (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
                         (("tiny", "--only", "sleep"), "there are train, decode and rollout"),
+                        (("tiny", "--logical-tp", "3"), "--logical-tp 3: is not 1, 2, 4 or 8"),
                         (("tiny", "--device", "tpu"), "there are cpu and cuda"),
                         (("tiny", "--optimizer-cpu-offload"), "give --device cuda")):
         done = run(*words, code=129)
