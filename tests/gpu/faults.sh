@@ -47,7 +47,7 @@ train whole
 calls=0
 INVAR_TEST_COUNT=$folder/calls ends 0 "" "$lost" "${words[@]}"
 read -r calls <"$folder"/calls
-((calls > 500)) || complain "the run has \"$calls\" calls"
+((calls > 200)) || complain "the run has \"$calls\" calls"
 
 # a kernel that traps: in the first rollout, in the middle, near the end
 for call in 50 $((calls / 2)) $((calls - calls / 20)); do
