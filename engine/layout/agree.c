@@ -1,0 +1,136 @@
+/*
+ * agree.c - what the ranks of a run decide together.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/layout/agree.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+bool invar_agree_leads(const invar_layout *layout)
+{
+    return !layout || invar_comm_rank(layout->world) == 0;
+}
+
+int invar_agree_size(const invar_layout *layout)
+{
+    return layout ? invar_comm_size(layout->world) : 1;
+}
+
+int invar_agree_here(const invar_layout *layout)
+{
+    int here = 0;
+    const char *own;
+
+    if (!layout)
+        return 1;
+    own = invar_comm_host(layout->world, invar_comm_rank(layout->world));
+    for (int r = 0; r < invar_comm_size(layout->world); r++)
+        here += strcmp(invar_comm_host(layout->world, r), own) == 0;
+    return here;
+}
+
+invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
+                               size_t bytes)
+{
+    if (!layout)
+        return INVAR_OK;
+    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_BROADCAST,
+                                                            .phase = phase,
+                                                            .seconds = layout->seconds,
+                                                            .in = data,
+                                                            .out = data,
+                                                            .from = from,
+                                                            .from_bytes = bytes});
+}
+
+invar_status invar_agree_gather(const invar_layout *layout, const char *phase, const void *own,
+                                size_t bytes, void *out)
+{
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
+    int size = invar_agree_size(layout);
+    size_t *each = NULL;
+    invar_status status;
+
+    if (!layout) {
+        memcpy(out, own, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
+    for (int r = 0; r < size; r++)
+        each[r] = bytes;
+    move.seconds = layout->seconds;
+    move.out_bytes = each;
+    status = invar_comm_run(layout->world, &move);
+    invar_free(each);
+    return status;
+}
+
+invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
+                               int64_t own)
+{
+    int64_t *all = NULL;
+    invar_status status;
+
+    *out = own;
+    if (!layout)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
+                          "a number of each rank"));
+    status = invar_agree_gather(layout, phase, &own, sizeof own, all);
+    *out = 0;
+    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK && *out == 0; r++)
+        *out = all[r];
+    invar_free(all);
+    return status;
+}
+
+/* How many ranks hold what rank `which` does. */
+static int count_equal(const invar_digest *all, int size, int which)
+{
+    int count = 0;
+
+    for (int r = 0; r < size; r++)
+        count += invar_digest_equal(&all[r], &all[which]);
+    return count;
+}
+
+static invar_agree_odd find_odd(const invar_digest *all, int size)
+{
+    invar_agree_odd found = {.odd = -1};
+    int most = count_equal(all, size, 0);
+
+    for (int r = 1; r < size && most <= size / 2; r++) {
+        int count = count_equal(all, size, r);
+        if (count > most) {
+            most = count;
+            found.usual = r;
+        }
+    }
+    for (int r = 0; r < size && found.odd < 0; r++)
+        if (!invar_digest_equal(&all[r], &all[found.usual]))
+            found.odd = r;
+    return found;
+}
+
+invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
+                                 const char *phase, const invar_digest *own)
+{
+    invar_digest *all = NULL;
+    invar_status status;
+
+    *out = (invar_agree_odd){.odd = -1};
+    if (!layout)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
+                          "a digest of each rank"));
+    status = invar_agree_gather(layout, phase, own, sizeof *own, all);
+    if (status == INVAR_OK)
+        *out = find_odd(all, invar_agree_size(layout));
+    invar_free(all);
+    return status;
+}

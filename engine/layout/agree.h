@@ -1,0 +1,54 @@
+/*
+ * agree.h - what the ranks of a run decide together, and whether they hold the same.
+ *
+ * Every rank runs the same loop on the same data and so decides the same. What only one can know is
+ * decided by rank 0, which leads: it alone writes, asks plug-ins and talks to people. What any rank
+ * may be told, such as a signal, is gathered first. All calls but those that only look are calls of
+ * all ranks of the world.
+ *
+ * Without a layout (NULL) there is one rank: nothing moves, and nothing can fail.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_LAYOUT_AGREE_H
+#define INVAR_ENGINE_LAYOUT_AGREE_H
+
+#include "base/hash.h"
+#include "engine/layout/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Is this the rank that writes? */
+bool invar_agree_leads(const invar_layout *layout);
+
+/* Ranks of the world, and those of them on this rank's host; itself included. */
+int invar_agree_size(const invar_layout *layout);
+int invar_agree_here(const invar_layout *layout);
+
+/* `data` becomes what rank `from` has there. */
+invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
+                               size_t bytes) INVAR_MUST_USE;
+
+/* out (size, bytes) is what each rank has in `own`. */
+invar_status invar_agree_gather(const invar_layout *layout, const char *phase, const void *own,
+                                size_t bytes, void *out) INVAR_MUST_USE;
+
+/* What the first rank has whose number is not 0. */
+invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
+                               int64_t own) INVAR_MUST_USE;
+
+/* Who holds something else than most. */
+typedef struct invar_agree_odd {
+    int odd;   /* the first rank that does; -1: none */
+    int usual; /* the first that holds what most do, or, where as many do, rank 0 or the next */
+} invar_agree_odd;
+
+invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
+                                 const char *phase, const invar_digest *own) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,107 @@
+/*
+ * agree.c - tests of what ranks decide together, whatever the schedule of their messages.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/layout/agree.h"
+#include "tests/unit/engine/comm/exchange.h"
+
+/* What each rank has, and what all must come to. */
+typedef struct question {
+    int size;
+    int64_t own[MAX_RANKS];
+    int64_t first;       /* of invar_agree_first */
+    invar_agree_odd odd; /* of invar_agree_compare */
+} question;
+
+static const question questions[] = {
+    {2, {0, 0}, 0, {-1, 0}},
+    {2, {0, 15}, 15, {1, 0}},
+    {2, {15, 0}, 15, {1, 0}},
+    {3, {7, 7, 7}, 7, {-1, 0}},
+    {3, {7, 0, 0}, 7, {0, 1}},
+    {3, {0, 2, 0}, 2, {1, 0}},
+    {3, {1, 2, 3}, 1, {1, 0}},
+    {5, {1, 2, 3, 2, 3}, 1, {0, 1}},
+    {5, {0, 0, 4, 0, 9}, 4, {2, 0}},
+    {8, {3, 3, 3, 3, 5, 5, 5, 5}, 3, {4, 0}},
+    {8, {0, 0, 0, 0, 0, 0, 0, 2}, 2, {7, 0}},
+};
+
+static bool equal(const char *what, int64_t is, int64_t wanted)
+{
+    if (is != wanted)
+        print_message("%s: %lld, expected %lld\n", what, (long long)is, (long long)wanted);
+    return is == wanted;
+}
+
+static invar_status answer(rank_run *run)
+{
+    const question *q = run->payload;
+    int64_t own = q->own[invar_comm_rank(run->comm)], all[MAX_RANKS], shared = own, first;
+    invar_agree_odd odd;
+    invar_digest digest;
+    invar_layout layout;
+    bool right;
+
+    invar_layout_init(&layout, run->comm, SECONDS);
+    invar_hash_bytes(&digest, &own, sizeof own);
+    INVAR_TRY(invar_agree_first(&first, &layout, "first", own));
+    INVAR_TRY(invar_agree_compare(&odd, &layout, "compare", &digest));
+    INVAR_TRY(invar_agree_gather(&layout, "gather", &own, sizeof own, all));
+    INVAR_TRY(invar_agree_share(&layout, "share", q->size - 1, &shared, sizeof shared));
+    right = equal("first", first, q->first) && equal("odd", odd.odd, q->odd.odd) &&
+            equal("usual", odd.usual, q->odd.usual) &&
+            equal("shared", shared, q->own[q->size - 1]) &&
+            equal("leads", invar_agree_leads(&layout), invar_comm_rank(run->comm) == 0) &&
+            equal("size", invar_agree_size(&layout), q->size) &&
+            equal("here", invar_agree_here(&layout), q->size) &&
+            memcmp(all, q->own, (size_t)q->size * sizeof *all) == 0;
+    return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
+}
+
+static void test_agree__all_ranks_come_to_the_same(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++)
+        for (uint64_t schedule = 0; schedule < 3; schedule++) {
+            question q = questions[i];
+            rank_run runs[MAX_RANKS];
+
+            run_ranks(runs, q.size, schedule, 0, answer, &q);
+            for (int r = 0; r < q.size; r++)
+                if (runs[r].status != INVAR_OK)
+                    fail_msg("question %zu, rank %d: %s", i, r, runs[r].error.message);
+        }
+}
+
+static void test_agree__one_rank_agrees_with_itself(void **state)
+{
+    int64_t own = 9, out = 0, data = 4;
+    invar_agree_odd odd;
+    invar_digest digest;
+
+    (void)state;
+    invar_hash_bytes(&digest, &own, sizeof own);
+    assert_true(invar_agree_leads(NULL));
+    assert_int_equal(invar_agree_size(NULL), 1);
+    assert_int_equal(invar_agree_here(NULL), 1);
+    assert_ok(invar_agree_first(&out, NULL, "x", own));
+    assert_int_equal(out, 9);
+    assert_ok(invar_agree_share(NULL, "x", 0, &data, sizeof data));
+    assert_int_equal(data, 4);
+    assert_ok(invar_agree_gather(NULL, "x", &own, sizeof own, &data));
+    assert_int_equal(data, 9);
+    assert_ok(invar_agree_compare(&odd, NULL, "x", &digest));
+    assert_int_equal(odd.odd, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_agree__all_ranks_come_to_the_same),
+        cmocka_unit_test(test_agree__one_rank_agrees_with_itself),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
