@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "engine/program/audit.h"
+#include "engine/record/replicas.h"
 #include "engine/rollout/coords.h"
 
 #include "base/invar_banned.h"
@@ -331,7 +332,8 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
 
     hash_samples(&step.batch, &step.rng, e);
     step.timings = invar_trace_timings(recorder->trace, &step.n_timings);
-    return invar_ledger_append(recorder->ledger, &step);
+    INVAR_TRY(invar_replicas_compare(recorder, &step, points));
+    return recorder->ledger ? invar_ledger_append(recorder->ledger, &step) : INVAR_OK;
 }
 
 invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step,

@@ -60,9 +60,17 @@ void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...)
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
                                   const char *kind, const char *message)
 {
+    if (!recorder->ledger)
+        return INVAR_OK;
     return invar_ledger_note(
         recorder->ledger,
         &(invar_ledger_event){.step = step, .level = level, .kind = kind, .message = message});
+}
+
+invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
+                                  const invar_recorder *recorder)
+{
+    return recorder->ledger ? invar_ledger_chain(step_out, chain_out, recorder->ledger) : INVAR_OK;
 }
 
 /* ---- points of tokens ------------------------------------------------------------------------ */
@@ -302,7 +310,7 @@ invar_status invar_recorder_end(invar_recorder *r)
     for (int i = 0; i < step->n_learners; i++)
         INVAR_TRY(invar_learner_settle(step->learners[i].learner, &points));
     r->points = points.count;
-    if (points.changed)
+    if (points.changed && r->ledger)
         INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
     INVAR_TRY(invar_entry_append(r, step, &points));
     r->step = NULL;

@@ -7,13 +7,15 @@
  *     invar_recorder_end(recorder);                   one transaction of the ledger
  *
  * All that is written for people or for later (ledger, trace, dump, lines on the console) goes
- * through here: of several ranks one has a recorder that writes.
+ * through here. Of several ranks each has a recorder, and one of these writes: at the end of a step
+ * they compare what they would write.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_RECORD_RECORDER_H
 #define INVAR_ENGINE_RECORD_RECORDER_H
 
+#include "engine/layout/layout.h"
 #include "engine/probe/sequences.h"
 #include "engine/record/trace.h"
 #include "engine/rl/flat.h"
@@ -68,6 +70,7 @@ typedef struct invar_recorder_options {
     const char *dump, *dump_dir;
     invar_pool *pool;
     const invar_device *dev;
+    const invar_layout *layout;                   /* whose ranks record the same; NULL: one rank */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
 } invar_recorder_options;
@@ -75,7 +78,7 @@ typedef struct invar_recorder_options {
 /* Zeroed, it is closed. */
 typedef struct invar_recorder {
     invar_recorder_options options;
-    invar_ledger *ledger; /* owned, once there is one */
+    invar_ledger *ledger; /* owned, once there is one; NULL: another rank writes */
     char uuid[INVAR_LEDGER_UUID_SIZE];
     int64_t run;        /* its number in the ledger */
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
@@ -87,6 +90,7 @@ typedef struct invar_recorder {
     invar_dump *dump;                                /* of the current step, owned; NULL: none */
     const invar_step *step;                          /* the current one; NULL between steps */
     int64_t points;                                  /* of the last entry */
+    bool desync; /* ranks made different entries, and all of them know */
 } invar_recorder;
 
 invar_status invar_recorder_open(invar_recorder *out,
@@ -96,9 +100,13 @@ void invar_recorder_close(invar_recorder *recorder);
 /* A line, where somebody listens. */
 void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
-/* At once. */
+/* At once, where it writes. */
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
                                   const char *kind, const char *message) INVAR_MUST_USE;
+
+/* The last step and the chain there, where it writes; else both stay as they are. */
+invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
+                                  const invar_recorder *recorder) INVAR_MUST_USE;
 
 /* A new step, which stays where it is until its end, of the run in `folder`. */
 invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step *step,
@@ -112,7 +120,8 @@ void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, cons
 
 /*
  * Digests, metrics and samples of the step into the ledger. The learners are settled: their
- * gradients are zero again, while the ledger is written.
+ * gradients are zero again, while the ledger is written. INVAR_E_MISMATCH names a rank that has
+ * others than most: the ledger has the step with the digests of all ranks, and an event.
  */
 invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
