@@ -69,8 +69,10 @@ const volatile sig_atomic_t *invar_live_catch(const char *what)
 {
     // without SA_RESTART: a wait for an answer ends, too
     const struct sigaction action = {.sa_handler = interrupt};
-    int bytes = snprintf(message, sizeof message, "%sinvar: %s; a second Ctrl-C ends at once\n",
-                         isatty(STDERR_FILENO) ? "\n" : "", what);
+    int bytes =
+        what ? snprintf(message, sizeof message, "%sinvar: %s; a second Ctrl-C ends at once\n",
+                        isatty(STDERR_FILENO) ? "\n" : "", what)
+             : 0;
 
     message_bytes = (size_t)bytes < sizeof message ? (size_t)bytes : sizeof message - 1;
     (void)sigaction(SIGINT, &action, NULL);

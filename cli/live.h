@@ -26,9 +26,9 @@ bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
 
 /*
  * From now on the first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ only says "invar: WHAT; a
- * second Ctrl-C ends at once" and makes *result its number. A later one, but SIGXFSZ, ends the
- * program by its default action. SIGHUP and SIGXFSZ that are ignored stay so. A reader that went
- * away is an error of writing, no signal.
+ * second Ctrl-C ends at once" and makes *result its number; where WHAT is NULL nothing is said. A
+ * later one, but SIGXFSZ, ends the program by its default action. SIGHUP and SIGXFSZ that are
+ * ignored stay so. A reader that went away is an error of writing, no signal.
  */
 const volatile sig_atomic_t *invar_live_catch(const char *what);
 

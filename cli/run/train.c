@@ -23,6 +23,7 @@
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
+#include "engine/launch/launch.h"
 #include "engine/run/folders.h"
 #include "ledger/view/golden/golden.h"
 #include "ledger/view/page.h"
@@ -37,6 +38,7 @@ typedef struct settings {
     const char *golden;
     const char *record;
     int64_t until;
+    int64_t ranks;
     bool json;
     bool no_report;
     bool fresh;
@@ -387,7 +389,20 @@ static invar_status check_report(const settings *s, const char *folder)
     return invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0);
 }
 
-static invar_status train(int *code_out, const char *path, const settings *s,
+/* One rank tells a failure, and first: a launcher may end all as soon as one of them has ended. */
+static invar_status end_ranks(invar_launch *launch, invar_status status)
+{
+    invar_error failure;
+
+    invar_error_take(&failure);
+    if (status == INVAR_OK || !invar_launch_speaks(launch))
+        invar_launch_close(launch);
+    invar_error_put(&failure);
+    return status;
+}
+
+/* Only rank 0 has something to show. */
+static invar_status train(int *code_out, invar_launch *launch, const char *path, const settings *s,
                           const invar_golden *golden, const invar_recipe *recipe)
 {
     screen shown = {.set = s, .golden = golden};
@@ -401,21 +416,26 @@ static invar_status train(int *code_out, const char *path, const settings *s,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;
+    bool leads;
 
     INVAR_TRY(invar_folders_find(&at, recipe, path));
     INVAR_TRY(check_report(s, at.run));
+    INVAR_TRY(invar_launch_open(launch, recipe, s->ranks));
+    leads = invar_launch_leads(launch);
     options.stop = invar_live_catch(
-        at.save[0] ? "stopping after the current rollout, with a checkpoint"
-                   : "stopping after the current rollout, without a checkpoint (save = none)");
-    status = invar_train(&run, recipe, &options);
+        !leads       ? NULL
+        : at.save[0] ? "stopping after the current rollout, with a checkpoint"
+                     : "stopping after the current rollout, without a checkpoint (save = none)");
+    status = invar_launch_train(&run, launch, recipe, &options);
     invar_progress_free(shown.progress);
-    INVAR_TRY(status);
-    return look_back(code_out, s, s->golden ? golden : NULL, &run);
+    INVAR_TRY(end_ranks(launch, status));
+    // a rank that has ended in order has no other code: a launcher would end the others for it
+    return leads ? look_back(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
 }
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[7];
+    static invar_option list[8];
 
     list[0] = (invar_option){.name = "golden",
                              .type = INVAR_OPTION_TEXT,
@@ -443,14 +463,23 @@ static const invar_option *options(settings *s)
                        .type = INVAR_OPTION_FLAG,
                        .value = &s->fresh,
                        .help = "start over; an existing run is renamed to NAME.1, NAME.2, ..."};
-    list[5] = invar_option_json(&s->json);
-    list[6] = invar_flags_end();
+    list[5] = (invar_option){.name = "ranks",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->ranks,
+                             .metavar = "N",
+                             .help = "divide the work among N threads that are ranks (default 1); "
+                                     "for processes use mpirun or srun",
+                             .low = 1,
+                             .high = 1024};
+    list[6] = invar_option_json(&s->json);
+    list[7] = invar_flags_end();
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.until = -1};
+    settings s = {.until = -1, .ranks = 1};
+    invar_launch launch = {.count = 1};
     invar_recipe *recipe = NULL;
     invar_golden *golden = NULL;
     const char *path = NULL;
@@ -468,12 +497,13 @@ static int run(int argc, char **argv)
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
     if (status == INVAR_OK)
-        status = train(&code, path, &s, golden, recipe);
+        status = train(&code, &launch, path, &s, golden, recipe);
     invar_golden_free(golden);
     invar_recipe_free(recipe);
     if (status == INVAR_OK)
         return code;
     code = invar_report_error();
+    invar_launch_close(&launch);
     return missing                          ? INVAR_EXIT_GOLDEN
            : invar_live_caught() == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
                                             : code;
@@ -492,9 +522,13 @@ static void help(void)
         "uninterrupted run; --fresh starts over. Ctrl-C stops after the current rollout and saves\n"
         "a checkpoint; a second Ctrl-C stops at once.\n"
         "\n"
+        "Several ranks share the work with --ranks N (threads), mpirun -n N or srun --mpi=pmix -n "
+        "N\n"
+        "(processes), with the same bits as one. More is in docs/scale-out.md.\n"
+        "\n"
         "Exit codes:\n"
         "  0    done\n"
-        "  1    log-probabilities of rollout and training differ, or the golden differs\n"
+        "  1    log-probabilities of rollout and training, ranks, or the golden differ\n"
         "  2    could not finish\n"
         "  4    golden missing or of another version\n"
         "  6    nothing was compared\n"

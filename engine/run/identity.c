@@ -160,11 +160,11 @@ static invar_status look_at_files(invar_loop *loop)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 1];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 2];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
-    char dropped[24];
+    char dropped[24], ranks[24];
 } facts;
 
 /* A plug-in is no part of the identity: what it replied is recorded, and counts. */
@@ -197,6 +197,10 @@ static void gather_facts(facts *f, const invar_loop *loop)
         (void)snprintf(f->dropped, sizeof f->dropped, "%" PRId64,
                        invar_dataset_dropped(loop->session.data));
         f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
+    }
+    if (loop->ranks) {
+        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_agree_size(loop->ranks));
+        f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
     }
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",
@@ -319,6 +323,123 @@ invar_status invar_loop_identify(invar_loop *loop)
     INVAR_TRY(gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&loop->identity.digest, id.pairs, id.count));
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* Everything that ranks must have been given alike: pairs of a key and its value. */
+typedef struct given {
+    char *text; /* "key\0value\0..." */
+    size_t bytes;
+} given;
+
+static void add_text(given *to, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+
+    if (to->text)
+        memcpy(to->text + to->bytes, text, bytes);
+    to->bytes += bytes;
+}
+
+/* All keys, free ones too: when to save or to evaluate is decided by each rank. Then the hashes of
+   the identity. Where `to` has no memory it is only measured. */
+static void add_given(given *to, const char *program, const identity *id, const invar_loop *loop)
+{
+    to->bytes = 0;
+    add_text(to, "program");
+    add_text(to, program);
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry e;
+        invar_recipe_entry_get(&e, loop->recipe, i);
+        add_text(to, e.key->name);
+        add_text(to, e.text ? e.text : "");
+    }
+    for (size_t i = id->count - id->n_hex; i < id->count; i++) {
+        add_text(to, id->pairs[i].key);
+        add_text(to, id->pairs[i].value);
+    }
+}
+
+static invar_status gather_given(given *out, const invar_loop *loop)
+{
+    char program[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+    int64_t bytes;
+    identity id;
+
+    INVAR_TRY(invar_file_hash(&digest, &bytes, "/proc/self/exe"));
+    invar_digest_format(program, &digest);
+    INVAR_TRY(gather(&id, loop));
+    *out = (given){.text = NULL};
+    add_given(out, program, &id, loop);
+    INVAR_TRY(invar_alloc((void **)&out->text, out->bytes, 1, "what ranks are given"));
+    add_given(out, program, &id, loop);
+    return INVAR_OK;
+}
+
+/* A text of a rank, to all; `text` has it, and is freed by the caller. */
+static invar_status share_text(char **text, const invar_loop *loop, int from, const given *own)
+{
+    int64_t bytes = (int64_t)own->bytes;
+
+    INVAR_TRY(invar_agree_share(loop->ranks, "identity", from, &bytes, sizeof bytes));
+    INVAR_TRY(invar_alloc((void **)text, (size_t)bytes + 2, 1, "what a rank is given"));
+    memset(*text, 0, (size_t)bytes + 2); // whatever it is, it ends
+    if (invar_comm_rank(loop->ranks->world) == from)
+        memcpy(*text, own->text, own->bytes);
+    return invar_agree_share(loop->ranks, "identity", from, *text, (size_t)bytes);
+}
+
+static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *who, const char *odd,
+                                const char *usual)
+{
+    char key[INVAR_TEXT_QUOTE_SIZE], its[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
+
+    // the same keys in the same order, up to the first that differs
+    while (*odd && strcmp(odd, usual) == 0 &&
+           strcmp(odd + strlen(odd) + 1, usual + strlen(usual) + 1) == 0)
+        for (int part = 0; part < 2; part++) {
+            odd += strlen(odd) + 1;
+            usual += strlen(usual) + 1;
+        }
+    invar_text_quote(key, sizeof key, odd, strlen(odd));
+    odd += strlen(odd) + 1;
+    usual += strlen(usual) + 1;
+    invar_text_quote(its, sizeof its, odd, strlen(odd));
+    invar_text_quote(theirs, sizeof theirs, usual, strlen(usual));
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
+                      "other's \"%s\"; give all ranks the same program, recipe, data and weights",
+                      who->odd, invar_comm_host(loop->ranks->world, who->odd), who->usual,
+                      invar_comm_host(loop->ranks->world, who->usual), key, its, theirs);
+}
+
+invar_status invar_loop_compare_ranks(invar_loop *loop)
+{
+    char *odd = NULL, *usual = NULL;
+    invar_agree_odd who;
+    invar_digest digest;
+    given own;
+    invar_status status;
+
+    if (!loop->ranks)
+        return INVAR_OK;
+    INVAR_TRY(gather_given(&own, loop));
+    invar_hash_bytes(&digest, own.text, own.bytes);
+    status = invar_agree_compare(&who, loop->ranks, "identity", &digest);
+    if (status == INVAR_OK && who.odd >= 0) {
+        status = share_text(&odd, loop, who.odd, &own);
+        if (status == INVAR_OK)
+            status = share_text(&usual, loop, who.usual, &own);
+        loop->agreed = status == INVAR_OK;
+        if (status == INVAR_OK)
+            status = refuse_rank(loop, &who, odd, usual);
+    }
+    invar_free(usual);
+    invar_free(odd);
+    invar_free(own.text);
+    return status;
 }
 
 /* The run that the ledger has may go on with this program. A replay has looked at its steps. */

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/files.h"
+#include "engine/layout/agree.h"
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
@@ -65,7 +66,9 @@ typedef struct invar_loop {
     const invar_recipe *recipe;
     invar_train_summary *summary;
     invar_settings set;
-    invar_session session; /* device, models, data */
+    invar_layout layout;       /* of its ranks, */
+    const invar_layout *ranks; /* where there are several; NULL: one */
+    invar_session session;     /* device, models, data */
     invar_home home;
     invar_identity identity;
     invar_store store;
@@ -85,6 +88,7 @@ typedef struct invar_loop {
     invar_source_batch batch;  /* the current rollout, */
     invar_flat flat;           /* its numbers */
     bool told_equal;           /* rewards */
+    bool agreed;               /* all ranks fail alike: none has to be told */
 } invar_loop;
 
 /* ---- setup.c --------------------------------------------------------------------------------- */
@@ -107,6 +111,9 @@ invar_status invar_loop_open_ledger(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
+
+/* INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. */
+invar_status invar_loop_compare_ranks(invar_loop *loop) INVAR_MUST_USE;
 
 /* Before: which sets it is evaluated on. */
 invar_status invar_loop_read_sets(invar_loop *loop) INVAR_MUST_USE;
@@ -172,7 +179,8 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
 
 /*
  * Loads the checkpoint that was found, or the newest of the run's own, and begins behind it. Where
- * all that is asked for is done already nothing is written, and loop->summary says so.
+ * all that is asked for is done already nothing is written, and loop->summary says so. Rank 0
+ * decides, and all load the same.
  */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 

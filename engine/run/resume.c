@@ -218,21 +218,39 @@ static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkp
     return INVAR_OK;
 }
 
-static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
+/* What rank 0 has found: where all begin. */
+typedef struct origin {
+    bool checkpoint;              /* from one; else from the start */
+    bool ended;                   /* all is done, nothing begins */
+    char folder[INVAR_PATH_SIZE]; /* of the checkpoint */
+} origin;
+
+/* Rank 0's part of it; the checkpoint stays open. */
+static invar_status decide(origin *out, invar_loop *loop)
+{
+    const invar_checkpoint_state *state;
+    invar_ledger_summary found;
+
+    if (!loop->store.from)
+        INVAR_TRY(open_checkpoint(&loop->store.from, loop, loop->home.at.save, true));
+    out->checkpoint = loop->store.from != NULL;
+    if (!out->checkpoint)
+        return INVAR_OK;
+    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(loop->store.from));
+    state = invar_checkpoint_state_of(loop->store.from);
+    INVAR_TRY(check_identity(loop, loop->store.from));
+    INVAR_TRY(look_for_end(&found, loop, state));
+    INVAR_TRY(is_end(&out->ended, loop, state, &found));
+    if (out->ended)
+        stay(loop, state);
+    return INVAR_OK;
+}
+
+/* The ledger and people learn where the run goes on. */
+static invar_status tell_resumed(invar_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
-    invar_ledger_summary found;
-    bool ended;
 
-    INVAR_TRY(check_identity(loop, c));
-    INVAR_TRY(look_for_end(&found, loop, state));
-    INVAR_TRY(is_end(&ended, loop, state, &found));
-    if (ended) {
-        stay(loop, state);
-        return INVAR_OK;
-    }
-    INVAR_TRY(load(loop, c));
-    INVAR_TRY(check_rollouts(loop, state->rollout));
     INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
     invar_recorder_say(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
@@ -241,8 +259,17 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
     return invar_checkpoint_settle(c, loop->recorder.ledger);
 }
 
+static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
+{
+    INVAR_TRY(load(loop, c));
+    INVAR_TRY(check_rollouts(loop, loop->place.rollout));
+    return invar_agree_leads(loop->ranks) ? tell_resumed(loop, c) : INVAR_OK;
+}
+
 static invar_status start(invar_loop *loop)
 {
+    if (!invar_agree_leads(loop->ranks))
+        return check_rollouts(loop, 0);
     INVAR_TRY(invar_loop_check_save(loop));
     if (loop->recorder.recorded >= 0) // else they are checked
         INVAR_TRY(check_rollouts(loop, 0));
@@ -258,9 +285,17 @@ static invar_status start(invar_loop *loop)
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
-    if (!loop->store.from)
-        INVAR_TRY(open_checkpoint(&loop->store.from, loop, loop->home.at.save, true));
-    INVAR_TRY(loop->store.from ? go_on(loop, loop->store.from) : start(loop));
+    bool leads = invar_agree_leads(loop->ranks);
+    origin from = {.checkpoint = false};
+
+    if (leads)
+        INVAR_TRY(decide(&from, loop));
+    INVAR_TRY(invar_agree_share(loop->ranks, "resume", 0, &from, sizeof from));
+    loop->summary->finished = from.ended;
+    if (from.checkpoint && !from.ended && !leads)
+        INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
+    if (!from.ended)
+        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from) : start(loop));
     invar_checkpoint_close(loop->store.from);
     loop->store.from = NULL;
     return invar_loop_sign(loop);

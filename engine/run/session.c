@@ -33,12 +33,21 @@ static bool given(const invar_recipe *recipe, invar_key key)
 #define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
 #define SMALL_THREADS 2  /* these: waking others costs more than they do */
 
-static int64_t default_threads(const invar_model_spec *spec)
+static int64_t default_threads(const invar_model_spec *spec, int ranks)
 {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t most = online > 0 ? online : 1;
+    int64_t most = online > ranks ? online / ranks : 1;
 
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
+}
+
+static int64_t threads_of(const invar_session *s, const invar_session_crowd *crowd)
+{
+    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+
+    if (threads == 0)
+        return default_threads(&s->spec, crowd->host);
+    return threads > crowd->process ? threads / crowd->process : 1;
 }
 
 /* A GPU as far as its memory goes. */
@@ -53,14 +62,12 @@ static const invar_backend *imagined_gpu(void)
 }
 
 /* `any`: see INVAR_SESSION_ANY_DEVICE. */
-static invar_status open_device(invar_session *s, bool any)
+static invar_status open_device(invar_session *s, bool any, const invar_session_crowd *crowd)
 {
     invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
-    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+    int64_t threads = threads_of(s, crowd);
     invar_status status;
 
-    if (threads == 0)
-        threads = default_threads(&s->spec);
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
@@ -523,12 +530,12 @@ static invar_status find_model(const invar_recipe *recipe)
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "hf-checkpoint: %s: no such folder%s", shown, whole);
 }
 
-static invar_status open_all(invar_session *s, unsigned wants)
+static invar_status open_all(invar_session *s, unsigned wants, const invar_session_crowd *crowd)
 {
     INVAR_TRY(find_model(s->recipe));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
-    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0));
+    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0, crowd));
     INVAR_TRY(read_stops(s));
     if ((wants & INVAR_SESSION_DATA) && given(s->recipe, INVAR_KEY_PROMPT_DATA))
         INVAR_TRY(invar_session_data(&s->data, s,
@@ -544,11 +551,17 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
 
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe, unsigned wants)
 {
+    return invar_session_open_beside(session, recipe, wants, &(invar_session_crowd){1, 1});
+}
+
+invar_status invar_session_open_beside(invar_session *session, const invar_recipe *recipe,
+                                       unsigned wants, const invar_session_crowd *crowd)
+{
     invar_status status;
 
     *session = (invar_session){.recipe = recipe,
                                .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE)};
-    status = open_all(session, wants);
+    status = open_all(session, wants, crowd);
     if (status != INVAR_OK)
         invar_session_close(session);
     return status;

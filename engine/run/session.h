@@ -62,6 +62,16 @@ enum {
 /* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe,
                                 unsigned wants) INVAR_MUST_USE;
+
+/* Ranks that share with this one, itself included: the threads of its process, cores of its host */
+typedef struct invar_session_crowd {
+    int process, host;
+} invar_session_crowd;
+
+/* The same for one of several ranks. */
+invar_status invar_session_open_beside(invar_session *session, const invar_recipe *recipe,
+                                       unsigned wants,
+                                       const invar_session_crowd *crowd) INVAR_MUST_USE;
 void invar_session_close(invar_session *session);
 
 /* The models, of a session that was opened without; `wants` as it was then. */

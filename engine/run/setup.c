@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/config/check.h"
 #include "engine/program/near.h"
 #include "engine/run/loop.h"
 
@@ -23,7 +24,9 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
     invar_budget_ask *ask = &loop->ask;
 
     *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
-    INVAR_TRY(invar_budget_make(out, ask, invar_memory_available(&loop->session.dev)));
+    INVAR_TRY(invar_budget_make(out, ask,
+                                invar_memory_available(&loop->session.dev) /
+                                    (size_t)invar_agree_here(loop->ranks)));
     INVAR_TRY(invar_budget_verdict(out, ask));
     ask->head_rows = out->choice.head_rows;
     ask->plan.max_tokens = out->choice.max_tokens;
@@ -89,6 +92,7 @@ static invar_status open_recorder(invar_loop *loop)
         .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
         .pool = loop->session.pool,
         .dev = &loop->session.dev,
+        .layout = loop->ranks,
         .say = loop->options->say,
         .payload = loop->options->payload};
 
@@ -195,6 +199,7 @@ static invar_status take_memory(invar_loop *loop, size_t block)
 {
     INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
     INVAR_TRY(invar_loop_identify(loop));
+    INVAR_TRY(invar_loop_compare_ranks(loop));
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
     INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, block));
@@ -204,15 +209,68 @@ static invar_status take_memory(invar_loop *loop, size_t block)
     return settle_memory(loop);
 }
 
-static invar_status open_parts(invar_loop *loop)
+/* All that the one rank has that writes. */
+static invar_status open_outputs(invar_loop *loop)
 {
-    const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
+
+    // a wrong plug-in or folder is found before the ledger has a run with it
+    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
+    INVAR_TRY(open_source(loop));
+    if (trace[0])
+        INVAR_TRY(invar_trace_check_path(trace));
+    if (rollouts[0] && !loop->options->replay)
+        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
+    INVAR_TRY(invar_loop_find_checkpoint(loop));
+    // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
+    INVAR_TRY(invar_loop_settle(loop));
+    INVAR_TRY(invar_loop_resume(loop));
+    if (loop->summary->finished)
+        return INVAR_OK;
+    INVAR_TRY(invar_trace_open(&loop->recorder.trace, trace[0] ? trace : NULL));
+    started.run = loop->home.at.name;
+    started.folder = loop->home.at.run;
+    return invar_plugins_hook(&loop->plugins, &started);
+}
+
+/* What one rank can show of itself alone is not shown of several. */
+static invar_status check_ranks(const invar_loop *loop)
+{
+    static const struct {
+        invar_key key;
+        const char *instead;
+    } single[] = {
+        {INVAR_KEY_DEBUG_DETERMINISM, "replay the step on one rank, which has the same bits"},
+        {INVAR_KEY_DEBUG_STATS, "replay the step on one rank, which has the same bits"},
+        {INVAR_KEY_DEBUG_DUMP, "replay the step on one rank, which has the same bits"},
+        {INVAR_KEY_AUDIT, "run it on one rank"},
+        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, "run it on one rank"},
+    };
+    char why[160];
+
+    for (size_t i = 0; i < sizeof single / sizeof *single && loop->ranks; i++) {
+        if (!invar_config_set(loop->recipe, single[i].key))
+            continue;
+        (void)snprintf(why, sizeof why, "is not there with several ranks yet: %s",
+                       single[i].instead);
+        return invar_config_refuse(loop->recipe, single[i].key, why);
+    }
+    return INVAR_OK;
+}
+
+static invar_status open_parts(invar_loop *loop)
+{
+    const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const invar_session_crowd crowd = {loop->options->threads_for > 1 ? loop->options->threads_for
+                                                                      : 1,
+                                       invar_agree_here(loop->ranks)};
     invar_budget budget;
 
-    INVAR_TRY(invar_session_open(&loop->session, loop->recipe, MODELS | INVAR_SESSION_NO_WEIGHTS));
+    INVAR_TRY(check_ranks(loop));
+    INVAR_TRY(invar_session_open_beside(&loop->session, loop->recipe,
+                                        MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd));
     if (hf[0]) // an export has the template that the model was trained with
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
@@ -234,31 +292,27 @@ static invar_status open_parts(invar_loop *loop)
                                 invar_device_far(&loop->session.dev),
                                 "the run was planned to fit: something else takes memory there"));
     INVAR_TRY(invar_loop_attach_audit(loop));
-    // a wrong plug-in or folder is found before the ledger has a run with it
-    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
-    INVAR_TRY(open_source(loop));
-    if (trace[0])
-        INVAR_TRY(invar_trace_check_path(trace));
-    if (rollouts[0] && !loop->options->replay)
-        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
-    INVAR_TRY(invar_loop_find_checkpoint(loop));
-    // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
-    INVAR_TRY(invar_loop_settle(loop));
-    INVAR_TRY(invar_loop_resume(loop));
-    if (loop->summary->finished)
-        return INVAR_OK;
-    INVAR_TRY(invar_trace_open(&loop->recorder.trace, trace[0] ? trace : NULL));
+    if (invar_agree_leads(loop->ranks)) {
+        INVAR_TRY(open_outputs(loop));
+    } else {
+        INVAR_TRY(open_source(loop));
+        INVAR_TRY(invar_loop_resume(loop));
+    }
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins.of[INVAR_PLUGINS_LOSS]};
     loop->set.rl.custom = &loop->custom;
-    started.run = loop->home.at.name;
-    started.folder = loop->home.at.run;
-    return invar_plugins_hook(&loop->plugins, &started);
+    return INVAR_OK;
 }
 
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
+    if (options->comm && invar_comm_size(options->comm) > 1) {
+        invar_layout_init(
+            &loop->layout, options->comm,
+            60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
+        loop->ranks = &loop->layout;
+    }
     if (!options->replay) // the recorded run has its own
         INVAR_TRY(invar_facts_read(&loop->identity.facts));
     INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));

@@ -92,6 +92,16 @@ static int signal_of(const invar_loop *loop)
     return loop->options->stop ? *loop->options->stop : 0;
 }
 
+/* That of any rank. */
+static invar_status agree_signal(int *out, const invar_loop *loop)
+{
+    int64_t number;
+
+    INVAR_TRY(invar_agree_first(&number, loop->ranks, "signals", signal_of(loop)));
+    *out = (int)number;
+    return INVAR_OK;
+}
+
 /* A checkpoint whose files are written by now should not wait for the next one to exist. */
 static invar_status look_after_save(invar_loop *loop)
 {
@@ -111,8 +121,8 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     status = invar_recorder_end(&loop->recorder);
     invar_free(replies);
     INVAR_TRY(status);
-    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain,
-                                 loop->recorder.ledger));
+    INVAR_TRY(
+        invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     loop->place.step++;
     show_step(loop, step);
     return look_after_save(loop);
@@ -204,7 +214,9 @@ static invar_status collect(invar_loop *loop, void *payload)
     while (!ready)
         INVAR_TRY(invar_source_poll(&ready, &loop->source));
     invar_source_take(&loop->batch, &loop->source);
-    return to[0] ? invar_source_save(&loop->source, &loop->batch, to) : INVAR_OK;
+    if (!to[0] || !invar_agree_leads(loop->ranks))
+        return INVAR_OK;
+    return invar_source_save(&loop->source, &loop->batch, to);
 }
 
 static invar_status sample(invar_loop *loop)
@@ -272,7 +284,10 @@ static invar_status save(invar_loop *loop, bool last)
 static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
                                  size_t count)
 {
-    return invar_ledger_evaluate(payload, set, results, count);
+    const invar_recorder *recorder = payload;
+
+    return recorder->ledger ? invar_ledger_evaluate(recorder->ledger, set, results, count)
+                            : INVAR_OK;
 }
 
 static invar_status evaluate(invar_loop *loop)
@@ -281,7 +296,7 @@ static invar_status evaluate(invar_loop *loop)
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
                           .take = take_results,
-                          .payload = loop->recorder.ledger};
+                          .payload = &loop->recorder};
     invar_plugin *reward = loop->plugins.of[INVAR_PLUGINS_REWARD];
     invar_status status;
 
@@ -305,14 +320,17 @@ static invar_course_place place_of(const invar_loop *loop, int64_t done)
 static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
 {
     const invar_course_place at = place_of(loop, done);
-    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    bool saves = invar_agree_leads(loop->ranks) &&
+                 (loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0]);
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
+    int signal;
 
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
-    turn = invar_course_after(&loop->set.course, &at, signal_of(loop));
+    INVAR_TRY(agree_signal(&signal, loop));
+    turn = invar_course_after(&loop->set.course, &at, signal);
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
     return saves && turn.save ? save(loop, turn.last) : INVAR_OK;
@@ -322,13 +340,15 @@ static invar_status run(invar_loop *loop)
 {
     invar_course_place start = place_of(loop, 0);
     bool last = invar_course_ended(&loop->set.course, &start);
+    int signal;
 
-    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain,
-                                 loop->recorder.ledger));
+    INVAR_TRY(
+        invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
-    loop->summary->stopped = last ? 0 : signal_of(loop);
+    INVAR_TRY(agree_signal(&signal, loop));
+    loop->summary->stopped = last ? 0 : signal;
     last = last || loop->summary->stopped;
     for (int64_t done = 1; !last; done++) {
         INVAR_TRY(one_rollout(loop));
@@ -418,6 +438,18 @@ static invar_status finish(invar_loop *loop, invar_status status)
     return status;
 }
 
+/*
+ * Before anything else is done: others wait for this rank. What all ranks have found together each
+ * of them tells by itself, and rank 0 alone to people.
+ */
+static void tell_ranks(const invar_loop *loop)
+{
+    bool together = loop->agreed || loop->recorder.desync;
+
+    if (loop->ranks && (invar_agree_leads(loop->ranks) || !together))
+        invar_comm_abort(loop->ranks->world, invar_error_last()->message);
+}
+
 /* A trace that could not be written whole is worth a line, not a failure. */
 static void check_trace(const invar_loop *loop)
 {
@@ -447,6 +479,8 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     status = invar_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
+    if (status != INVAR_OK)
+        tell_ranks(loop);
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)

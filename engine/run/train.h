@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/recipe/recipe.h"
+#include "engine/comm/comm.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -36,6 +37,8 @@ typedef struct invar_train_options {
     bool fresh;              /* a run that is there already gets another name */
     bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
                     nothing is evaluated */
+    invar_comm *comm; /* this rank's; all ranks call with the same recipe; NULL: there is one */
+    int threads_for;  /* so many ranks share the threads of this process; 0: only this one */
     const volatile sig_atomic_t
         *stop; /* a signal's number: end in order after the current rollout; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
@@ -68,6 +71,9 @@ typedef struct invar_train_summary {
  * The whole run. INVAR_E_MISMATCH: log-probabilities differed, or a checkpoint and the ledger
  * disagree. Whatever fails, the ledger holds every step that was done, and a run with checkpoints
  * goes on from the last one when it is started again.
+ *
+ * Of several ranks rank 0 writes all there is to write, and `out` of the others has no chain. A
+ * failure of one ends all.
  */
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                          const invar_train_options *options) INVAR_MUST_USE;

@@ -1,0 +1,190 @@
+/*
+ * launch.c - the ranks of a run, as they were started.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/launch/launch.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/config/config.h"
+
+#include "base/invar_banned.h"
+
+/* ---- who started it -------------------------------------------------------------------------- */
+
+static int64_t number_of(const char *variable)
+{
+    const char *text = getenv(variable);
+
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* Processes that a launcher says it has started together with this one, which MPI connects. */
+static invar_status count_processes(int64_t *out)
+{
+    *out = number_of("OMPI_COMM_WORLD_SIZE"); // Open MPI's mpirun
+    if (*out == 0)
+        *out = number_of("PMI_SIZE"); // MPICH's, and srun --mpi=pmi2
+    if (*out == 0)
+        *out = number_of("SLURM_STEP_NUM_TASKS"); // srun; of a task alone, not of a batch script
+    if (*out <= 1 || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "srun has started %" PRId64
+                      " tasks that do not know each other: give srun --mpi=pmix, or -n 1",
+                      *out);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static double patience(const invar_recipe *recipe)
+{
+    return 60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES);
+}
+
+static invar_status make_ranks(invar_launch *out, const invar_recipe *recipe, int64_t processes)
+{
+    invar_comm_mpi_options mpi = {.seconds = patience(recipe)};
+
+    return processes > 1 ? invar_comm_mpi(out->comms, &mpi)
+                         : invar_comm_threads(out->comms, out->count, 0);
+}
+
+invar_status invar_launch_open(invar_launch *out, const invar_recipe *recipe, int64_t ranks)
+{
+    int64_t processes;
+    invar_status status;
+
+    *out = (invar_launch){.count = 1};
+    INVAR_TRY(count_processes(&processes));
+    if (processes > 1 && ranks > 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--ranks: %" PRId64 " processes have been started already, each of them "
+                          "is a rank; leave --ranks out, or start one process",
+                          processes);
+    if (processes <= 1 && ranks <= 1)
+        return INVAR_OK;
+    out->count = processes > 1 ? 1 : (int)ranks;
+    INVAR_TRY(invar_alloc((void **)&out->comms, (size_t)out->count, sizeof *out->comms, "ranks"));
+    status = make_ranks(out, recipe, processes);
+    if (status != INVAR_OK) {
+        invar_free(out->comms);
+        *out = (invar_launch){.count = 1};
+    }
+    return status;
+}
+
+void invar_launch_close(invar_launch *launch)
+{
+    for (int r = 0; r < launch->count && launch->comms; r++)
+        invar_comm_free(launch->comms[r]);
+    invar_free(launch->comms);
+    *launch = (invar_launch){.count = 1};
+}
+
+bool invar_launch_leads(const invar_launch *launch)
+{
+    return !launch->comms || invar_comm_rank(launch->comms[0]) == 0;
+}
+
+bool invar_launch_speaks(const invar_launch *launch)
+{
+    return launch->count > 1 || !launch->comms || invar_comm_speaks(launch->comms[0]);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* A rank that is a thread. */
+typedef struct thread_rank {
+    const invar_recipe *recipe;
+    invar_train_options options;
+    invar_train_summary summary;
+    pthread_t thread;
+    bool started;
+    invar_status status;
+    invar_error error;
+} thread_rank;
+
+/* What people are told and asked, rank 0 tells and asks. */
+static invar_train_options options_of(const invar_train_options *options, invar_comm *comm,
+                                      int threads)
+{
+    invar_train_options own = *options;
+
+    own.comm = comm;
+    own.threads_for = threads;
+    if (invar_comm_rank(comm) != 0) {
+        own.progress = NULL;
+        own.identified = NULL;
+        own.say = NULL;
+    }
+    return own;
+}
+
+static void *run_rank(void *payload)
+{
+    thread_rank *rank = payload;
+
+    rank->status = invar_train(&rank->summary, rank->recipe, &rank->options);
+    invar_error_take(&rank->error);
+    return NULL;
+}
+
+static void start_rank(thread_rank *rank)
+{
+    int code = pthread_create(&rank->thread, NULL, run_rank, rank);
+
+    rank->started = code == 0;
+    if (rank->started)
+        return;
+    rank->status = INVAR_FAIL(INVAR_E_IO, code, "the thread of rank %d cannot be started: %s",
+                              invar_comm_rank(rank->options.comm), strerror(code));
+    invar_comm_abort(rank->options.comm, invar_error_last()->message);
+    invar_error_take(&rank->error);
+}
+
+/* Rank 0 is the calling thread; its failure is the one to tell, if it has one. */
+static invar_status run_threads(invar_train_summary *out, thread_rank *ranks, int count)
+{
+    int told = 0;
+
+    for (int r = 1; r < count; r++)
+        start_rank(&ranks[r]);
+    run_rank(&ranks[0]);
+    *out = ranks[0].summary;
+    for (int r = 1; r < count; r++)
+        if (ranks[r].started)
+            (void)pthread_join(ranks[r].thread, NULL);
+    while (told < count - 1 && ranks[told].status == INVAR_OK)
+        told++;
+    if (ranks[told].status != INVAR_OK)
+        invar_error_put(&ranks[told].error);
+    return ranks[told].status;
+}
+
+invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
+                                const invar_recipe *recipe, const invar_train_options *options)
+{
+    invar_train_options own;
+    thread_rank *ranks = NULL;
+    invar_status status;
+
+    if (!launch->comms)
+        return invar_train(out, recipe, options);
+    if (launch->count == 1) {
+        own = options_of(options, launch->comms[0], 1);
+        return invar_train(out, recipe, &own);
+    }
+    INVAR_TRY(invar_alloc((void **)&ranks, (size_t)launch->count, sizeof *ranks, "ranks of a run"));
+    for (int r = 0; r < launch->count; r++)
+        ranks[r] = (thread_rank){.recipe = recipe,
+                                 .options = options_of(options, launch->comms[r], launch->count)};
+    status = run_threads(out, ranks, launch->count);
+    invar_free(ranks);
+    return status;
+}

@@ -1,0 +1,52 @@
+/*
+ * launch.h - the ranks of a run: one, threads of this process, or processes of mpirun or srun.
+ *
+ *     invar_launch_open(&launch, recipe, 0);
+ *     status = invar_launch_train(&summary, &launch, recipe, &options);
+ *     invar_launch_close(&launch);
+ *
+ * Processes are recognised by what their launcher puts into the environment. Of all ranks one talks
+ * to people: invar_launch_leads while all goes well, invar_launch_speaks after a failure.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_LAUNCH_LAUNCH_H
+#define INVAR_ENGINE_LAUNCH_LAUNCH_H
+
+#include "engine/run/train.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed, there is one rank and nothing to close. */
+typedef struct invar_launch {
+    invar_comm **comms; /* (count) of the ranks in this process; NULL: one rank in all */
+    int count;
+} invar_launch;
+
+/*
+ * `ranks` that are threads; 0 or 1: as the launcher says, and without one a single rank.
+ * INVAR_E_UNSUPPORTED: there is no MPI for ranks that are processes.
+ */
+invar_status invar_launch_open(invar_launch *out, const invar_recipe *recipe,
+                               int64_t ranks) INVAR_MUST_USE;
+
+/* Before the program ends. Where another rank speaks it takes some seconds after a failure. */
+void invar_launch_close(invar_launch *launch);
+
+/* Is rank 0 here, which has the summary, the ledger and the console? */
+bool invar_launch_leads(const invar_launch *launch);
+
+/* Is the failure told here? */
+bool invar_launch_speaks(const invar_launch *launch);
+
+/* invar_train on all ranks of this process; *out and the options' functions are rank 0's. */
+invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
+                                const invar_recipe *recipe,
+                                const invar_train_options *options) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

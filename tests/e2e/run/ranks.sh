@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# ranks.sh INVAR FOLDER - a run on several ranks, threads or processes, has the bits of one rank.
+#
+# Chains and checkpoints are compared for several numbers of ranks, for runs that go on with another
+# number, and after ranks were killed. Where there is no mpirun, ranks are threads only.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2
+unset INVAR_LEDGER INVAR_SAVE
+export NO_COLOR=1 # mpirun gives ranks a terminal
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+expect_logs=(out err)
+
+mpi=false
+if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; then
+    mpi=true
+fi
+
+# run RANKS RECIPE FLAG ...: threads; with m before the number processes. Into out and err.
+run() {
+    local ranks=$1 recipe=$2
+    shift 2
+    if [[ $ranks = m* ]]; then
+        timeout 120 mpirun --oversubscribe -n "${ranks#m}" "$invar" train "$recipe" --no-report "$@"
+    else
+        timeout 120 "$invar" train "$recipe" --no-report --ranks "$ranks" "$@"
+    fi >out 2>err </dev/null
+}
+
+# ends CODE RANKS RECIPE FLAG ...
+ends() {
+    local code=$1 rc=0
+    shift
+    checks=$((checks + 1))
+    run "$@" || rc=$?
+    ((rc == code)) || complain "$*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
+}
+
+# newest RUN: the folder of its last checkpoint.
+newest() {
+    printf '%s/checkpoints/iter_%07d' "$1" "$(<"$1/checkpoints/latest_checkpointed_iteration.txt")"
+}
+
+# equal A B: the chains, and all of the newest checkpoints but whose they are.
+equal() {
+    expect 0 'identical: ' diff "$1" "$2"
+    expect 0 'clean' ledger verify "$2"
+    holds diff -rq -x state.json -x hashes.xxh "$(newest "$1")" "$(newest "$2")"
+    holds diff <(grep -v uuid "$(newest "$1")/state.json") \
+        <(grep -v uuid "$(newest "$2")/state.json")
+}
+
+# ---- any number of ranks ----------------------------------------------------------------------
+tiny_recipe 6 >tiny.ini
+ends 0 1 tiny.ini --run one --record-golden one.golden
+for ranks in 2 3 4; do
+    ends 0 "$ranks" tiny.ini --run "r$ranks" --golden one.golden
+    holds grep -q '^golden    identical, 6 of 6' out
+    equal one "r$ranks"
+done
+expect 0 '4' ledger sql "SELECT value FROM fact WHERE scope = 'layout' AND key = 'ranks'" r4
+ends 1 2 tiny.ini --run other --seed 7 --golden one.golden
+
+# ---- another number of ranks ------------------------------------------------------------------
+ends 0 2 tiny.ini --run moves --until 1
+ends 0 3 tiny.ini --run moves --until 3
+ends 0 1 tiny.ini --run moves
+equal one moves
+ends 0 4 tiny.ini --run moves # nothing is left
+holds grep -q 'the run is finished' err
+
+# ---- refused ----------------------------------------------------------------------------------
+ends 129 2 tiny.ini --run refused --audit 3
+holds grep -q "'audit' is not there with several ranks" err
+holds [ ! -e refused ]
+
+$mpi || {
+    ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
+    exit "$failed"
+}
+
+# ---- processes --------------------------------------------------------------------------------
+ends 0 m2 tiny.ini --run p2 --golden one.golden
+holds grep -q '^golden    identical, 6 of 6' out
+equal one p2
+ends 0 m3 tiny.ini --run p-moves --until 2
+ends 0 2 tiny.ini --run p-moves
+equal one p-moves
+
+# differ TEXT ARGUMENT ...: the last of three ranks is started with other words; nothing is made.
+differ() {
+    local text=$1 rc=0
+    shift
+    checks=$((checks + 1))
+    timeout 120 mpirun --oversubscribe -n 2 "$invar" train tiny.ini --run odd : \
+        -n 1 "$@" --run odd >out 2>err </dev/null || rc=$?
+    ((rc == 2)) || complain "$*: exit code $rc, expected 2:" "$(<out)" "$(<err)"
+    holds grep -q "^invar: rank 2 on .* is another run than rank 0 on .*: its $text is " err
+    holds [ "$(grep -c ^invar: err)" = 1 ]
+    holds [ ! -e odd ]
+}
+cp "$invar" another && printf '\0' >>another && cp "$(dirname "$invar")/invar-mpi.so" .
+differ program ./another train tiny.ini
+differ rollout-seed "$invar" train tiny.ini --rollout-seed 7
+differ save-interval "$invar" train tiny.ini --save-interval 3
+
+# ---- killed -----------------------------------------------------------------------------------
+# steps RUN: the last one in its ledger.
+steps() {
+    local count
+    count=$(sqlite3 -readonly "$1/ledger.db" 'SELECT max(step) FROM step' 2>/dev/null)
+    echo "${count:-0}"
+}
+
+# kill_one RANKS STEPS: starts the run `killed`; a rank dies when there are so many steps.
+kill_one() {
+    local pid pids i rc=0
+    mpirun --oversubscribe -n "$1" "$invar" train tiny.ini --run killed --no-report \
+        --num-rollout 300 --save-interval 7 >out 2>err </dev/null &
+    pid=$!
+    for ((i = 0; i < 1000 && $(steps killed) < $2; i++)); do sleep 0.02; done
+    mapfile -t pids < <(pgrep -P "$pid")
+    if ((${#pids[@]} != $1)); then
+        complain "there are ${#pids[@]} ranks of $1:" "$(<err)"
+    else
+        kill -KILL "${pids[RANDOM % $1]}"
+    fi
+    checks=$((checks + 1))
+    wait "$pid" || rc=$?
+    ((rc != 0)) || complain "a rank was killed, and the run ended well"
+    expect 0 'clean' ledger verify killed
+}
+ends 0 1 tiny.ini --run long --num-rollout 300 --save-interval 7
+kill_one 2 20
+kill_one 3 60
+kill_one 4 100
+ends 0 2 tiny.ini --run killed --num-rollout 300 --save-interval 7
+equal long killed
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"
