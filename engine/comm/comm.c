@@ -117,7 +117,6 @@ static invar_status check_ends(const invar_comm_move *move, int rank, int size)
 
 static invar_status check_sums(const invar_comm_move *move, int rank, int size)
 {
-    bool gives = false, gets = false;
     walk w = walk_begin(move, rank, size);
 
     while (walk_on(&w)) {
@@ -125,12 +124,7 @@ static invar_status check_sums(const invar_comm_move *move, int rank, int size)
             return bad(move, "the sum of bytes is more than memory has");
         if (w.peer == rank && move->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
             return bad(move, "a rank gives itself another number of bytes than it expects");
-        gives |= w.in.bytes > 0;
-        // the root of a broadcast needs no place for what it has
-        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->from);
     }
-    if ((gives && !move->in) || (gets && !move->out))
-        return bad(move, "there are bytes, but no memory");
     return INVAR_OK;
 }
 
@@ -145,6 +139,24 @@ static invar_status check_move(const invar_comm_move *move, int rank, int size)
         return bad(move, "the numbers of bytes are missing");
     INVAR_TRY(check_ends(move, rank, size));
     return check_sums(move, rank, size);
+}
+
+/* The same of a move that is made: its bytes lie somewhere. */
+static invar_status check_call(const invar_comm_move *move, int rank, int size)
+{
+    bool gives = false, gets = false;
+    walk w;
+
+    INVAR_TRY(check_move(move, rank, size));
+    w = walk_begin(move, rank, size);
+    while (walk_on(&w)) {
+        gives |= w.in.bytes > 0;
+        // the root of a broadcast needs no place for what it has
+        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->from);
+    }
+    if ((gives && !move->in) || (gets && !move->out))
+        return bad(move, "there are bytes, but no memory");
+    return INVAR_OK;
 }
 
 static void copy_own(const invar_comm_move *move, int rank, int size)
@@ -278,7 +290,7 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
     invar_status status = INVAR_OK;
 
     *out = NULL;
-    INVAR_TRY(check_move(move, comm->rank, comm->size));
+    INVAR_TRY(check_call(move, comm->rank, comm->size));
     if (world->failure.native)
         return invar_world_adopt(world, &world->failure);
     INVAR_TRY(take_ticket(&ticket, comm));
@@ -329,7 +341,7 @@ invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
     invar_comm_ticket *ticket;
 
     if (comm->size == 1) { // no ticket, no clock
-        INVAR_TRY(check_move(move, 0, 1));
+        INVAR_TRY(check_call(move, 0, 1));
         if (comm->world->failure.native)
             return invar_world_adopt(comm->world, &comm->world->failure);
         copy_own(move, 0, 1);
