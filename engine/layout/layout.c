@@ -13,6 +13,7 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
 {
     *out = (invar_layout){.world = world,
                           .seconds = seconds,
+                          .bucket = INVAR_LAYOUT_BUCKET,
                           .data = {world, invar_comm_rank(world), invar_comm_size(world)}};
 }
 
@@ -40,4 +41,19 @@ invar_layout_slice invar_layout_slice_of(size_t bytes, int size, int rank)
     if (first >= bytes)
         return (invar_layout_slice){bytes, 0};
     return (invar_layout_slice){first, most < bytes - first ? most : bytes - first};
+}
+
+invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
+                                 const char *phase, void *array, const size_t *bytes)
+{
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
+                            .phase = phase,
+                            .seconds = layout->seconds,
+                            .in = array,
+                            .out = array,
+                            .out_bytes = bytes};
+
+    for (int r = 0; r < axis->rank; r++)
+        move.in = (const char *)move.in + bytes[r];
+    return invar_comm_run(axis->comm, &move);
 }

@@ -30,10 +30,16 @@ typedef struct invar_layout_axis {
 typedef struct invar_layout {
     invar_comm *world; /* all ranks; borrowed */
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
+    size_t bucket;     /* bytes of a block that travel at a time, more or less */
     invar_layout_axis data;
 } invar_layout;
 
-/* All ranks of the world are data-parallel. The world is borrowed as long as the layout is used. */
+#define INVAR_LAYOUT_BUCKET ((size_t)64 << 20)
+
+/*
+ * All ranks of the world are data-parallel; buckets are of INVAR_LAYOUT_BUCKET. The world is
+ * borrowed as long as the layout is used.
+ */
 void invar_layout_init(invar_layout *out, invar_comm *world, double seconds);
 
 /* Do other ranks compute other samples? */
@@ -66,6 +72,16 @@ typedef struct invar_layout_slice {
  * INVAR_TREE_LEAF_BYTES; a small block leaves some ranks none.
  */
 invar_layout_slice invar_layout_slice_of(size_t bytes, int size, int rank);
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/*
+ * An array of the host that every rank of an axis has a piece of becomes whole on each of them. The
+ * pieces lie in it in the order of ranks, bytes[r] is the size of that of rank r.
+ */
+invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
+                                 const char *phase, void *array,
+                                 const size_t *bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

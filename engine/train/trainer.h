@@ -4,11 +4,16 @@
  * The plan says which samples run together; it changes no bit. Log-probabilities and the like are
  * flat arrays over the response tokens of all samples, in order.
  *
+ * With a layout the data-parallel ranks divide the samples. All of them make the same calls with
+ * the same arguments, and each gets every result, as one rank would have it. When a call fails on
+ * one rank, it is its caller who tells the others (invar_comm_abort).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_TRAIN_TRAINER_H
 #define INVAR_ENGINE_TRAIN_TRAINER_H
 
+#include "engine/layout/layout.h"
 #include "engine/train/micro_batch.h"
 #include "engine/train/plan.h"
 
@@ -23,6 +28,7 @@ typedef struct invar_trainer_options {
     float temperature;           /* 0, the best token, has log-probabilities at 1 */
     const invar_model *replay;   /* runs with the routing of the rollout; NULL: none does */
     const invar_device *scoring; /* where scoring has its memory; NULL: where learning has it */
+    const invar_layout *layout;  /* borrowed; NULL: one rank */
 } invar_trainer_options;
 
 /* head_rows where nobody says: 256 MiB of logits, on a far device 12 GiB. */
@@ -37,13 +43,16 @@ void invar_trainer_free(invar_trainer *trainer);
 /* invar_pass_settle of both passes. */
 invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
 
-/* The plan of the coming runs, in place of one by the options; borrowed, NULL ends it. */
+/*
+ * The plan of the coming runs, in place of one by the options; borrowed, NULL ends it. This rank
+ * runs all of it: no other one takes part.
+ */
 void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan);
 
-/* Shows activations of the coming runs; NULL ends it. */
+/* Shows activations of the coming runs; NULL ends it. One rank that learns alone has this. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
 
-/* Of all products and attention; borrowed, NULL ends it. */
+/* Of all products and attention, of those that this rank computes; borrowed, NULL ends it. */
 void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit);
 
 /* Log-probabilities and, unless NULL, entropies of all responses. */
@@ -58,7 +67,8 @@ invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *cri
 
 /*
  * Asked for each micro-batch, in order: gradients with respect to `now`, the log-probabilities (or
- * values) of the samples [first, first + count), and to their entropies, if any.
+ * values) of the samples [first, first + count), and to their entropies, if any. Each of several
+ * ranks asks for all samples, so that whatever is counted on the way is the same on all of them.
  */
 typedef struct invar_trainer_loss {
     invar_status (*run)(void *payload, int64_t first, int64_t count, const float *now,
@@ -75,7 +85,10 @@ typedef struct invar_trainer_result {
     int64_t micro_batches;
 } invar_trainer_result;
 
-/* Forward, loss, backward of one optimizer step; adds to `grads`, which are joined at the end. */
+/*
+ * Forward, loss, backward of one optimizer step; adds to `grads`, which are joined at the end.
+ * Several ranks want them zeroed. A micro-batch then is a round: as many units as there are ranks.
+ */
 invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
                                  const invar_rl_sample *samples, int64_t count,
                                  const invar_trainer_loss *loss, invar_grads *grads,

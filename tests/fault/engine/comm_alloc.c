@@ -5,27 +5,19 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <pthread.h>
-
-#include "engine/comm/comm.h"
 #include "tests/fault/faulty.h"
+#include "tests/ranks.h"
 
 #define RANKS 3
 
-typedef struct rank_run {
-    invar_comm *comm;
-    invar_status status;
-    invar_error error;
-} rank_run;
-
-static invar_status part(invar_comm *comm)
+static invar_status part(rank_run *run)
 {
     static const size_t bytes[RANKS] = {8, 8, 8};
     uint64_t in = 7, out[RANKS];
     invar_comm_move move = {
         .op = INVAR_COMM_ALLGATHERV, .phase = "fault", .in = &in, .out = out, .out_bytes = bytes};
     invar_comm_ticket *first, *second;
-    invar_comm *child;
+    invar_comm *comm = run->comm, *child;
     invar_status status;
 
     INVAR_TRY(invar_comm_split(&child, comm, 0, 0, "split", 0));
@@ -50,37 +42,12 @@ static invar_status part(invar_comm *comm)
     return status;
 }
 
-static void *rank_main(void *payload)
-{
-    rank_run *run = payload;
-
-    run->status = part(run->comm);
-    run->error = *invar_error_last();
-    invar_comm_free(run->comm);
-    return NULL;
-}
-
 static invar_status threads(void)
 {
-    invar_comm *comms[RANKS];
-    rank_run runs[RANKS];
-    pthread_t thread[RANKS];
-    invar_status status = INVAR_OK;
+    rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(invar_comm_threads(comms, RANKS, 1));
-    for (int r = 0; r < RANKS; r++) {
-        runs[r].comm = comms[r];
-        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &runs[r]), 0);
-    }
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(pthread_join(thread[r], NULL), 0);
-    for (int r = 0; r < RANKS; r++) {
-        if (runs[r].status == INVAR_OK || status == INVAR_E_NOMEM)
-            continue;
-        status = runs[r].status; // the others fail because one had no memory
-        invar_error_put(&runs[r].error);
-    }
-    return status;
+    INVAR_TRY(try_ranks(runs, RANKS, 1, 0, part, NULL));
+    return ranks_status(runs, RANKS);
 }
 
 static invar_status alone(void)

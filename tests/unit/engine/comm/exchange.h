@@ -11,15 +11,12 @@
 #ifndef INVAR_TESTS_UNIT_ENGINE_COMM_EXCHANGE_H
 #define INVAR_TESTS_UNIT_ENGINE_COMM_EXCHANGE_H
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/comm/comm.h"
-#include "tests/support.h"
+#include "tests/ranks.h"
 
-#define MAX_RANKS 16
 #define SECONDS 60 /* deadline of a call that must not meet it */
 #define ALL 1000   /* instead of a rank: a piece that is for all */
 
@@ -385,44 +382,6 @@ static inline invar_status exchange_run(uint64_t *out, invar_comm *comm, uint64_
 }
 
 /* ---- ranks that are threads ------------------------------------------------------------------ */
-
-typedef struct rank_run {
-    invar_comm *comm;
-    invar_status (*part)(struct rank_run *run);
-    void *payload;
-    uint64_t seed, digest;
-    invar_status status;
-    invar_error error;
-    bool speaks;
-    pthread_t thread;
-} rank_run;
-
-static inline void *rank_main(void *payload)
-{
-    rank_run *run = payload;
-
-    invar_error_clear();
-    run->status = run->part(run);
-    run->speaks = invar_comm_speaks(run->comm);
-    invar_comm_free(run->comm);
-    invar_error_take(&run->error);
-    return NULL;
-}
-
-/* Every rank's part, each in a thread; a rank has left when its part returns. */
-static inline void run_ranks(rank_run runs[MAX_RANKS], int size, uint64_t schedule, uint64_t seed,
-                             invar_status (*part)(rank_run *run), void *payload)
-{
-    invar_comm *comms[MAX_RANKS];
-
-    assert_ok(invar_comm_threads(comms, size, schedule));
-    for (int r = 0; r < size; r++) {
-        runs[r] = (rank_run){.comm = comms[r], .part = part, .payload = payload, .seed = seed};
-        assert_int_equal(pthread_create(&runs[r].thread, NULL, rank_main, &runs[r]), 0);
-    }
-    for (int r = 0; r < size; r++)
-        assert_int_equal(pthread_join(runs[r].thread, NULL), 0);
-}
 
 static inline invar_status exchange_part(rank_run *run)
 {

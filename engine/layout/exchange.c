@@ -1,0 +1,77 @@
+/*
+ * exchange.c - how blocks become slices and slices a block.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/layout/exchange.h"
+
+#include "base/alloc.h"
+#include "base/hash.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_exchange_init(invar_exchange *out, size_t block, size_t bucket, int size,
+                                 int rank)
+{
+    size_t leaves = bucket / (size_t)size / INVAR_TREE_LEAF_BYTES;
+    size_t piece = (leaves ? leaves : 1) * INVAR_TREE_LEAF_BYTES;
+    size_t longest = invar_layout_slice_of(block, size, 0).bytes;
+
+    *out = (invar_exchange){.block = block,
+                            .piece = piece,
+                            .size = size,
+                            .rank = rank,
+                            .pieces = (int64_t)((longest + piece - 1) / piece)};
+    INVAR_TRY(invar_alloc((void **)&out->give, 2 * (size_t)size, sizeof *out->give,
+                          "the bytes of a move"));
+    out->get = out->give + size;
+    return INVAR_OK;
+}
+
+void invar_exchange_release(invar_exchange *exchange)
+{
+    invar_free(exchange->give);
+    *exchange = (invar_exchange){0};
+}
+
+size_t invar_exchange_room(const invar_exchange *exchange)
+{
+    return (size_t)exchange->size * invar_exchange_piece(exchange, 0, 0).bytes;
+}
+
+invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank, int64_t piece)
+{
+    invar_layout_slice slice = invar_layout_slice_of(exchange->block, exchange->size, rank);
+    size_t before = (size_t)piece * exchange->piece;
+
+    before = before < slice.bytes ? before : slice.bytes;
+    slice.first += before;
+    slice.bytes -= before;
+    if (slice.bytes > exchange->piece)
+        slice.bytes = exchange->piece;
+    return slice;
+}
+
+void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int64_t piece,
+                            int givers)
+{
+    size_t own = invar_exchange_piece(exchange, exchange->rank, piece).bytes;
+
+    for (int r = 0; r < exchange->size; r++) {
+        exchange->give[r] =
+            exchange->rank < givers ? invar_exchange_piece(exchange, r, piece).bytes : 0;
+        exchange->get[r] = r < givers ? own : 0;
+    }
+    *out = (invar_comm_move){.op = INVAR_COMM_ALLTOALLV,
+                             .phase = "gradients of units",
+                             .in_bytes = exchange->give,
+                             .out_bytes = exchange->get};
+}
+
+void invar_exchange_gather(invar_comm_move *out, invar_exchange *exchange, int64_t piece)
+{
+    for (int r = 0; r < exchange->size; r++)
+        exchange->get[r] = invar_exchange_piece(exchange, r, piece).bytes;
+    *out = (invar_comm_move){
+        .op = INVAR_COMM_ALLGATHERV, .phase = "gradients", .out_bytes = exchange->get};
+}

@@ -1,0 +1,56 @@
+/*
+ * exchange.h - how a block that every rank has one of becomes slices, and slices a block again.
+ *
+ * Each rank owns a slice (layout.h). In a scatter every giver sends each rank the slice of its
+ * block that is that rank's: an owner gets as many as there are givers, in the order of ranks, and
+ * adds them itself. In a gather every rank sends its slice to all. Slices travel piece by piece, so
+ * that what lies between the ranks has a bound.
+ *
+ * This is the plan alone: moves as plain data, made by whoever runs them and by whoever wants to
+ * know what they cost.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_LAYOUT_EXCHANGE_H
+#define INVAR_ENGINE_LAYOUT_EXCHANGE_H
+
+#include "engine/layout/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_exchange {
+    size_t block; /* bytes */
+    size_t piece; /* most bytes of a slice that travel at a time */
+    int size, rank;
+    int64_t pieces;     /* of the longest slice */
+    size_t *give, *get; /* (size) of the move made last */
+} invar_exchange;
+
+/*
+ * Pieces are whole leaves, the `size` of them that a rank sends at a time fit `bucket` where it has
+ * room for a leaf each. Release.
+ */
+invar_status invar_exchange_init(invar_exchange *out, size_t block, size_t bucket, int size,
+                                 int rank) INVAR_MUST_USE;
+void invar_exchange_release(invar_exchange *exchange);
+
+/* Bytes that a rank gives or gets at a time, at most. */
+size_t invar_exchange_room(const invar_exchange *exchange);
+
+/* A piece of the slice of `rank`, by its place in the block. */
+invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank, int64_t piece);
+
+/*
+ * The moves of a piece: the ranks below `givers` have a block to give. Their arrays are the
+ * exchange's and change with the next one; `in` and `out` are the caller's to set.
+ */
+void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int64_t piece,
+                            int givers);
+void invar_exchange_gather(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

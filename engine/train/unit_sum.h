@@ -1,0 +1,41 @@
+/*
+ * unit_sum.h - the sum over units of gradients that several ranks compute.
+ *
+ * G = +0, then G = G + g_u for units ascending (docs/arithmetic.md, section 5), whoever computed
+ * g_u: in a round the ranks 0, 1, ... hold the gradients of as many neighbouring units, each in a
+ * block of its own. Every rank has the sum of its slice of the block and adds what the givers send
+ * it in the order of ranks, which is that of units.
+ *
+ * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_UNIT_SUM_H
+#define INVAR_ENGINE_TRAIN_UNIT_SUM_H
+
+#include "engine/layout/exchange.h"
+#include "engine/model/forward.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_unit_sum invar_unit_sum;
+
+/* Of no unit, so +0. The layout is borrowed; the calls below are those of all its data's ranks. */
+invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
+                                const invar_layout *layout,
+                                const invar_grads *grads) INVAR_MUST_USE;
+void invar_unit_sum_free(invar_unit_sum *sum);
+
+/* A round: the ranks below `givers` have a unit's gradients in `grads`; others' are not read. */
+invar_status invar_unit_sum_add(invar_unit_sum *sum, const invar_grads *grads,
+                                int givers) INVAR_MUST_USE;
+
+/* grads = the sum, the same on every rank. */
+invar_status invar_unit_sum_end(invar_unit_sum *sum, invar_grads *grads) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

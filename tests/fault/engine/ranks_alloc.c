@@ -1,0 +1,99 @@
+/*
+ * ranks_alloc.c - every allocation of ranks that score and learn fails once, on one of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/trainer.h"
+#include "tests/fault/faulty.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+enum { RANKS = 2, SAMPLES = 3, TOKENS = 64 };
+
+/* Made with the usual allocator, before it is replaced. */
+static invar_device dev;
+static invar_model *model;
+static invar_rl_samples samples;
+
+static int setup(void **state)
+{
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 5, &dev);
+    invar_test_samples(&samples, SAMPLES, 5, model->spec.vocab, 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+    return 0;
+}
+
+static invar_status ones(void *payload, int64_t first, int64_t count, const float *now,
+                         const float *entropy, float *dnow, float *dentropy)
+{
+    int64_t tokens = invar_trainer_tokens(samples.items + first, count);
+
+    (void)payload;
+    (void)now;
+    (void)entropy;
+    for (int64_t t = 0; t < tokens; t++)
+        dnow[t] = dentropy[t] = 1.0f;
+    return INVAR_OK;
+}
+
+static invar_status use(invar_trainer *trainer)
+{
+    float now[TOKENS], entropy[TOKENS];
+    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_loss loss = {ones, NULL, true};
+    invar_grads *grads;
+    invar_status status;
+
+    INVAR_TRY(invar_trainer_score(trainer, model, samples.items, SAMPLES, now, entropy));
+    INVAR_TRY(invar_grads_new(&grads, model));
+    status = invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result);
+    invar_grads_free(grads);
+    return status;
+}
+
+static invar_status part(rank_run *run)
+{
+    invar_trainer_options options = {.plan = {1, 1, 0, 0}, .temperature = 1.0f};
+    invar_trainer *trainer;
+    invar_layout layout;
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, 60);
+    options.layout = &layout;
+    INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
+    status = use(trainer);
+    invar_trainer_free(trainer);
+    return status;
+}
+
+static invar_status ranks(void)
+{
+    rank_run runs[MAX_RANKS];
+
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, part, NULL));
+    return ranks_status(runs, RANKS);
+}
+
+static void test_ranks_alloc__survive_each_failure(void **state)
+{
+    (void)state;
+    assert_true(invar_trainer_tokens(samples.items, SAMPLES) <= TOKENS);
+    fail_each_allocation(ranks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranks_alloc__survive_each_failure)};
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,532 @@
+/*
+ * ranks.c - several ranks score and learn as one does, bit for bit; what they move is as planned.
+ *
+ * Ranks are threads, with and without an adversary that schedules their messages. One of them may
+ * have its model on a device whose memory the host cannot touch.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/layout/exchange.h"
+#include "engine/rl/loss.h"
+#include "engine/train/trainer.h"
+#include "tests/device/far.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+enum { SAMPLES = 7, MOST = 256, METRICS = 48 };
+#define SECONDS 60
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* What ranks share; nobody changes it while they run. */
+typedef struct lesson {
+    invar_device near, far;
+    const invar_model *model, *far_model; /* NULL: no rank has it far */
+    const invar_rl_samples *samples;
+    invar_trainer_options options;
+    invar_rl_options rl;
+    invar_rl_batch batch;
+    int64_t start[SAMPLES + 1], group[SAMPLES];
+    uint8_t mask[MOST];
+    float reward[SAMPLES], old[MOST], ref[MOST], advantage[MOST], values[MOST];
+    size_t bucket;
+    int failing; /* the rank whose loss fails; -1: none */
+    const struct outcome *expected;
+} lesson;
+
+typedef struct outcome {
+    float scores[MOST], entropies[MOST];
+    float now[MOST], entropy[MOST]; /* of training */
+    invar_loss_metric metrics[METRICS];
+    size_t n_metrics;
+    invar_trainer_result result;
+    void *grads;
+    size_t bytes;
+} outcome;
+
+static void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
+                        const invar_device *dev)
+{
+    bool values = model->spec.value_head;
+
+    *l = (lesson){.near = *dev, .model = model, .samples = samples, .failing = -1};
+    l->near.pool = NULL; // a rank is a thread
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        l->group[i] = samples->items[i].group;
+        l->start[i + 1] = l->start[i] + invar_rl_sample_response(&samples->items[i]);
+        l->reward[i] = (float)(i % 2);
+    }
+    assert_true(l->start[SAMPLES] <= MOST);
+    for (uint64_t t = 0; t < MOST; t++) {
+        l->mask[t] = t % 5 != 3;
+        l->old[t] = invar_test_normal(1, t, 0.1f) - 4.5f;
+        l->ref[t] = invar_test_normal(2, t, 0.1f) - 4.5f;
+        l->advantage[t] = invar_test_normal(3, t, 1.0f);
+        l->values[t] = invar_test_normal(4, t, 0.1f);
+    }
+    l->rl = (invar_rl_options){.loss = values ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY,
+                               .estimator = INVAR_ESTIMATOR_GRPO,
+                               .kl_type = INVAR_KL_K3,
+                               .use_kl_loss = true,
+                               .kl_loss_coef = 0.1f,
+                               .eps_clip = 0.2f,
+                               .eps_clip_high = 0.3f,
+                               .value_clip = 0.2f,
+                               .entropy_coef = 0.01f,
+                               .gamma = 1.0f,
+                               .lambd = 1.0f};
+    l->batch = (invar_rl_batch){.samples = SAMPLES,
+                                .start = l->start,
+                                .group = l->group,
+                                .mask = l->mask,
+                                .reward = l->reward,
+                                .old_logp = l->old,
+                                .rollout_logp = l->old,
+                                .copied = true,
+                                .ref_logp = l->ref,
+                                .values = l->values};
+}
+
+typedef struct asked {
+    invar_loss *loss;
+    int64_t next;
+    bool fails;
+} asked;
+
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    asked *l = payload;
+
+    if (first != l->next)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "sample %d is asked for, not %d", (int)first,
+                          (int)l->next);
+    l->next += count;
+    if (l->fails && l->next == SAMPLES)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "the loss of sample %d is no number", (int)first);
+    return invar_loss_run(l->loss, first, count, now, entropy, dnow, dentropy);
+}
+
+static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
+                          const invar_model *model, int rank)
+{
+    bool values = model->spec.value_head;
+    asked asks = {.fails = rank == l->failing};
+    invar_trainer_loss loss = {run_loss, &asks, !values};
+    const invar_loss_metric *metrics;
+    invar_grads *grads = NULL;
+    invar_status status;
+
+    out->result = (invar_trainer_result){.now = out->now, .entropy = out->entropy};
+    INVAR_TRY(invar_loss_new(&asks.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
+                             values ? l->advantage : NULL));
+    status = invar_grads_new(&grads, model);
+    if (status == INVAR_OK)
+        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
+                                     &out->result);
+    if (status == INVAR_OK)
+        status = invar_loss_metrics(&metrics, &out->n_metrics, asks.loss);
+    if (status == INVAR_OK) {
+        memcpy(out->metrics, metrics, out->n_metrics * sizeof *metrics);
+        out->bytes = grads->bytes;
+        out->grads = malloc(out->bytes);
+        status = invar_device_get(&grads->dev, out->grads, grads->memory, out->bytes);
+    }
+    invar_grads_free(grads);
+    invar_loss_free(asks.loss);
+    return status;
+}
+
+/* One rank of a step; NULL: the only one. */
+static invar_status step(outcome *out, const lesson *l, const invar_layout *layout)
+{
+    int rank = layout ? layout->data.rank : 0;
+    bool far = l->far_model && rank == 1;
+    const invar_model *model = far ? l->far_model : l->model;
+    invar_trainer_options options = l->options;
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    memset(out, 0, sizeof *out);
+    options.layout = layout;
+    INVAR_TRY(invar_trainer_new(&trainer, far ? &l->far : &l->near, &options));
+    if (model->spec.value_head)
+        status = invar_trainer_values(trainer, model, l->samples->items, SAMPLES, out->scores);
+    else
+        status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
+                                     out->entropies);
+    if (status == INVAR_OK)
+        status = learn(out, l, trainer, model, rank);
+    invar_trainer_free(trainer);
+    return status;
+}
+
+/* ---- one rank and several -------------------------------------------------------------------- */
+
+static bool metrics_differ(const outcome *a, const outcome *b)
+{
+    bool differ = a->n_metrics != b->n_metrics;
+
+    for (size_t i = 0; i < a->n_metrics && !differ; i++)
+        differ = strcmp(a->metrics[i].name, b->metrics[i].name) != 0 ||
+                 invar_bits_differ(&a->metrics[i].value, &b->metrics[i].value, sizeof(double));
+    return differ;
+}
+
+static invar_status compare(const outcome *a, const outcome *b, int rank)
+{
+    const struct {
+        const char *what;
+        bool differ;
+    } parts[] = {
+        {"scores", invar_bits_differ(a->scores, b->scores, sizeof a->scores)},
+        {"entropies", invar_bits_differ(a->entropies, b->entropies, sizeof a->entropies)},
+        {"log-probabilities", invar_bits_differ(a->now, b->now, sizeof a->now)},
+        {"entropies of training", invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy)},
+        {"metrics", metrics_differ(a, b)},
+        {"routes", a->result.routes != b->result.routes ||
+                       a->result.routes_differ != b->result.routes_differ},
+        {"gradients", a->bytes != b->bytes || invar_bits_differ(a->grads, b->grads, a->bytes)},
+    };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].differ)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has other %s than one rank", rank,
+                              parts[i].what);
+    return INVAR_OK;
+}
+
+typedef struct traffic {
+    uint64_t sent, received;
+} traffic;
+
+static invar_status plan_move(traffic *to, const invar_comm_move *move,
+                              const invar_layout_axis *data)
+{
+    uint64_t sent, received;
+
+    INVAR_TRY(invar_comm_move_bytes(&sent, &received, move, data->rank, data->size));
+    to->sent += sent;
+    to->received += received;
+    return INVAR_OK;
+}
+
+/* A gather of four bytes for each response token of some samples of each rank, `times` over. */
+static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout_axis *data,
+                                int64_t (*samples)[2], int times)
+{
+    size_t bytes[MAX_RANKS];
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .phase = "tokens", .out_bytes = bytes};
+
+    for (int r = 0; r < data->size; r++)
+        bytes[r] = 4 * (size_t)(l->start[samples[r][1]] - l->start[samples[r][0]]);
+    for (int i = 0; i < times; i++)
+        INVAR_TRY(plan_move(to, &move, data));
+    return INVAR_OK;
+}
+
+/* All that a step moves: [0] gathered, [1] from each to each. */
+static invar_status plan_step(traffic out[2], const lesson *l, const invar_layout *layout,
+                              size_t block)
+{
+    const invar_layout_axis *data = &layout->data;
+    int times = l->model->spec.value_head ? 1 : 2;
+    int64_t of[MAX_RANKS][2], rows[SAMPLES];
+    invar_exchange x = {0};
+    invar_comm_move move;
+    invar_plan plan = {0};
+    invar_status status;
+
+    for (int r = 0; r < data->size; r++) {
+        invar_layout_share share = invar_layout_share_of(SAMPLES, data->size, r);
+        of[r][0] = share.first;
+        of[r][1] = share.first + share.count;
+    }
+    INVAR_TRY(plan_tokens(&out[0], l, data, of, times));
+    for (int64_t i = 0; i < SAMPLES; i++)
+        rows[i] = invar_micro_batch_rows(&l->samples->items[i]);
+    INVAR_TRY(invar_plan_make(&plan, rows, SAMPLES, &l->options.plan));
+    status = invar_exchange_init(&x, block, layout->bucket, data->size, data->rank);
+    for (int64_t first = 0; status == INVAR_OK && first < plan.units; first += data->size) {
+        int64_t left = plan.units - first;
+        for (int64_t r = 0; r < data->size; r++) {
+            of[r][0] = plan.unit_sample[r < left ? first + r : plan.units];
+            of[r][1] = plan.unit_sample[r < left ? first + r + 1 : plan.units];
+        }
+        status = plan_tokens(&out[0], l, data, of, times);
+        for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
+            invar_exchange_scatter(&move, &x, i, (int)(left < data->size ? left : data->size));
+            status = plan_move(&out[1], &move, data);
+        }
+    }
+    for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
+        invar_exchange_gather(&move, &x, i);
+        status = plan_move(&out[0], &move, data);
+    }
+    if (invar_model_sparse_layers(l->model) > 0) {
+        out[0].sent += 16 * ((uint64_t)data->size - 1);
+        out[0].received += 16 * ((uint64_t)data->size - 1);
+    }
+    invar_exchange_release(&x);
+    invar_plan_release(&plan);
+    return status;
+}
+
+static invar_status check_traffic(const lesson *l, const invar_layout *layout, size_t block)
+{
+    invar_comm_count is[] = {invar_comm_counted(layout->data.comm, INVAR_COMM_ALLGATHERV),
+                             invar_comm_counted(layout->data.comm, INVAR_COMM_ALLTOALLV)};
+    traffic due[2] = {0};
+
+    if (layout->data.size == 1)
+        return is[0].calls + is[1].calls == 0 ? INVAR_OK
+                                              : INVAR_FAIL(INVAR_E_CORRUPT, 0, "one rank moves");
+    INVAR_TRY(plan_step(due, l, layout, block));
+    for (int i = 0; i < 2; i++)
+        if (is[i].sent != due[i].sent || is[i].received != due[i].received)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved %d and %d bytes, not %d and %d",
+                              layout->data.rank, (int)is[i].sent, (int)is[i].received,
+                              (int)due[i].sent, (int)due[i].received);
+    return INVAR_OK;
+}
+
+static invar_status rank_part(rank_run *run)
+{
+    const lesson *l = run->payload;
+    invar_layout layout;
+    invar_status status;
+    outcome out;
+
+    invar_layout_init(&layout, run->comm, SECONDS);
+    if (l->bucket)
+        layout.bucket = l->bucket;
+    status = step(&out, l, &layout);
+    if (status == INVAR_OK)
+        status = compare(&out, l->expected, layout.data.rank);
+    if (status == INVAR_OK)
+        status = check_traffic(l, &layout, out.bytes);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    free(out.grads);
+    return status;
+}
+
+static void all_equal(lesson *l, int size, uint64_t schedule)
+{
+    rank_run runs[MAX_RANKS];
+
+    run_ranks(runs, size, schedule, 0, rank_part, l);
+    for (int r = 0; r < size; r++)
+        if (runs[r].status != INVAR_OK)
+            fail_msg("rank %d of %d: %s", r, size, runs[r].error.message);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* Units: each sample; two samples, the last alone; all: 7, 4 and 1 of them. */
+static const invar_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
+static const int sizes[] = {1, 2, 3, 4, 8};
+
+static void sweep(lesson *l)
+{
+    outcome expected;
+
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
+        l->options = (invar_trainer_options){.plan = plans[p],
+                                             .temperature = 0.8f,
+                                             .recompute = p == 1,
+                                             .head_rows = p == 1 ? 3 : 0};
+        assert_ok(step(&expected, l, NULL));
+        l->expected = &expected;
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            l->bucket = s % 2 ? 1 : 0;
+            all_equal(l, sizes[s], 0);
+            all_equal(l, sizes[s], 11 * p + s + 1);
+        }
+        free(expected.grads);
+    }
+}
+
+static void test_ranks__learn_as_one(void **state)
+{
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
+    static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16, INVAR_FORMAT_FP8};
+    const invar_device *devs = *state;
+    invar_rl_samples samples;
+    lesson l;
+
+    for (size_t k = 0; k < 2; k++)
+        for (size_t f = 0; f < 3; f++) {
+            const invar_device *dev = &devs[f % 2]; // both numerics
+            invar_model *model = invar_test_model_new(kinds[k], formats[f], 11, dev);
+            invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+            lesson_init(&l, model, &samples, dev);
+            sweep(&l);
+            invar_rl_samples_reset(&samples);
+            invar_model_free(model);
+        }
+}
+
+static void test_ranks__critic(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_model *critic = NULL;
+    invar_rl_samples samples;
+    lesson l;
+
+    spec.value_head = true;
+    spec.tied = false;
+    assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_BF16, dev));
+    assert_ok(invar_model_init(critic, 21, dev));
+    invar_test_samples(&samples, SAMPLES, 20, spec.vocab, 5);
+    lesson_init(&l, critic, &samples, dev);
+    sweep(&l);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(critic);
+}
+
+/* A rank whose gradients are on a device, beside others that have them on the host. */
+static void test_ranks__far_device(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
+    invar_model *far_model;
+    invar_rl_samples samples;
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    lesson_init(&l, model, &samples, dev);
+    l.far = l.near;
+    l.far.backend = invar_far_backend();
+    l.far.scratch = NULL;
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&l.far));
+    far_model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &l.far);
+    l.far_model = far_model;
+    sweep(&l);
+    assert_true(invar_far_counted().ops > 0);
+    invar_model_free(far_model);
+    assert_int_equal(invar_far_counted().live, 0);
+    invar_device_close(&l.far);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+/* Choices of experts that differ are counted on whichever rank has them, and known to all. */
+static void test_ranks__routes_are_counted(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    invar_rl_samples samples;
+    outcome expected;
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        invar_rl_sample *s = &samples.items[i];
+        int64_t n = invar_micro_batch_rows(s) * route;
+        assert_ok(invar_alloc((void **)&s->routing, (size_t)n, sizeof *s->routing, "routing"));
+        for (int64_t j = 0; j < n; j++)
+            s->routing[j] = (int32_t)(i + j) % 6;
+        s->route_size = route;
+    }
+    lesson_init(&l, model, &samples, dev);
+    l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
+    assert_ok(step(&expected, &l, NULL));
+    assert_true(0 < expected.result.routes_differ &&
+                expected.result.routes_differ < expected.result.routes);
+    l.expected = &expected;
+    all_equal(&l, 3, 5);
+    free(expected.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+/* ---- what fails ------------------------------------------------------------------------------ */
+
+/* One rank cannot go on; the others end with its line. */
+static void test_ranks__loss_fails(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 11, dev);
+    invar_rl_samples samples;
+    rank_run runs[MAX_RANKS];
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    lesson_init(&l, model, &samples, dev);
+    l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
+    l.failing = 2;
+    run_ranks(runs, 3, 0, 0, rank_part, &l);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(runs[r].status, r == 2 ? INVAR_E_STATE : INVAR_E_IO);
+        assert_non_null(strstr(runs[r].error.message, "the loss of sample 6 is no number"));
+        assert_true(r == 2 || strstr(runs[r].error.message, "rank 2 on "));
+    }
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+static invar_status show(void *payload, const invar_forward_value *value)
+{
+    (void)payload;
+    (void)value;
+    return INVAR_OK;
+}
+
+/* No rank waits for another where nothing can be computed. */
+static void test_ranks__refuses(void **state)
+{
+    const invar_device *dev = *state;
+    const invar_forward_probe probe = {.take = show};
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 11, dev);
+    invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
+    float now[MOST], entropy[MOST];
+    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_loss loss = {run_loss, NULL, true};
+    invar_rl_samples samples;
+    invar_trainer *trainer;
+    invar_grads *grads;
+    invar_layout layout;
+    invar_comm *comms[2];
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    assert_ok(invar_comm_threads(comms, 2, 0));
+    invar_layout_init(&layout, comms[0], SECONDS);
+    options.layout = &layout;
+    assert_ok(invar_trainer_new(&trainer, dev, &options));
+    assert_ok(invar_grads_new(&grads, model));
+    invar_trainer_probe(trainer, &probe);
+    assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
+                 INVAR_E_UNSUPPORTED, "set debug-determinism to step");
+    invar_trainer_probe(trainer, NULL);
+    grads->fresh = false;
+    assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
+                 INVAR_E_INVALID, "gradients of zero only");
+    invar_grads_free(grads);
+    invar_trainer_free(trainer);
+    invar_comm_free(comms[0]);
+    invar_comm_free(comms[1]);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks__learn_as_one),
+        cmocka_unit_test(test_ranks__critic),
+        cmocka_unit_test(test_ranks__far_device),
+        cmocka_unit_test(test_ranks__routes_are_counted),
+        cmocka_unit_test(test_ranks__loss_fails),
+        cmocka_unit_test(test_ranks__refuses),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
