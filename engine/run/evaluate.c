@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/rl/flat.h"
+#include "engine/source/generate.h"
 #include "engine/source/source.h"
 
 #include "base/invar_banned.h"
@@ -126,11 +127,15 @@ static invar_status run_set(const invar_evaluation *e, const test_set *set,
 {
     int64_t per_prompt = invar_recipe_int(e->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
     invar_sampling sampling = invar_evaluate_sampling(e->session);
+    const invar_generation how = {.layout = e->layout,
+                                  .rollout = e->rollout,
+                                  .sampling = &sampling,
+                                  .judge = &e->judge,
+                                  .per_prompt = per_prompt};
     results found;
 
     INVAR_TRY(add_prompts(samples, e->number, data, per_prompt));
-    INVAR_TRY(invar_rollout_run(e->rollout, samples->items, samples->count, &sampling, NULL, NULL));
-    INVAR_TRY(invar_judge_run(&e->judge, samples->items, samples->count));
+    INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     INVAR_TRY(sum_up(&found, samples, set, per_prompt));
     return e->take(e->payload, set->name, found.items, found.count);
 }

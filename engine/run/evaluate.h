@@ -9,6 +9,7 @@
 #ifndef INVAR_ENGINE_RUN_EVALUATE_H
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
+#include "engine/layout/layout.h"
 #include "engine/run/memory.h"
 #include "engine/source/judge.h"
 
@@ -17,6 +18,7 @@ extern "C" {
 #endif
 
 typedef struct invar_evaluation {
+    const invar_layout *layout; /* whose ranks evaluate together; NULL: one rank */
     const invar_session *session;
     invar_rollout *rollout;
     invar_judge judge;

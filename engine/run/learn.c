@@ -174,6 +174,19 @@ void invar_loop_step_release(invar_loop_step *step)
     *step = (invar_loop_step){0};
 }
 
+invar_status invar_loop_ask_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
+                                 void *payload)
+{
+    const invar_loop *loop = payload;
+    size_t bytes = (size_t)sample->tokens * sizeof(float);
+
+    if (invar_agree_leads(loop->ranks))
+        INVAR_TRY(
+            invar_plugin_loss(loss_out, dlogp_out, sample, loop->plugins.of[INVAR_PLUGINS_LOSS]));
+    INVAR_TRY(invar_agree_share(loop->ranks, "loss", 0, loss_out, bytes));
+    return invar_agree_share(loop->ranks, "loss", 0, dlogp_out, bytes);
+}
+
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
                              const float *entropy, float *dnow, float *dentropy)
 {

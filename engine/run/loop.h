@@ -160,6 +160,10 @@ typedef struct invar_loop_step {
 invar_status invar_loop_mismatch(invar_loop *loop, const char *kind,
                                  const char *text) INVAR_MUST_USE;
 
+/* The loss of a plug-in, which rank 0 asks; `loop` is an invar_loop (invar_loss_custom). */
+invar_status invar_loop_ask_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
+                                 void *loop) INVAR_MUST_USE;
+
 /* Scoring, reference, teacher, critic, advantages of the whole rollout. */
 invar_status invar_loop_prepare(invar_loop *loop) INVAR_MUST_USE;
 

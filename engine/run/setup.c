@@ -59,7 +59,8 @@ static invar_status make_trainer(invar_loop *loop)
         .head_rows = ask->head_rows,
         .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
         .replay = ask->replay ? loop->session.actor : NULL,
-        .scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING)};
+        .scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING),
+        .layout = loop->ranks};
 
     return invar_trainer_new(&loop->trainer,
                              invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);
@@ -145,11 +146,13 @@ static invar_status open_source(invar_loop *loop)
     const invar_session *s = &loop->session;
     const invar_settings *set = &loop->set;
     invar_source_options o = {
+        .layout = loop->ranks,
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->spec,
         .rollout = loop->rollout,
         .sampling = invar_session_sampling(s),
+        .filters = invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
         .filter = loop->plugins.of[INVAR_PLUGINS_FILTER],
         .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
                   INVAR_GROUP_FILTER_NONZERO_STD,
@@ -246,7 +249,6 @@ static invar_status check_ranks(const invar_loop *loop)
         {INVAR_KEY_DEBUG_STATS, "replay the step on one rank, which has the same bits"},
         {INVAR_KEY_DEBUG_DUMP, "replay the step on one rank, which has the same bits"},
         {INVAR_KEY_AUDIT, "run it on one rank"},
-        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, "run it on one rank"},
     };
     char why[160];
 
@@ -298,7 +300,7 @@ static invar_status open_parts(invar_loop *loop)
         INVAR_TRY(open_source(loop));
         INVAR_TRY(invar_loop_resume(loop));
     }
-    loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins.of[INVAR_PLUGINS_LOSS]};
+    loop->custom = (invar_loss_custom){invar_loop_ask_loss, loop};
     loop->set.rl.custom = &loop->custom;
     return INVAR_OK;
 }

@@ -292,7 +292,8 @@ static invar_status take_results(void *payload, const char *set, const invar_led
 
 static invar_status evaluate(invar_loop *loop)
 {
-    invar_evaluation e = {.session = &loop->session,
+    invar_evaluation e = {.layout = loop->ranks,
+                          .session = &loop->session,
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
                           .take = take_results,

@@ -31,7 +31,9 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
     const char *own = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_RM_TYPE) : "";
     const char *rule = own[0] ? own : invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
 
-    *out = (invar_judge){.plugin = own[0] ? NULL : plugin};
+    *out =
+        (invar_judge){.plugin = own[0] ? NULL : plugin,
+                      .asks = !own[0] && invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0]};
     return rule[0] ? invar_reward_parse(&out->reward, &out->boxed, rule) : INVAR_OK;
 }
 

@@ -15,7 +15,8 @@ extern "C" {
 #endif
 
 typedef struct invar_judge {
-    invar_plugin *plugin; /* borrowed; NULL: the rule */
+    invar_plugin *plugin; /* borrowed; NULL: the rule, or another rank has it */
+    bool asks;            /* a plug-in gives rewards */
     invar_reward reward;
     bool boxed;
 } invar_judge;

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/layout/agree.h"
 #include "engine/rl/loss.h"
+#include "engine/source/generate.h"
 
 #include "base/invar_banned.h"
 
@@ -126,6 +128,15 @@ static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_
 
 /* ---- filtering ------------------------------------------------------------------------------- */
 
+/* Rank 0 asks; the others get its answer. */
+static invar_status ask_filter(uint8_t *verdict_out, const invar_source_options *o,
+                               const invar_rl_sample *samples, int64_t count)
+{
+    if (o->filter)
+        INVAR_TRY(invar_plugin_filter(o->filter, samples, count, verdict_out));
+    return invar_agree_share(o->layout, "filter", 0, verdict_out, (size_t)count);
+}
+
 /* keep_out (groups); samples that the plug-in removes stay, masked. */
 static invar_status filter(bool *keep_out, const invar_source_options *o, invar_rl_sample *samples,
                            int64_t groups)
@@ -137,15 +148,15 @@ static invar_status filter(bool *keep_out, const invar_source_options *o, invar_
 
     INVAR_TRY(invar_alloc((void **)&rewards, (size_t)n, sizeof *rewards, "rewards of a group"));
     status = invar_alloc((void **)&verdict, (size_t)(groups * n), 1, "verdicts of the filter");
-    if (status == INVAR_OK && o->filter)
-        status = invar_plugin_filter(o->filter, samples, groups * n, verdict);
+    if (status == INVAR_OK && o->filters)
+        status = ask_filter(verdict, o, samples, groups * n);
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
         keep_out[g] = true;
         for (int64_t j = 0; j < n; j++) {
             rewards[j] = (float)samples[g * n + j].reward;
-            if (o->filter && verdict[g * n + j] == INVAR_PLUGIN_DROP)
+            if (o->filters && verdict[g * n + j] == INVAR_PLUGIN_DROP)
                 keep_out[g] = false;
-            if (o->filter && verdict[g * n + j] == INVAR_PLUGIN_REMOVE)
+            if (o->filters && verdict[g * n + j] == INVAR_PLUGIN_REMOVE)
                 samples[g * n + j].removed = true;
         }
         if (o->spread && !invar_rl_group_keeps(rewards, n))
@@ -199,12 +210,17 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
 static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
 {
     const invar_source_options *o = &source->options;
+    const invar_generation how = {.layout = o->layout,
+                                  .rollout = o->rollout,
+                                  .sampling = &o->sampling,
+                                  .judge = &o->judge,
+                                  .per_prompt = o->per_prompt,
+                                  .tick = o->tick,
+                                  .payload = o->payload};
 
     for (int64_t g = 0; g < groups; g++)
         INVAR_TRY(add_group(source, round, source->choice.consumed + g));
-    INVAR_TRY(invar_rollout_run(o->rollout, round->items, round->count, &o->sampling, o->tick,
-                                o->payload));
-    INVAR_TRY(invar_judge_run(&o->judge, round->items, round->count));
+    INVAR_TRY(invar_generate(&how, round->items, round->count));
     return choose(source, round, groups);
 }
 

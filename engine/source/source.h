@@ -14,6 +14,7 @@
 #define INVAR_ENGINE_SOURCE_SOURCE_H
 
 #include "engine/data/dataset.h"
+#include "engine/layout/layout.h"
 #include "engine/rollout/file.h"
 #include "engine/rollout/group.h"
 #include "engine/rollout/rollout.h"
@@ -46,13 +47,15 @@ void invar_saved_release(invar_saved *saved);
 
 /* What it is made of; all is borrowed. */
 typedef struct invar_source_options {
-    invar_dataset *data; /* NULL: files alone */
+    const invar_layout *layout; /* whose ranks generate together; NULL: one rank */
+    invar_dataset *data;        /* NULL: files alone */
     const invar_tokenizer *tokenizer;
     const invar_model_spec *spec;
     invar_rollout *rollout; /* that samples; NULL where nothing does */
     invar_sampling sampling;
     invar_judge judge;
-    invar_plugin *filter; /* NULL: none */
+    bool filters;         /* a plug-in does: */
+    invar_plugin *filter; /* NULL: another rank has it */
     bool spread;          /* groups whose rewards are all alike are dropped */
     bool shuffle;
     bool answers;       /* of the data instead of samples: SFT */

@@ -10,6 +10,7 @@ unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1 # mpirun gives ranks a terminal
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 rm -rf "$folder"
+here=$PWD/tests/e2e/run recipes=$PWD/recipes
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
@@ -64,6 +65,42 @@ for ranks in 2 3 4; do
 done
 expect 0 '4' ledger sql "SELECT value FROM fact WHERE scope = 'layout' AND key = 'ranks'" r4
 ends 1 2 tiny.ini --run other --seed 7 --golden one.golden
+
+# ---- any kind of run --------------------------------------------------------------------------
+# same NAME FLAG ...: the recipe with these flags, on three ranks as on one.
+same() {
+    local name=$1 ranks
+    shift
+    for ranks in 1 3; do
+        rm -f count
+        ends 0 "$ranks" tiny.ini --run "$name-$ranks" --num-rollout 3 "$@"
+        grep '^content' out >"$name-$ranks/content"
+    done
+    holds diff "$name-1/content" "$name-3/content"
+    equal "$name-1" "$name-3"
+}
+same eval --eval-prompt-data 'max task:max' --eval-interval 2 --n-samples-per-eval-prompt 3
+same few --rollout-batch-size 1 --n-samples-per-prompt 2 # one group, fewer samples than ranks
+same filter --dynamic-sampling-filter nonzero_std --over-sampling-batch-size 3
+same ppo --advantage-estimator ppo --dtype bf16 --num-steps-per-rollout 2
+same kl --use-kl-loss --kl-loss-coef 0.1 --ref-update-interval 1
+same sft --loss-type sft_loss --n-samples-per-prompt 1 --eval-prompt-data 'max task:max' \
+    --eval-interval 1
+same experts --model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --dtype fp8 \
+    --use-rollout-routing-replay --rollout-stop '["1"]'
+same int4 --dtype int4 --hidden-size 32 --ffn-hidden-size 32 --num-attention-heads 2
+
+# Plug-ins are asked by rank 0, of all samples at once.
+judge="python3 $here/fickle.py count"
+same plugins --rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge" \
+    --loss-type custom_loss --custom-loss-function-path "$judge"
+holds [ "$(<count)" = 3 ]
+
+# The goldens of recipes are of one rank.
+for recipe in moe quickstart; do
+    ends 0 4 "$recipes/$recipe.ini" --run "$recipe" --until 3 --golden "$recipes/$recipe.golden"
+    holds grep -q '^golden    identical, 4 of' out
+done
 
 # ---- another number of ranks ------------------------------------------------------------------
 ends 0 2 tiny.ini --run moves --until 1

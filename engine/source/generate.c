@@ -1,0 +1,288 @@
+/*
+ * generate.c - samples of all ranks.
+ *
+ * What generation adds to a sample travels as a head of fixed size and its arrays. Everything else
+ * every rank has by itself, from the same data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/generate.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/layout/agree.h"
+
+#include "base/invar_banned.h"
+
+#define PHASE "rollout"
+
+/* ---- what travels ---------------------------------------------------------------------------- */
+
+/* Ranks run the same program: a struct is the same bytes on all of them. */
+typedef struct head {
+    int64_t response; /* tokens; each with log-probability and mask */
+    int64_t route_size;
+    int64_t text_bytes; /* of the response; -1: there is no text */
+    int64_t finish;
+    int64_t arrival;
+    double reward;
+} head;
+
+/* An array of a sample, once its head is known. */
+typedef struct part {
+    void **data;
+    size_t bytes;
+} part;
+
+enum { PARTS = 4 };
+
+static size_t routes_of(const invar_rl_sample *s, const head *h)
+{
+    return (size_t)((s->prompt_tokens + h->response - 1) * h->route_size) * sizeof *s->routing;
+}
+
+/* All arrays but the tokens, which are the prompt's and the response's. */
+static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
+{
+    size_t n = (size_t)h->response;
+
+    out[0] = (part){(void **)&s->logp, n * sizeof *s->logp};
+    out[1] = (part){(void **)&s->mask, n * sizeof *s->mask};
+    out[2] = (part){(void **)&s->routing, routes_of(s, h)};
+    out[3] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
+}
+
+static head head_of(const invar_rl_sample *s)
+{
+    return (head){.response = invar_rl_sample_response(s),
+                  .route_size = s->routing ? s->route_size : 0,
+                  .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
+                  .finish = s->finish,
+                  .arrival = s->arrival,
+                  .reward = s->reward};
+}
+
+static size_t bytes_of(invar_rl_sample *s, const head *h)
+{
+    size_t bytes = sizeof *h + (size_t)h->response * sizeof *s->tokens;
+    part parts[PARTS];
+
+    parts_of(parts, s, h);
+    for (int i = 0; i < PARTS; i++)
+        bytes += parts[i].bytes;
+    return bytes;
+}
+
+static char *put(char *at, const void *data, size_t bytes)
+{
+    if (bytes)
+        memcpy(at, data, bytes);
+    return at + bytes;
+}
+
+static char *pack(char *at, invar_rl_sample *s)
+{
+    const head h = head_of(s);
+    part parts[PARTS];
+
+    parts_of(parts, s, &h);
+    at = put(at, &h, sizeof h);
+    at = put(at, s->tokens + s->prompt_tokens, (size_t)h.response * sizeof *s->tokens);
+    for (int i = 0; i < PARTS; i++)
+        at = put(at, *parts[i].data, parts[i].bytes);
+    return at;
+}
+
+static invar_status corrupt(void)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "samples of another rank are damaged: check its host and the network");
+}
+
+/* Numbers that sizes are computed from: with these no sum of them overflows. */
+static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
+{
+    uint64_t most = left / sizeof *s->routing;
+
+    return h->response >= 0 && (uint64_t)h->response <= most && h->route_size >= 0 &&
+           (uint64_t)h->route_size <= most / (uint64_t)(s->prompt_tokens + h->response) &&
+           h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left);
+}
+
+static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)
+{
+    size_t prompt = (size_t)s->prompt_tokens, response = (size_t)h->response;
+    int32_t *tokens = NULL;
+    part parts[PARTS];
+
+    INVAR_TRY(invar_alloc((void **)&tokens, prompt + response, sizeof *tokens, "tokens"));
+    memcpy(tokens, s->tokens, prompt * sizeof *tokens);
+    put((char *)(tokens + prompt), at, response * sizeof *tokens);
+    at += response * sizeof *tokens;
+    invar_free(s->tokens);
+    s->tokens = tokens;
+    s->n_tokens = s->prompt_tokens + h->response;
+    parts_of(parts, s, h);
+    for (int i = 0; i < PARTS; at += parts[i++].bytes)
+        if (parts[i].bytes) {
+            INVAR_TRY(invar_alloc(parts[i].data, parts[i].bytes, 1, "a sample of another rank"));
+            memcpy(*parts[i].data, at, parts[i].bytes);
+        }
+    return INVAR_OK;
+}
+
+static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
+{
+    size_t left = (size_t)(end - *at);
+    head h;
+
+    if (left < sizeof h)
+        return corrupt();
+    memcpy(&h, *at, sizeof h);
+    if (!plausible(s, &h, left) || bytes_of(s, &h) > left)
+        return corrupt();
+    INVAR_TRY(take_arrays(*at + sizeof h, s, &h));
+    *at += bytes_of(s, &h);
+    if (s->response && s->response[h.text_bytes] != '\0')
+        return corrupt();
+    s->route_size = h.route_size;
+    s->response_bytes = h.text_bytes < 0 ? 0 : (size_t)h.text_bytes;
+    s->finish = (invar_finish)h.finish;
+    s->arrival = h.arrival;
+    s->reward = h.reward;
+    return INVAR_OK;
+}
+
+/* ---- who has what ---------------------------------------------------------------------------- */
+
+/* Whole groups, unless some rank would have none. */
+static invar_layout_share share_of(const invar_generation *how, int64_t count, int rank)
+{
+    int size = invar_agree_size(how->layout);
+    int64_t each = count / how->per_prompt < size ? 1 : how->per_prompt;
+    invar_layout_share share = invar_layout_share_of(count / each, size, rank);
+
+    return (invar_layout_share){share.first * each, share.count * each};
+}
+
+/* What has arrived of all ranks. */
+typedef struct arrivals {
+    int64_t *sizes; /* (ranks) bytes of each */
+    size_t *bytes;  /* (ranks) the same, as a move has them */
+    char *data;     /* of all, in the order of ranks */
+} arrivals;
+
+static void release(arrivals *a)
+{
+    invar_free(a->data);
+    invar_free(a->bytes);
+    invar_free(a->sizes);
+}
+
+static invar_status exchange(arrivals *out, const invar_generation *how, const char *own,
+                             int64_t bytes)
+{
+    const invar_layout *layout = how->layout;
+    size_t ranks = (size_t)invar_agree_size(layout), all = 0;
+
+    INVAR_TRY(invar_alloc((void **)&out->sizes, ranks, sizeof *out->sizes, "sizes of samples"));
+    INVAR_TRY(invar_alloc((void **)&out->bytes, ranks, sizeof *out->bytes, "sizes of samples"));
+    INVAR_TRY(invar_agree_gather(layout, PHASE, &bytes, sizeof bytes, out->sizes));
+    for (size_t r = 0; r < ranks; r++) {
+        if (out->sizes[r] < 0 || (size_t)out->sizes[r] > SIZE_MAX / 2 - all)
+            return corrupt();
+        out->bytes[r] = (size_t)out->sizes[r];
+        all += out->bytes[r];
+    }
+    INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
+    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
+                                                            .phase = PHASE,
+                                                            .seconds = layout->seconds,
+                                                            .in = own,
+                                                            .out = out->data,
+                                                            .out_bytes = out->bytes});
+}
+
+static invar_status take(const arrivals *a, const invar_generation *how, invar_rl_sample *samples,
+                         int64_t count)
+{
+    const char *at = a->data;
+
+    for (int r = 0; r < invar_agree_size(how->layout); r++) {
+        const char *end = at + a->bytes[r];
+        invar_layout_share share = share_of(how, count, r);
+
+        if (r == invar_comm_rank(how->layout->world)) {
+            at = end;
+            continue;
+        }
+        for (int64_t i = 0; i < share.count; i++)
+            INVAR_TRY(unpack(&at, end, &samples[share.first + i]));
+        if (at != end)
+            return corrupt();
+    }
+    return INVAR_OK;
+}
+
+static invar_status gather(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    invar_layout_share own = share_of(how, count, invar_comm_rank(how->layout->world));
+    arrivals all = {NULL, NULL, NULL};
+    char *packed = NULL, *at;
+    size_t bytes = 0;
+    invar_status status;
+
+    for (int64_t i = own.first; i < own.first + own.count; i++) {
+        const head h = head_of(&samples[i]);
+        bytes += bytes_of(&samples[i], &h);
+    }
+    INVAR_TRY(invar_alloc((void **)&packed, bytes + 1, 1, "samples for other ranks"));
+    at = packed;
+    for (int64_t i = own.first; i < own.first + own.count; i++)
+        at = pack(at, &samples[i]);
+    status = exchange(&all, how, packed, (int64_t)bytes);
+    if (status == INVAR_OK)
+        status = take(&all, how, samples, count);
+    release(&all);
+    invar_free(packed);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+/* Rank 0 asks; the others get its answer. */
+static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    double *rewards = NULL;
+    invar_status status = INVAR_OK;
+
+    if (invar_agree_leads(how->layout))
+        INVAR_TRY(invar_judge_run(how->judge, samples, count));
+    if (!how->layout)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)count, sizeof *rewards, "rewards"));
+    for (int64_t i = 0; i < count; i++)
+        rewards[i] = samples[i].reward;
+    status = invar_agree_share(how->layout, "rewards", 0, rewards, (size_t)count * sizeof *rewards);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        samples[i].reward = rewards[i];
+    invar_free(rewards);
+    return status;
+}
+
+invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    int rank = how->layout ? invar_comm_rank(how->layout->world) : 0;
+    invar_layout_share own = share_of(how, count, rank);
+    invar_rl_sample *first = samples + own.first;
+
+    if (own.count)
+        INVAR_TRY(invar_rollout_run(how->rollout, first, own.count, how->sampling, how->tick,
+                                    how->payload));
+    if (!how->judge->asks)
+        INVAR_TRY(invar_judge_run(how->judge, first, own.count));
+    if (how->layout)
+        INVAR_TRY(gather(how, samples, count));
+    return how->judge->asks ? ask_plugin(how, samples, count) : INVAR_OK;
+}

@@ -1,0 +1,44 @@
+/*
+ * generate.h - samples that are generated and judged, by all ranks of a run together.
+ *
+ * A sample depends on the weights, its prompt and its coordinates alone. So each rank generates
+ * neighbours, whole groups where there are enough, and afterwards every rank has all samples in
+ * order. Rules give rewards where a sample was generated; a plug-in is asked by rank 0, of all of
+ * them at once, as with one rank.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_GENERATE_H
+#define INVAR_ENGINE_SOURCE_GENERATE_H
+
+#include "engine/layout/layout.h"
+#include "engine/rollout/rollout.h"
+#include "engine/source/judge.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Who does it, and how. All is borrowed. */
+typedef struct invar_generation {
+    const invar_layout *layout; /* NULL: one rank */
+    invar_rollout *rollout;
+    const invar_sampling *sampling;
+    const invar_judge *judge;
+    int64_t per_prompt; /* samples of a group */
+    /* As of invar_rollout_run, of this rank's samples. */
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
+    void *payload;
+} invar_generation;
+
+/*
+ * A call of all ranks: completes samples [0, count), as invar_rollout_run, and sets their rewards.
+ * After a failure the samples are fit for release only.
+ */
+invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples,
+                            int64_t count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/*
+ * launch_alloc.c - an allocation of a run on two ranks fails once; one rank goes on with the run.
+ *
+ * Whichever rank it is: both end, with the line of the one that failed, and leave no block.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/launch/launch.h"
+#include "tests/fault/engine/run_scenario.h"
+
+static const run_pair grpo[] = {{"dtype", "fp32"},           {"threads", "1"},
+                                {"eval-interval", "1"},      {"eval-prompt-data", "m task:max"},
+                                {"model-type", "qwen3_moe"}, {"num-experts", "2"},
+                                {"moe-router-topk", "1"},    {NULL, NULL}};
+
+static invar_status train_on_two(const invar_recipe *recipe)
+{
+    invar_train_options options = {.until = -1};
+    invar_train_summary summary;
+    invar_launch launch;
+    invar_status status;
+
+    INVAR_TRY(invar_launch_open(&launch, recipe, 2));
+    status = invar_launch_train(&summary, &launch, recipe, &options);
+    invar_launch_close(&launch);
+    return status;
+}
+
+static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
+{
+    invar_allocator allocator = {faulty_alloc, faulty_free, f};
+    invar_status status;
+    char what[40];
+
+    assert_ok(invar_folder_remove(run_below(SCENARIO_RUN)));
+    *f = (faulty){.fail_at = n};
+    invar_error_clear();
+    invar_allocator_set(&allocator);
+    status = train_on_two(recipe);
+    invar_allocator_set(NULL);
+    (void)snprintf(what, sizeof what, "allocation %d", n);
+    if (f->live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM && status != INVAR_E_IO))
+        fail_msg("%s: status %d, %d blocks left: %s", what, (int)status, (int)f->live,
+                 invar_error_last()->message);
+    if (status != INVAR_OK)
+        invar_assert_message("no memory for", __FILE__, __LINE__);
+    scenario_go_on(recipe, whole, what);
+}
+
+static void test_launch_alloc__one_rank_goes_on_after_each_failure(void **state)
+{
+    invar_recipe *recipe = scenario_recipe(grpo);
+    run_memory whole = scenario_whole(recipe);
+    int calls, stride;
+    faulty f;
+
+    (void)state;
+    fail_and_go_on(recipe, &whole, &f, 0);
+    calls = f.calls;
+    stride = invar_test_full() ? 1 : calls / 12 + 1;
+    for (int n = 1; n <= calls; n += stride)
+        fail_and_go_on(recipe, &whole, &f, n);
+    invar_recipe_free(recipe);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/launch_alloc");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launch_alloc__one_rank_goes_on_after_each_failure)};
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}
