@@ -84,6 +84,16 @@ const volatile sig_atomic_t *invar_live_catch(const char *what)
     return &caught;
 }
 
+void invar_live_release(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == interrupt)
+            (void)signal(numbers[i], SIG_DFL);
+}
+
 int invar_live_caught(void)
 {
     return caught;

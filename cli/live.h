@@ -32,6 +32,9 @@ bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
  */
 const volatile sig_atomic_t *invar_live_catch(const char *what);
 
+/* They end the program again: there is nothing left to bring to an end in order. */
+void invar_live_release(void);
+
 /* The signal that came; 0: none. */
 int invar_live_caught(void);
 

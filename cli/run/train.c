@@ -394,6 +394,8 @@ static invar_status end_ranks(invar_launch *launch, invar_status status)
 {
     invar_error failure;
 
+    if (status != INVAR_OK)
+        invar_live_release(); // the launcher's signal may end this rank at once
     invar_error_take(&failure);
     if (status == INVAR_OK || !invar_launch_speaks(launch))
         invar_launch_close(launch);

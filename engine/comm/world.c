@@ -131,8 +131,8 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
     }
     return invar_world_fail(world, first->peer, ETIMEDOUT,
                             "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited "
-                            "%g s; it hangs or is slow: look at its host, or set a longer "
-                            "deadline, then start the run again to resume it",
+                            "%g s; it hangs or is slow: look at its host, or raise "
+                            "distributed-timeout-minutes, then start the run again to resume it",
                             first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
                             ticket->phase, world->rank, ticket->seconds);
 }

@@ -110,6 +110,39 @@ equal one moves
 ends 0 4 tiny.ini --run moves # nothing is left
 holds grep -q 'the run is finished' err
 
+# ---- one rank fails ---------------------------------------------------------------------------
+# A plug-in that answers as often as the file `left` says, and then ends.
+cat >failing.py <<'END'
+import json
+import sys
+
+left = int(open("left", encoding="ascii").read())
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "failing", "kinds": ["reward"]}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if left == 0:
+        sys.exit("out of order")
+    left -= 1
+    rewards = [s["index"] % 3 / 2 for s in request["samples"]]
+    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
+END
+judged=(tiny.ini --rm-type none --custom-rm-path 'python3 failing.py')
+echo 99 >left
+ends 0 1 "${judged[@]}" --run judged
+
+# fails RANKS: rank 0 alone; the others end with it, and the next start goes on.
+fails() {
+    echo 3 >left
+    ends 2 "$1" "${judged[@]}" --run "judged-$1"
+    holds [ "$(grep -c 'custom-rm-path: it ended.*; a checkpoint of step 2 is saved' err)" = 1 ]
+    expect 0 'clean' ledger verify "judged-$1"
+    echo 99 >left
+    ends 0 2 "${judged[@]}" --run "judged-$1"
+    equal judged "judged-$1"
+}
+fails 3
+
 # ---- refused ----------------------------------------------------------------------------------
 ends 129 2 tiny.ini --run refused --audit 3
 holds grep -q "'audit' is not there with several ranks" err
@@ -133,17 +166,37 @@ differ() {
     local text=$1 rc=0
     shift
     checks=$((checks + 1))
-    timeout 120 mpirun --oversubscribe -n 2 "$invar" train tiny.ini --run odd : \
+    timeout 120 mpirun --oversubscribe -n 2 "$invar" train "$recipe" --run odd : \
         -n 1 "$@" --run odd >out 2>err </dev/null || rc=$?
     ((rc == 2)) || complain "$*: exit code $rc, expected 2:" "$(<out)" "$(<err)"
     holds grep -q "^invar: rank 2 on .* is another run than rank 0 on .*: its $text is " err
     holds [ "$(grep -c ^invar: err)" = 1 ]
     holds [ ! -e odd ]
 }
+recipe=tiny.ini
 cp "$invar" another && printf '\0' >>another && cp "$(dirname "$invar")/invar-mpi.so" .
 differ program ./another train tiny.ini
 differ rollout-seed "$invar" train tiny.ini --rollout-seed 7
 differ save-interval "$invar" train tiny.ini --save-interval 3
+fails m3
+
+# Files that one rank sees differently, or not at all.
+"$here/replay_files.py" files
+sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos\|^task-size/d' \
+    -e 's/task:max/files\/data.jsonl/' -e 's/^rm-type.*/rm-type = f1\nlabel-key = label/' \
+    -e 's/^dtype.*/dtype = bf16\nhf-checkpoint = files\/hf\nhf-ignore-keys = training_note/' \
+    tiny.ini >hf.ini
+mkdir elsewhere && cp -r hf.ini files elsewhere
+sed -i '1s/0 + 0/0 + 1/' elsewhere/files/data.jsonl
+recipe=hf.ini
+differ 'data hash' --wdir elsewhere "$invar" train hf.ini
+rm elsewhere/files/data.jsonl
+checks=$((checks + 1))
+timeout 120 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
+    -n 1 --wdir elsewhere "$invar" train hf.ini --run odd >out 2>err </dev/null &&
+    complain "a rank without data, and the run ended well"
+holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
+holds [ ! -e odd -a ! -e elsewhere/odd ]
 
 # ---- killed -----------------------------------------------------------------------------------
 # steps RUN: the last one in its ledger.
