@@ -52,6 +52,12 @@ invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank
     return slice;
 }
 
+static void from_each_to_each(invar_comm_move *out, const invar_exchange *exchange)
+{
+    *out = (invar_comm_move){
+        .op = INVAR_COMM_ALLTOALLV, .in_bytes = exchange->give, .out_bytes = exchange->get};
+}
+
 void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int64_t piece,
                             int givers)
 {
@@ -62,16 +68,22 @@ void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int6
             exchange->rank < givers ? invar_exchange_piece(exchange, r, piece).bytes : 0;
         exchange->get[r] = r < givers ? own : 0;
     }
-    *out = (invar_comm_move){.op = INVAR_COMM_ALLTOALLV,
-                             .phase = "gradients of units",
-                             .in_bytes = exchange->give,
-                             .out_bytes = exchange->get};
+    from_each_to_each(out, exchange);
 }
 
 void invar_exchange_gather(invar_comm_move *out, invar_exchange *exchange, int64_t piece)
 {
     for (int r = 0; r < exchange->size; r++)
         exchange->get[r] = invar_exchange_piece(exchange, r, piece).bytes;
-    *out = (invar_comm_move){
-        .op = INVAR_COMM_ALLGATHERV, .phase = "gradients", .out_bytes = exchange->get};
+    *out = (invar_comm_move){.op = INVAR_COMM_ALLGATHERV, .out_bytes = exchange->get};
+}
+
+void invar_exchange_collect(invar_comm_move *out, invar_exchange *exchange, int64_t piece)
+{
+    for (int r = 0; r < exchange->size; r++) {
+        exchange->give[r] =
+            r == 0 ? invar_exchange_piece(exchange, exchange->rank, piece).bytes : 0;
+        exchange->get[r] = exchange->rank == 0 ? invar_exchange_piece(exchange, r, piece).bytes : 0;
+    }
+    from_each_to_each(out, exchange);
 }

@@ -3,8 +3,8 @@
  *
  * Each rank owns a slice (layout.h). In a scatter every giver sends each rank the slice of its
  * block that is that rank's: an owner gets as many as there are givers, in the order of ranks, and
- * adds them itself. In a gather every rank sends its slice to all. Slices travel piece by piece, so
- * that what lies between the ranks has a bound.
+ * adds them itself. In a gather every rank sends its slice to all, when slices are collected it
+ * sends it to rank 0. Slices travel piece by piece, so that what lies between the ranks has a bound.
  *
  * This is the plan alone: moves as plain data, made by whoever runs them and by whoever wants to
  * know what they cost.
@@ -44,11 +44,12 @@ invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank
 
 /*
  * The moves of a piece: the ranks below `givers` have a block to give. Their arrays are the
- * exchange's and change with the next one; `in` and `out` are the caller's to set.
+ * exchange's and change with the next one; phase, deadline, `in` and `out` are the caller's to set.
  */
 void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int64_t piece,
                             int givers);
 void invar_exchange_gather(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
+void invar_exchange_collect(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@
 #ifndef INVAR_ENGINE_TRAIN_UNIT_SUM_H
 #define INVAR_ENGINE_TRAIN_UNIT_SUM_H
 
-#include "engine/layout/exchange.h"
 #include "engine/model/forward.h"
+#include "engine/train/slices.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,7 +22,7 @@ extern "C" {
 
 typedef struct invar_unit_sum invar_unit_sum;
 
-/* Of no unit, so +0. The layout is borrowed; the calls below are those of all its data's ranks. */
+/* Of no unit, so +0. The layout is borrowed; the calls are those of all ranks of its data axis. */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
                                 const invar_layout *layout,
                                 const invar_grads *grads) INVAR_MUST_USE;

@@ -204,11 +204,11 @@ typedef struct traffic {
     uint64_t sent, received;
 } traffic;
 
-static invar_status plan_move(traffic *to, const invar_comm_move *move,
-                              const invar_layout_axis *data)
+static invar_status plan_move(traffic *to, invar_comm_move *move, const invar_layout_axis *data)
 {
     uint64_t sent, received;
 
+    move->phase = "plan";
     INVAR_TRY(invar_comm_move_bytes(&sent, &received, move, data->rank, data->size));
     to->sent += sent;
     to->received += received;
@@ -220,7 +220,7 @@ static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout
                                 int64_t (*samples)[2], int times)
 {
     size_t bytes[MAX_RANKS];
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .phase = "tokens", .out_bytes = bytes};
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
 
     for (int r = 0; r < data->size; r++)
         bytes[r] = 4 * (size_t)(l->start[samples[r][1]] - l->start[samples[r][0]]);

@@ -1,0 +1,54 @@
+/*
+ * slices.h - a block that data-parallel ranks own in slices, on its way between them.
+ *
+ * Every rank has a block of the same size, of which it owns a slice (engine/layout/exchange.h says
+ * which, and what moves). Bytes go through buckets in the host's memory, whether the device is near
+ * or far. The calls are those of all ranks of the layout's data axis.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_SLICES_H
+#define INVAR_ENGINE_TRAIN_SLICES_H
+
+#include "engine/layout/exchange.h"
+#include "kernels-deterministic/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_slices {
+    invar_device dev;           /* whose memory blocks are in */
+    const invar_layout *layout; /* borrowed */
+    invar_exchange exchange;
+    invar_layout_slice own;
+    char *give, *get; /* the host's */
+} invar_slices;
+
+/* For blocks of `bytes`; `dev` NULL: they are the host's. Release, after a failure, too. */
+invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
+                               const invar_layout *layout, size_t bytes) INVAR_MUST_USE;
+void invar_slices_release(invar_slices *slices);
+
+/*
+ * A piece of the blocks of the ranks below `givers`: `get` holds what each of them has of this
+ * rank's slice, one after the other. Other ranks' blocks are not read.
+ */
+invar_status invar_slices_scatter(invar_slices *slices, const char *phase, const void *block,
+                                  int64_t piece, int givers) INVAR_MUST_USE;
+
+/* The block, of which each rank has its own slice, becomes whole on all of them. */
+invar_status invar_slices_gather(invar_slices *slices, const char *phase,
+                                 void *block) INVAR_MUST_USE;
+
+/*
+ * An array `to` of rank 0's host becomes the block, whose slice each rank has at `slice`. Others'
+ * `to` is not used.
+ */
+invar_status invar_slices_collect(invar_slices *slices, const char *phase, char *to,
+                                  const void *slice) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
