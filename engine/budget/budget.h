@@ -51,10 +51,11 @@ typedef struct invar_budget_ask {
     int64_t level; /* of the points that are recorded */
     bool replay;   /* experts are those of the rollout */
     invar_adamw_options adamw;
-    size_t piece;            /* of the moments that visit the device; 0: they are there for good */
-    invar_plan_options plan; /* of micro-batches */
-    bool dynamic;            /* plan.max_tokens is an upper bound */
-    bool open;               /* which no key of the recipe says */
+    size_t piece; /* of the moments that visit the device; 0: they are there for good */
+    const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
+    invar_plan_options plan;    /* of micro-batches */
+    bool dynamic;               /* plan.max_tokens is an upper bound */
+    bool open;                  /* which no key of the recipe says */
     bool recompute;
     int64_t head_rows;
     int64_t step_samples;              /* of an optimizer step */

@@ -38,7 +38,8 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
     const invar_learner_options o = {.dev = &cast->resident.dev,
                                      .prefix = "",
                                      .adamw = cast->ask->adamw,
-                                     .piece = cast->ask->piece};
+                                     .piece = cast->ask->piece,
+                                     .layout = cast->ask->layout};
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));
@@ -54,7 +55,7 @@ static invar_status list_all(invar_digests *digests, const invar_learner *l)
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
         INVAR_TRY(
             invar_digests_add_cut(digests, &l->model->params[i].master, &l->model->params[i].cut));
-        if (!l->optimizer || l->options.piece > 0)
+        if (!l->optimizer || !invar_optimizer_place(l->optimizer))
             continue;
         INVAR_TRY(invar_digests_add(digests, &l->optimizer->m[i], 1));
         INVAR_TRY(invar_digests_add(digests, &l->optimizer->v[i], 1));
@@ -233,7 +234,8 @@ invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
                                .recompute = ask.recompute,
                                .head_rows = out->choice.head_rows,
                                .temperature = 1.0f,
-                               .replay = ask.replay ? cast->actor : NULL};
+                               .replay = ask.replay ? cast->actor : NULL,
+                               .layout = ask.layout};
     invar_status status;
 
     o.plan.max_tokens = ask.plan.max_tokens = out->choice.max_tokens;

@@ -3,8 +3,8 @@
  *
  * Each rank owns a slice (layout.h). In a scatter every giver sends each rank the slice of its
  * block that is that rank's: an owner gets as many as there are givers, in the order of ranks, and
- * adds them itself. In a gather every rank sends its slice to all, when slices are collected it
- * sends it to rank 0. Slices travel piece by piece, so that what lies between the ranks has a bound.
+ * adds them itself. In a gather every rank sends its slice to all; slices that are collected go to
+ * rank 0. They travel piece by piece, so that what lies between the ranks has a bound.
  *
  * This is the plan alone: moves as plain data, made by whoever runs them and by whoever wants to
  * know what they cost.

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/hf.h"
+#include "engine/program/near.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -48,20 +49,34 @@ static void skipped(void *payload, int64_t step, const char *why)
                        why);
 }
 
+/* Moments one by one through the host's memory: of some a rank keeps a part, of others nothing. */
+static invar_status load_moments(invar_checkpoint *c, const part *p, bool second)
+{
+    const char *set = second ? p->v : p->m;
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < p->model->n_params && status == INVAR_OK; i++) {
+        invar_tensor near = p->model->params[i].master;
+        INVAR_TRY(invar_alloc(&near.data, invar_near_span(&near), 1, "moments of a checkpoint"));
+        status = invar_checkpoint_load(&near, c, set, p->model->params[i].name);
+        if (status == INVAR_OK)
+            status = invar_optimizer_put(p->optimizer, i, second, near.data);
+        invar_free(near.data);
+    }
+    return status == INVAR_OK ? invar_checkpoint_loaded(c, set) : status;
+}
+
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
 {
-    const invar_device *place;
-
-    INVAR_TRY(invar_session_load_set(p->model, NULL, NULL, c, p->masters));
+    INVAR_TRY(invar_session_load_set(p->model, c, p->masters));
     if (p->optimizer) {
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.1000s was written with no-save-optim: it can be a start "
                               "(ref-load), but not be resumed; --fresh starts over",
                               invar_checkpoint_path(c));
-        place = invar_optimizer_place(p->optimizer);
-        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, place, c, p->m));
-        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->v, place, c, p->v));
+        INVAR_TRY(load_moments(c, p, false));
+        INVAR_TRY(load_moments(c, p, true));
     }
     return invar_model_refresh(p->model, dev);
 }
@@ -496,17 +511,35 @@ static invar_status save_checkpoint(invar_loop *loop, bool last)
     return status;
 }
 
+/* Of all ranks to the one that writes, and a checkpoint before may still read what was. */
+static invar_status collect(invar_loop *loop)
+{
+    part parts[3];
+    int n = parts_of(parts, loop);
+
+    INVAR_TRY(invar_loop_finish_save(loop));
+    for (int i = 0; i < n && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM); i++)
+        if (parts[i].optimizer)
+            INVAR_TRY(invar_optimizer_collect(parts[i].optimizer));
+    return INVAR_OK;
+}
+
 invar_status invar_loop_save(invar_loop *loop, bool last)
 {
+    bool leads = invar_agree_leads(loop->ranks);
+
     if (loop->home.at.save[0])
+        INVAR_TRY(collect(loop));
+    if (loop->home.at.save[0] && leads)
         INVAR_TRY(save_checkpoint(loop, last));
-    return export_hf(loop);
+    return leads ? export_hf(loop) : INVAR_OK;
 }
 
 invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop)
 {
+    // what other ranks have of the moments went with them
     *saved_out = loop->untouched && loop->home.at.save[0] && !loop->options->replay &&
-                 loop->place.step > loop->store.next;
+                 loop->place.step > loop->store.next && !loop->ranks;
     if (!*saved_out)
         return INVAR_OK;
     loop->source.place = loop->before;

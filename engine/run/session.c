@@ -224,22 +224,20 @@ static size_t master_bytes(const invar_param *p)
     return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
 }
 
-invar_status invar_session_load_set(const invar_model *model, const invar_tensor *of,
-                                    const invar_device *dev, invar_checkpoint *checkpoint,
+invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
                                     const char *set)
 {
-    invar_window window = {.dev = of ? dev : &model->dev};
+    invar_window window = {.dev = &model->dev};
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
-        const invar_tensor *to = of ? &of[i] : &p->master;
-        invar_tensor near = *to;
-        status = invar_window_write(&near.data, &window, to->data, master_bytes(p));
+        invar_tensor near = p->master;
+        status = invar_window_write(&near.data, &window, p->master.data, master_bytes(p));
         if (status == INVAR_OK)
             status = invar_checkpoint_load(&near, checkpoint, set, p->name);
         if (status == INVAR_OK)
-            status = invar_window_store(&window, to->data, master_bytes(p));
+            status = invar_window_store(&window, p->master.data, master_bytes(p));
     }
     invar_window_release(&window);
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
@@ -265,7 +263,7 @@ static invar_status load_checkpoint(invar_session_origin *out, invar_model *mode
         set = "critic"; // of a run; a converted critic is the only model there
     status = check_config(model, invar_checkpoint_path(checkpoint), compared);
     if (status == INVAR_OK)
-        status = invar_session_load_set(model, NULL, NULL, checkpoint, set);
+        status = invar_session_load_set(model, checkpoint, set);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }

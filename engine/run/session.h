@@ -91,12 +91,8 @@ invar_status invar_session_data(invar_dataset **out, const invar_session *sessio
 invar_status invar_session_prompt(invar_dataset **out, const invar_session *session,
                                   const char *text) INVAR_MUST_USE;
 
-/*
- * A set of a checkpoint into `of`, as many tensors as the model has parameters, and of the shapes
- * of its masters, in the memory of `dev` (NULL: the host's); where `of` is NULL into the masters.
- */
-invar_status invar_session_load_set(const invar_model *model, const invar_tensor *of,
-                                    const invar_device *dev, invar_checkpoint *checkpoint,
+/* A set of a checkpoint into the masters. */
+invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
                                     const char *set) INVAR_MUST_USE;
 
 /*

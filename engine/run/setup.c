@@ -24,6 +24,7 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
     invar_budget_ask *ask = &loop->ask;
 
     *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
+    ask->layout = loop->ranks;
     INVAR_TRY(invar_budget_make(out, ask,
                                 invar_memory_available(&loop->session.dev) /
                                     (size_t)invar_agree_here(loop->ranks)));
@@ -75,7 +76,8 @@ static invar_status make_learners(invar_loop *loop)
                                .prefix = "",
                                .schedule = loop->set.schedule,
                                .adamw = loop->set.adamw,
-                               .piece = loop->ask.piece};
+                               .piece = loop->ask.piece,
+                               .layout = loop->ranks};
 
     INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
     o.prefix = "critic.";

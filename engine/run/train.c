@@ -321,8 +321,7 @@ static invar_course_place place_of(const invar_loop *loop, int64_t done)
 static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
 {
     const invar_course_place at = place_of(loop, done);
-    bool saves = invar_agree_leads(loop->ranks) &&
-                 (loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0]);
+    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
     int signal;
 

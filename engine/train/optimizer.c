@@ -9,14 +9,19 @@
 
 #include "base/alloc.h"
 #include "engine/program/call.h"
+#include "engine/train/slices.h"
 
 #include "base/invar_banned.h"
 
+/* Of a master or its moments. */
+static size_t element_bytes(const invar_tensor *t)
+{
+    return (size_t)(t->shape[0] * t->row_stride) * sizeof(float);
+}
+
 static size_t moment_bytes(const invar_param *p)
 {
-    size_t bytes = (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
-
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return (element_bytes(&p->master) + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
 }
 
 static invar_status take_memory(invar_optimizer *o, size_t piece)
@@ -24,49 +29,75 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
     static const char what[] = "the optimizer's moments";
     void *memory = NULL;
 
-    if (piece == 0) {
-        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->bytes, what));
+    if (o->own.bytes == 0) { // many ranks leave some nothing of a small model
+        INVAR_TRY(invar_device_take(&o->dev, &memory, INVAR_ALIGN, what));
+    } else if (piece == 0) {
+        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->own.bytes, what));
     } else {
-        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->bytes, piece));
-        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->bytes, what));
+        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->own.bytes, piece));
+        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->own.bytes, what));
     }
     o->memory = memory;
     return INVAR_OK;
 }
 
-static invar_status allocate(invar_optimizer *o, const invar_model *model, size_t piece)
+/* m and v are in two blocks, of which the second begins `apart` bytes behind the first. */
+static void place_moments(invar_optimizer *o, char *first, size_t apart)
 {
-    size_t count = (size_t)model->n_params;
-    char *next;
+    for (int64_t i = 0; i < o->params; i++) {
+        o->m[i].data = first ? first + o->at[i] : NULL;
+        o->v[i].data = first ? first + apart + o->at[i] : NULL;
+    }
+}
 
-    for (int64_t i = 0; i < model->n_params; i++)
-        o->bytes += moment_bytes(&model->params[i]);
-    INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
-    INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
-    INVAR_TRY(take_memory(o, piece));
-    if (!o->offload && !invar_model_is_cut(model))
-        INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
-                                    "digests of masters"));
-    next = o->memory;
+/* Masters lie as moments do: a slice of the one is a slice of the other. */
+static char *masters_of(const invar_model *model)
+{
+    return model->params[model->order[0]].master.data;
+}
+
+static void lay_out(invar_optimizer *o, const invar_model *model)
+{
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
         o->m[i] = o->v[i] = model->params[i].master;
-        o->m[i].data = next;
-        o->v[i].data = next + o->bytes;
-        next += moment_bytes(&model->params[i]);
+        o->at[i] = o->block;
+        INVAR_CHECK((char *)model->params[i].master.data == masters_of(model) + o->at[i]);
+        o->block += moment_bytes(&model->params[i]);
     }
+    o->own = (invar_layout_slice){0, o->block};
+    if (o->layout)
+        o->own = invar_layout_slice_of(o->block, o->layout->data.size, o->layout->data.rank);
+}
+
+static invar_status allocate(invar_optimizer *o, const invar_model *model, size_t piece)
+{
+    size_t count = (size_t)model->n_params;
+
+    INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
+    INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
+    INVAR_TRY(invar_alloc((void **)&o->at, count, sizeof *o->at, "the list of moments"));
+    INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
+    lay_out(o, model);
+    INVAR_TRY(take_memory(o, piece));
+    place_moments(o, o->layout ? NULL : o->memory, o->own.bytes);
+    if (!o->offload && !o->layout && !invar_model_is_cut(model))
+        INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
+                                    "digests of masters"));
     return INVAR_OK;
 }
 
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece)
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece,
+                                 const invar_layout *layout)
 {
     invar_optimizer *o = NULL;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
-    *o = (invar_optimizer){.dev = model->dev};
+    *o = (invar_optimizer){.params = model->n_params,
+                           .dev = model->dev,
+                           .layout = invar_layout_divides(layout) ? layout : NULL};
     status = allocate(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
@@ -80,7 +111,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
 
 const invar_device *invar_optimizer_place(const invar_optimizer *optimizer)
 {
-    return optimizer->offload ? NULL : &optimizer->dev;
+    return optimizer->offload || optimizer->layout ? NULL : &optimizer->dev;
 }
 
 void invar_optimizer_free(invar_optimizer *optimizer)
@@ -89,7 +120,9 @@ void invar_optimizer_free(invar_optimizer *optimizer)
         return;
     invar_free(optimizer->m);
     invar_free(optimizer->v);
+    invar_free(optimizer->at);
     invar_free(optimizer->ends);
+    invar_free(optimizer->collected);
     invar_device_give(&optimizer->dev, optimizer->digests);
     if (optimizer->offload)
         invar_device_give_host(&optimizer->dev, optimizer->memory);
@@ -99,16 +132,91 @@ void invar_optimizer_free(invar_optimizer *optimizer)
     invar_free(optimizer);
 }
 
+/* What was collected is no longer what is there. */
+static void drop(invar_optimizer *o)
+{
+    invar_free(o->collected);
+    o->collected = NULL;
+    if (o->layout)
+        place_moments(o, NULL, 0);
+}
+
 invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 {
+    size_t bytes = 2 * optimizer->own.bytes;
+
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
+    drop(optimizer);
+    if (bytes == 0)
+        return INVAR_OK;
     if (!optimizer->offload)
-        return invar_device_zero(&optimizer->dev, optimizer->memory, 2 * optimizer->bytes);
+        return invar_device_zero(&optimizer->dev, optimizer->memory, bytes);
     if (!optimizer->dev.backend->memory.dry)
-        memset(optimizer->memory, 0, 2 * optimizer->bytes);
+        memset(optimizer->memory, 0, bytes);
     return INVAR_OK;
 }
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+/* Where own moments are, whether they are divided or not. */
+static const invar_device *own_place(const invar_optimizer *o)
+{
+    return o->offload ? NULL : &o->dev;
+}
+
+static invar_status collect(invar_optimizer *o, invar_slices *slices)
+{
+    char *m = NULL, *v = NULL;
+
+    if (o->layout->data.rank == 0) {
+        INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->block, "moments of all ranks"));
+        m = o->collected;
+        v = o->collected + o->block;
+    }
+    INVAR_TRY(invar_slices_collect(slices, "first moments", m, o->memory));
+    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->own.bytes));
+    place_moments(o, m, o->block);
+    return INVAR_OK;
+}
+
+invar_status invar_optimizer_collect(invar_optimizer *optimizer)
+{
+    invar_slices slices;
+    invar_status status;
+
+    if (!optimizer->layout)
+        return INVAR_OK;
+    drop(optimizer);
+    status = invar_slices_init(&slices, own_place(optimizer), optimizer->layout, optimizer->block);
+    if (status == INVAR_OK)
+        status = collect(optimizer, &slices);
+    invar_slices_release(&slices);
+    return status;
+}
+
+invar_status invar_optimizer_put(invar_optimizer *optimizer, int64_t param, bool second,
+                                 const float *values)
+{
+    const invar_optimizer *o = optimizer;
+    size_t begin = o->at[param], end = begin + element_bytes(&o->m[param]);
+    size_t from = begin > o->own.first ? begin : o->own.first;
+    size_t to = end < o->own.first + o->own.bytes ? end : o->own.first + o->own.bytes;
+    const char *source;
+    char *there;
+
+    drop(optimizer);
+    if (from >= to)
+        return INVAR_OK;
+    source = (const char *)values + (from - begin);
+    there = o->memory + (second ? o->own.bytes : 0) + (from - o->own.first);
+    if (own_place(o))
+        return invar_device_put(&o->dev, there, source, to - from);
+    memcpy(there, source, to - from);
+    return INVAR_OK;
+}
+
+/* ---- the norm -------------------------------------------------------------------------------- */
 
 static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
                             const invar_tensor *grads, int64_t count, float clip_grad,
@@ -204,7 +312,7 @@ static part part_of(const step *s, int64_t place, int64_t first, int64_t count, 
                 .first = place,
                 .tensors = 1};
 
-    if (rounds(p))
+    if (rounds(p) && !s->optimizer->layout)
         out.weight = elements(&p->weight, first, count);
     return out;
 }
@@ -260,11 +368,6 @@ static invar_status quantise(step *s, const invar_param *p)
     return INVAR_CALL(&s->caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
 }
 
-static size_t element_bytes(const invar_param *p)
-{
-    return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
-}
-
 /* Those parameters whose last element has its moments among these bytes. */
 static invar_status quantise_range(step *s, size_t first, size_t bytes)
 {
@@ -272,7 +375,7 @@ static invar_status quantise_range(step *s, size_t first, size_t bytes)
 
     for (int64_t k = 0; k < s->model->n_params; k++) {
         const invar_param *p = &s->model->params[s->model->order[k]];
-        size_t end = begin + element_bytes(p);
+        size_t end = begin + element_bytes(&p->master);
         if (begin < end && first < end && end <= first + bytes)
             INVAR_TRY(quantise(s, p));
         begin += moment_bytes(p);
@@ -280,7 +383,7 @@ static invar_status quantise_range(step *s, size_t first, size_t bytes)
     return INVAR_OK;
 }
 
-/* All elements whose moments are among these bytes of m and v. */
+/* All elements whose moments are among these bytes of the own m and v. */
 static invar_status update_range(void *payload, size_t first, size_t bytes,
                                  void *const there[INVAR_OFFLOAD_ARRAYS])
 {
@@ -288,9 +391,10 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
     size_t begin = 0;
     part run = {0};
 
+    first += s->optimizer->own.first;
     for (int64_t k = 0; k < s->model->n_params; k++) {
         const invar_param *p = &s->model->params[s->model->order[k]];
-        size_t end = begin + element_bytes(p);
+        size_t end = begin + element_bytes(&p->master);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
 
@@ -308,7 +412,23 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
         begin += moment_bytes(p);
     }
     INVAR_TRY(update(s, &run));
-    return quantise_range(s, first, bytes);
+    return s->optimizer->layout ? INVAR_OK : quantise_range(s, first, bytes);
+}
+
+/* The masters that other ranks have moved, and what ops read of all of them. */
+static invar_status gather_masters(const invar_optimizer *o, invar_model *model,
+                                   const invar_device *dev)
+{
+    invar_slices slices;
+    invar_status status;
+
+    if (o->dev.backend->memory.dry) // one rank plans by itself
+        return INVAR_OK;
+    status = invar_slices_init(&slices, &o->dev, o->layout, o->block);
+    if (status == INVAR_OK)
+        status = invar_slices_gather(&slices, "weights", masters_of(model));
+    invar_slices_release(&slices);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
@@ -316,7 +436,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                                   const invar_adamw_options *options, const invar_device *dev)
 {
     void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
-                                                 optimizer->memory + optimizer->bytes};
+                                                 optimizer->memory + optimizer->own.bytes};
     step s = {.optimizer = optimizer,
               .model = model,
               .grads = grads,
@@ -330,10 +450,11 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     optimizer->beta1_power *= options->beta1;
     optimizer->beta2_power *= options->beta2;
     optimizer->steps++;
+    drop(optimizer);
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
-                                : update_range(&s, 0, optimizer->bytes, moments);
+                                : update_range(&s, 0, optimizer->own.bytes, moments);
     invar_caller_release(&s.caller);
-    return status;
+    return status == INVAR_OK && optimizer->layout ? gather_masters(optimizer, model, dev) : status;
 }
 
 bool invar_optimizer_hashes(const invar_optimizer *optimizer)

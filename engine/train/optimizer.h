@@ -5,11 +5,16 @@
  * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
  * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
+ * With a layout each data-parallel rank has a slice of the moments, moves that slice of the masters
+ * and gathers the others' (ZeRO-1): a step, and whatever is said to be so below, is a call of all
+ * of them. It changes no bit.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_TRAIN_OPTIMIZER_H
 #define INVAR_ENGINE_TRAIN_OPTIMIZER_H
 
+#include "engine/layout/layout.h"
 #include "engine/model/forward.h"
 #include "engine/train/offload.h"
 
@@ -18,17 +23,23 @@ extern "C" {
 #endif
 
 typedef struct invar_optimizer {
-    invar_tensor *m; /* (n_params) f32, shaped as the masters */
+    /* (n_params) f32, shaped as the masters; whole where no ranks divide them, or collected. */
+    invar_tensor *m;
     invar_tensor *v;
     float beta1_power; /* beta1 ^ steps */
     float beta2_power;
     int64_t steps;
     invar_device dev;       /* the model's */
     invar_offload *offload; /* NULL: the moments are in the device's memory */
-    char *memory;           /* all of m, then all of v */
-    size_t bytes;           /* of each */
-    /* Parameters in the order of memory: digests of their masters, NULL with an offload or where
-     * parameters are cut; ends. */
+    int64_t params;
+    const invar_layout *layout; /* its ranks divide the moments; borrowed, NULL: none do */
+    size_t *at;                 /* (n_params) where a parameter's moments begin in a block, */
+    size_t block;               /* which has so many bytes, */
+    invar_layout_slice own;     /* and of which these are here */
+    char *memory;               /* own bytes of m, then of v */
+    char *collected;            /* the blocks of m and v in the host's memory; NULL: they are not */
+    /* Parameters in the order of memory: digests of their masters, NULL with an offload, where
+     * ranks divide the moments, or where parameters are cut; ends. */
     invar_digest *digests; /* in the device's memory */
     int64_t *ends;         /* among the elements that are moved together */
 } invar_optimizer;
@@ -42,15 +53,27 @@ typedef struct invar_adamw_options {
 
 /*
  * Moments at zero, powers at one. `piece` bytes of each moment at a time visit the device, twice
- * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit.
+ * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit. `layout`: its
+ * ranks divide the moments; NULL: each has all.
  */
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
-                                 size_t piece) INVAR_MUST_USE;
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece,
+                                 const invar_layout *layout) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
 invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
 
-/* The device whose memory the moments are in; NULL: the host's. */
+/* The device whose memory the moments are in; NULL: the host's. Where ranks divide them: where
+ * they are collected. */
 const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
+
+/*
+ * m and v whole on rank 0, for a checkpoint: until the next step or reset. Elsewhere there are none
+ * afterwards. A call of all ranks; nothing where no ranks divide them.
+ */
+invar_status invar_optimizer_collect(invar_optimizer *optimizer) INVAR_MUST_USE;
+
+/* Moments of a parameter, whole and the host's, as from a checkpoint: m or, `second`, v. */
+invar_status invar_optimizer_put(invar_optimizer *optimizer, int64_t param, bool second,
+                                 const float *values) INVAR_MUST_USE;
 
 /*
  * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a
@@ -69,7 +92,8 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                                   const invar_adamw_options *options,
                                   const invar_device *dev) INVAR_MUST_USE;
 
-/* Moments that visit the device by pieces leave no master whole: then a step hashes none. */
+/* Moments that visit the device by pieces, or that ranks divide, leave no master whole: then a step
+ * hashes none. */
 bool invar_optimizer_hashes(const invar_optimizer *optimizer);
 
 /* What the last step with digests made of each parameter's master: (n_params). */

@@ -455,27 +455,37 @@ static invar_status learn_rounds(walk *w, const lesson *l, const invar_plan *pla
     return invar_unit_sum_end(sum, l->grads);
 }
 
-static invar_status learn_divided(walk *w, const lesson *l, int64_t samples)
+static invar_status learn_divided(walk *w, const lesson *l, int64_t samples, invar_unit_sum *sum)
 {
-    invar_trainer *trainer = w->trainer;
-    invar_unit_sum *sum = NULL;
     invar_plan plan = {0};
     invar_status status;
 
-    if (trainer->shows)
+    if (w->trainer->shows)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "several ranks record no activations: set debug-determinism to step, or "
                           "run this step on one rank");
     if (!l->grads->fresh)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
     l->result->micro_batches = 0;
-    status = make_plan(&plan, w, samples);
-    if (status == INVAR_OK)
+    INVAR_TRY(make_plan(&plan, w, samples));
+    status = learn_rounds(w, l, &plan, sum);
+    invar_plan_release(&plan);
+    return status;
+}
+
+/* Who only rehearses has the memory of a sum, too. */
+static invar_status learn(walk *w, const lesson *l, int64_t samples)
+{
+    invar_trainer *trainer = w->trainer;
+    invar_unit_sum *sum = NULL;
+    invar_status status = INVAR_OK;
+
+    if (trainer->bytes)
         status = invar_unit_sum_new(&sum, &trainer->dev, trainer->options.layout, l->grads);
     if (status == INVAR_OK)
-        status = learn_rounds(w, l, &plan, sum);
+        status = divides(trainer) ? learn_divided(w, l, samples, sum)
+                                  : walk_over(w, samples, &l->result->micro_batches);
     invar_unit_sum_free(sum);
-    invar_plan_release(&plan);
     return status;
 }
 
@@ -486,14 +496,11 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
 {
     lesson l = {loss, grads, result};
     walk w = {trainer, trainer->learning, model, samples, 0, 0, 0, visit_lesson, &l};
-    invar_status status;
 
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    status = divides(trainer) ? learn_divided(&w, &l, count)
-                              : walk_over(&w, count, &result->micro_batches);
-    INVAR_TRY(invar_near_advise(status, invar_device_far(&trainer->dev),
+    INVAR_TRY(invar_near_advise(learn(&w, &l, count), invar_device_far(&trainer->dev),
                                 trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
     return invar_grads_join(grads, model, &trainer->dev);
 }

@@ -1,8 +1,9 @@
 /*
- * ranks_alloc.c - every allocation of ranks that score and learn fails once, on one of them.
+ * ranks_alloc.c - every allocation of ranks that score, learn and step fails once, on one of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/fault/faulty.h"
 #include "tests/model.h"
@@ -12,15 +13,16 @@ enum { RANKS = 2, SAMPLES = 3, TOKENS = 64 };
 
 /* Made with the usual allocator, before it is replaced. */
 static invar_device dev;
-static invar_model *model;
+static invar_model *models[RANKS];
 static invar_rl_samples samples;
 
 static int setup(void **state)
 {
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 5, &dev);
-    invar_test_samples(&samples, SAMPLES, 5, model->spec.vocab, 1);
+    for (int r = 0; r < RANKS; r++)
+        models[r] = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &dev);
+    invar_test_samples(&samples, SAMPLES, 5, models[0]->spec.vocab, 1);
     return 0;
 }
 
@@ -28,7 +30,8 @@ static int teardown(void **state)
 {
     (void)state;
     invar_rl_samples_reset(&samples);
-    invar_model_free(model);
+    for (int r = 0; r < RANKS; r++)
+        invar_model_free(models[r]);
     invar_test_device_release(&dev);
     return 0;
 }
@@ -46,17 +49,34 @@ static invar_status ones(void *payload, int64_t first, int64_t count, const floa
     return INVAR_OK;
 }
 
-static invar_status use(invar_trainer *trainer)
+static invar_status step(invar_model *model, const invar_grads *grads, const invar_layout *layout)
+{
+    const invar_adamw_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
+    invar_optimizer *optimizer;
+    invar_status status;
+
+    INVAR_TRY(invar_optimizer_new(&optimizer, model, 0, layout));
+    status = invar_optimizer_step(optimizer, model, grads, 1.0f, 0.0f, true, &adamw, &dev);
+    if (status == INVAR_OK)
+        status = invar_optimizer_collect(optimizer);
+    invar_optimizer_free(optimizer);
+    return status;
+}
+
+static invar_status use(invar_trainer *trainer, const invar_layout *layout)
 {
     float now[TOKENS], entropy[TOKENS];
     invar_trainer_result result = {.now = now, .entropy = entropy};
     invar_trainer_loss loss = {ones, NULL, true};
+    invar_model *model = models[layout->data.rank];
     invar_grads *grads;
     invar_status status;
 
     INVAR_TRY(invar_trainer_score(trainer, model, samples.items, SAMPLES, now, entropy));
     INVAR_TRY(invar_grads_new(&grads, model));
     status = invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result);
+    if (status == INVAR_OK)
+        status = step(model, grads, layout);
     invar_grads_free(grads);
     return status;
 }
@@ -71,7 +91,7 @@ static invar_status part(rank_run *run)
     invar_layout_init(&layout, run->comm, 60);
     options.layout = &layout;
     INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
-    status = use(trainer);
+    status = use(trainer, &layout);
     invar_trainer_free(trainer);
     return status;
 }

@@ -1,0 +1,273 @@
+/*
+ * optimizer_ranks.c - ranks that divide the moments step as one does, bit for bit.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/layout/exchange.h"
+#include "engine/program/near.h"
+#include "engine/train/optimizer.h"
+#include "tests/device/far.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+enum { STEPS = 3 };
+#define SECONDS 60
+
+static const invar_adamw_options adamw = {
+    .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
+
+/* What ranks share; each changes its own model alone. */
+typedef struct lesson {
+    invar_model *models[MAX_RANKS];
+    invar_grads *grads[MAX_RANKS];
+    invar_device devs[MAX_RANKS];
+    invar_model *before, *after; /* one rank's, after STEPS and after one more */
+    invar_optimizer *was, *is;   /* and its optimizers */
+    size_t piece[MAX_RANKS], bucket;
+} lesson;
+
+static invar_status steps(invar_optimizer *o, invar_model *model, const invar_grads *grads,
+                          int count, const invar_device *dev)
+{
+    for (int i = 0; i < count; i++)
+        INVAR_TRY(invar_optimizer_step(o, model, grads, 0.5f, 0.01f * (float)(o->steps + 1), true,
+                                       &adamw, dev));
+    return INVAR_OK;
+}
+
+/* ---- one rank and several -------------------------------------------------------------------- */
+
+static bool differ(const invar_tensor *near, const invar_tensor *of, const invar_device *dev)
+{
+    invar_window window = {.dev = dev};
+    invar_tensor shown;
+    bool result =
+        invar_window_tensor(&shown, &window, of) != INVAR_OK || invar_tensors_differ(near, &shown);
+
+    invar_window_release(&window);
+    return result;
+}
+
+static invar_status same_model(const invar_model *a, const invar_model *b, int rank)
+{
+    for (int64_t i = 0; i < a->n_params; i++)
+        if (differ(&a->params[i].master, &b->params[i].master, &b->dev) ||
+            differ(&a->params[i].weight, &b->params[i].weight, &b->dev))
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another %s", rank,
+                              a->params[i].name);
+    return INVAR_OK;
+}
+
+static invar_status same_moments(const invar_optimizer *one, const invar_optimizer *o, int rank)
+{
+    bool whole = !o->layout || rank == 0;
+
+    for (int64_t i = 0; i < o->params; i++)
+        if (whole ? differ(&one->m[i], &o->m[i], invar_optimizer_place(o)) ||
+                        differ(&one->v[i], &o->v[i], invar_optimizer_place(o))
+                  : o->m[i].data || o->v[i].data)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has other moments", rank);
+    return INVAR_OK;
+}
+
+/* Bytes that ranks send each other: masters of each step, and the moments once. */
+static invar_status check_traffic(const invar_layout *layout, size_t block)
+{
+    const invar_layout_axis *data = &layout->data;
+    invar_comm_count gathered = invar_comm_counted(data->comm, INVAR_COMM_ALLGATHERV);
+    invar_comm_count collected = invar_comm_counted(data->comm, INVAR_COMM_ALLTOALLV);
+    uint64_t sent, received, due[4] = {0};
+    invar_comm_move move;
+    invar_exchange x;
+    invar_status status;
+
+    INVAR_TRY(invar_exchange_init(&x, block, layout->bucket, data->size, data->rank));
+    status = INVAR_OK;
+    for (int64_t i = 0; i < x.pieces && status == INVAR_OK && data->size > 1; i++) {
+        invar_exchange_gather(&move, &x, i);
+        move.phase = "plan";
+        status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
+        due[0] += STEPS * sent;
+        due[1] += STEPS * received;
+        if (status != INVAR_OK)
+            break;
+        invar_exchange_collect(&move, &x, i);
+        move.phase = "plan";
+        status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
+        due[2] += 2 * sent;
+        due[3] += 2 * received;
+    }
+    invar_exchange_release(&x);
+    if (status == INVAR_OK && (gathered.sent != due[0] || gathered.received != due[1] ||
+                               collected.sent != due[2] || collected.received != due[3]))
+        status =
+            INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved other bytes than planned", data->rank);
+    return status;
+}
+
+static invar_status first_steps(const lesson *l, const invar_layout *layout, int r)
+{
+    invar_optimizer *o;
+    invar_status status;
+
+    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r], layout));
+    status = steps(o, l->models[r], l->grads[r], STEPS, &l->devs[r]);
+    if (status == INVAR_OK)
+        status = invar_optimizer_collect(o);
+    if (status == INVAR_OK)
+        status = same_moments(l->was, o, r);
+    if (status == INVAR_OK)
+        status = same_model(l->before, l->models[r], r);
+    if (status == INVAR_OK)
+        status = check_traffic(layout, o->block);
+    if (status == INVAR_OK && o->own.bytes > o->block / (size_t)layout->data.size + 16384)
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has too much", r);
+    invar_optimizer_free(o);
+    return status;
+}
+
+/* As a run goes on from a checkpoint. */
+static invar_status go_on(const lesson *l, const invar_layout *layout, int r)
+{
+    invar_optimizer *o;
+    invar_status status;
+
+    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r], layout));
+    status = INVAR_OK;
+    for (int64_t i = 0; i < o->params && status == INVAR_OK; i++) {
+        status = invar_optimizer_put(o, i, false, l->was->m[i].data);
+        if (status == INVAR_OK)
+            status = invar_optimizer_put(o, i, true, l->was->v[i].data);
+    }
+    o->steps = l->was->steps;
+    o->beta1_power = l->was->beta1_power;
+    o->beta2_power = l->was->beta2_power;
+    if (status == INVAR_OK)
+        status = steps(o, l->models[r], l->grads[r], 1, &l->devs[r]);
+    if (status == INVAR_OK)
+        status = invar_optimizer_collect(o);
+    if (status == INVAR_OK)
+        status = same_moments(l->is, o, r);
+    if (status == INVAR_OK)
+        status = same_model(l->after, l->models[r], r);
+    invar_optimizer_free(o);
+    return status;
+}
+
+static invar_status rank_part(rank_run *run)
+{
+    const lesson *l = run->payload;
+    int r = invar_comm_rank(run->comm);
+    invar_layout layout;
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, SECONDS);
+    if (l->bucket)
+        layout.bucket = l->bucket;
+    status = first_steps(l, &layout, r);
+    if (status == INVAR_OK)
+        status = go_on(l, &layout, r);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    return status;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static invar_grads *grads_of(const invar_model *model)
+{
+    size_t count = model->grad_bytes / sizeof(float);
+    float *values = malloc(model->grad_bytes);
+    invar_grads *grads;
+
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = invar_test_normal(9, i, 1.0f);
+    assert_ok(invar_grads_new(&grads, model));
+    assert_ok(invar_device_put(&grads->dev, grads->memory, values, model->grad_bytes));
+    free(values);
+    return grads;
+}
+
+/* The one rank, whose `count` steps are those that the others must make. */
+static void make_one(invar_model **model, invar_optimizer **o, invar_test_model kind,
+                     invar_format format, int count, const invar_device *dev)
+{
+    invar_grads *grads;
+
+    *model = invar_test_model_new(kind, format, 3, dev);
+    grads = grads_of(*model);
+    assert_ok(invar_optimizer_new(o, *model, 0, NULL));
+    assert_ok(steps(*o, *model, grads, count, dev));
+    invar_grads_free(grads);
+}
+
+/* `far`: the device of rank 1, whose moments visit it; NULL: it has none. */
+static void check(invar_test_model kind, invar_format format, int size, uint64_t schedule,
+                  const invar_device *dev, const invar_device *far)
+{
+    lesson l = {.bucket = schedule % 2};
+    rank_run runs[MAX_RANKS];
+
+    make_one(&l.before, &l.was, kind, format, STEPS, dev);
+    make_one(&l.after, &l.is, kind, format, STEPS + 1, dev);
+    for (int r = 0; r < size; r++) {
+        l.devs[r] = far && r == 1 ? *far : *dev;
+        l.devs[r].pool = NULL; // a rank is a thread
+        l.piece[r] = far && r == 1 ? 4 * INVAR_ALIGN : 0;
+        l.models[r] = invar_test_model_new(kind, format, 3, &l.devs[r]);
+        l.grads[r] = grads_of(l.models[r]);
+    }
+    run_ranks(runs, size, schedule, 0, rank_part, &l);
+    for (int r = 0; r < size; r++)
+        if (runs[r].status != INVAR_OK)
+            fail_msg("rank %d of %d: %s", r, size, runs[r].error.message);
+    for (int r = 0; r < size; r++) {
+        invar_grads_free(l.grads[r]);
+        invar_model_free(l.models[r]);
+    }
+    invar_optimizer_free(l.was);
+    invar_optimizer_free(l.is);
+    invar_model_free(l.before);
+    invar_model_free(l.after);
+}
+
+static void test_optimizer_ranks__step_as_one(void **state)
+{
+    static const int sizes[] = {1, 2, 3, 8, 16};
+    const invar_device *dev = *state;
+
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
+        for (size_t s = (size_t)format % 2; s < sizeof sizes / sizeof *sizes; s += 2)
+            check(s % 3 ? INVAR_TEST_MODEL_EXPERTS : INVAR_TEST_MODEL_DENSE, (invar_format)format,
+                  sizes[s], s, dev, NULL);
+}
+
+static void test_optimizer_ranks__far_device(void **state)
+{
+    const invar_device *dev = *state;
+    invar_device far = *dev;
+
+    far.backend = invar_far_backend();
+    far.scratch = NULL;
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&far));
+    check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 2, 1, dev, &far);
+    check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8, 3, 2, dev, &far);
+    assert_int_equal(invar_far_counted().live, 0);
+    invar_device_close(&far);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizer_ranks__step_as_one),
+        cmocka_unit_test(test_optimizer_ranks__far_device),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
