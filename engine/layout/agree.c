@@ -70,8 +70,9 @@ invar_status invar_agree_gather(const invar_layout *layout, const char *phase, c
     return status;
 }
 
-invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
-                               int64_t own)
+/* The numbers of all ranks, one after the other, by `fold` into one. */
+static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const char *phase,
+                                 int64_t own, int64_t (*fold)(int64_t a, int64_t b))
 {
     int64_t *all = NULL;
     invar_status status;
@@ -82,11 +83,32 @@ invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const c
     INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
                           "a number of each rank"));
     status = invar_agree_gather(layout, phase, &own, sizeof own, all);
-    *out = 0;
-    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK && *out == 0; r++)
-        *out = all[r];
+    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK; r++)
+        *out = r == 0 ? all[0] : fold(*out, all[r]);
     invar_free(all);
     return status;
+}
+
+static int64_t first_of(int64_t a, int64_t b)
+{
+    return a ? a : b;
+}
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
+                               int64_t own)
+{
+    return fold_numbers(out, layout, phase, own, first_of);
+}
+
+invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
+                               int64_t own)
+{
+    return fold_numbers(out, layout, phase, own, least_of);
 }
 
 /* How many ranks hold what rank `which` does. */

@@ -39,6 +39,10 @@ invar_status invar_agree_gather(const invar_layout *layout, const char *phase, c
 invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
                                int64_t own) INVAR_MUST_USE;
 
+/* The smallest number of all ranks; no rank goes on before each has said its own. */
+invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
+                               int64_t own) INVAR_MUST_USE;
+
 /* Who holds something else than most. */
 typedef struct invar_agree_odd {
     int odd;   /* the first rank that does; -1: none */

@@ -349,6 +349,8 @@ static void add_given(given *to, const char *program, const identity *id, const 
     to->bytes = 0;
     add_text(to, "program");
     add_text(to, program);
+    add_text(to, "folder of checkpoints"); // the environment may have named it
+    add_text(to, loop->home.at.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);

@@ -18,16 +18,41 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Ranks that this one shares its process and its host with. */
+static invar_session_crowd crowd_of(const invar_loop *loop)
+{
+    return (invar_session_crowd){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
+                                 invar_agree_here(loop->ranks)};
+}
+
+/*
+ * What each rank may take, the same for all, measured by each before any of them takes it. Ranks of
+ * a process share a GPU; processes have one each, as launchers give them.
+ */
+static invar_status find_room(size_t *out, const invar_loop *loop)
+{
+    const invar_device *dev = &loop->session.dev;
+    invar_session_crowd crowd = crowd_of(loop);
+    size_t own = invar_memory_available(dev);
+    int64_t least;
+
+    own /= (size_t)(invar_device_far(dev) ? crowd.process : crowd.host);
+    INVAR_TRY(invar_agree_least(&least, loop->ranks, "memory",
+                                own > INT64_MAX ? INT64_MAX : (int64_t)own));
+    *out = loop->ranks ? (size_t)least : own;
+    return INVAR_OK;
+}
+
 /* Before any weights: what cannot fit is refused, and what is open is chosen. */
 static invar_status plan_memory(invar_budget *out, invar_loop *loop)
 {
     invar_budget_ask *ask = &loop->ask;
+    size_t room;
 
+    INVAR_TRY(find_room(&room, loop));
     *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
     ask->layout = loop->ranks;
-    INVAR_TRY(invar_budget_make(out, ask,
-                                invar_memory_available(&loop->session.dev) /
-                                    (size_t)invar_agree_here(loop->ranks)));
+    INVAR_TRY(invar_budget_make(out, ask, room));
     INVAR_TRY(invar_budget_verdict(out, ask));
     ask->head_rows = out->choice.head_rows;
     ask->plan.max_tokens = out->choice.max_tokens;
@@ -267,9 +292,7 @@ static invar_status check_ranks(const invar_loop *loop)
 static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
-    const invar_session_crowd crowd = {loop->options->threads_for > 1 ? loop->options->threads_for
-                                                                      : 1,
-                                       invar_agree_here(loop->ranks)};
+    const invar_session_crowd crowd = crowd_of(loop);
     invar_budget budget;
 
     INVAR_TRY(check_ranks(loop));

@@ -71,6 +71,10 @@ for offload in true false true; do
         --load offloaded/save --optimizer-cpu-offload=$offload --debug-exit-after-rollout 1
 done
 expect 0 "" diff cpu offloaded
+# several ranks share the device
+expect 0 "" train tiny.ini --no-report --device cuda --run ranks --save ranks/save \
+    --save-interval 1 --ranks 2
+expect 0 "" diff cpu ranks
 expect 129 "--optimizer-cpu-offload: expected true or false, found 'maybe'" train tiny.ini \
     --no-report --device cuda --run maybe --optimizer-cpu-offload maybe
 expect 1 "" diff cpu other
@@ -79,6 +83,7 @@ for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safe
     checks=$((checks + 1))
     cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
     [[ $file == hf/* ]] || cmp -s "cpu/$file" "late/$file" || complain "$file is another, late"
+    [[ $file == hf/* ]] || cmp -s "cpu/$file" "ranks/$file" || complain "$file is another, ranks"
 done
 expect 0 "" convert cuda/save converted --dtype bf16
 checks=$((checks + 2))

@@ -179,6 +179,7 @@ cp "$invar" another && printf '\0' >>another && cp "$(dirname "$invar")/invar-mp
 differ program ./another train tiny.ini
 differ rollout-seed "$invar" train tiny.ini --rollout-seed 7
 differ save-interval "$invar" train tiny.ini --save-interval 3
+differ 'folder of checkpoints' -x INVAR_SAVE=none "$invar" train tiny.ini
 fails m3
 
 # Files that one rank sees differently, or not at all.

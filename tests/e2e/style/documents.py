@@ -17,8 +17,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
              "train"}
 # Options of other programs, and of our scripts, that the documents name.
-OTHERS = {"arch", "asan", "build", "coverage", "full", "help", "install", "markdown", "mpi",
-          "prefix", "preset", "ref", "report", "target", "test-dir", "tsan", "version", "yes"}
+OTHERS = {"arch", "asan", "build", "coverage", "full", "gpus-per-task", "help", "install",
+          "markdown", "mpi", "prefix", "preset", "ref", "report", "target", "test-dir", "tsan",
+          "version", "yes"}
 KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|far|gpu|cross|compiler|sanitizer|style|"
          "bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")

@@ -11,21 +11,22 @@ typedef struct question {
     int size;
     int64_t own[MAX_RANKS];
     int64_t first;       /* of invar_agree_first */
+    int64_t least;       /* of invar_agree_least */
     invar_agree_odd odd; /* of invar_agree_compare */
 } question;
 
 static const question questions[] = {
-    {2, {0, 0}, 0, {-1, 0}},
-    {2, {0, 15}, 15, {1, 0}},
-    {2, {15, 0}, 15, {1, 0}},
-    {3, {7, 7, 7}, 7, {-1, 0}},
-    {3, {7, 0, 0}, 7, {0, 1}},
-    {3, {0, 2, 0}, 2, {1, 0}},
-    {3, {1, 2, 3}, 1, {1, 0}},
-    {5, {1, 2, 3, 2, 3}, 1, {0, 1}},
-    {5, {0, 0, 4, 0, 9}, 4, {2, 0}},
-    {8, {3, 3, 3, 3, 5, 5, 5, 5}, 3, {4, 0}},
-    {8, {0, 0, 0, 0, 0, 0, 0, 2}, 2, {7, 0}},
+    {2, {0, 0}, 0, 0, {-1, 0}},
+    {2, {0, 15}, 15, 0, {1, 0}},
+    {2, {15, 0}, 15, 0, {1, 0}},
+    {3, {7, 7, 7}, 7, 7, {-1, 0}},
+    {3, {7, 0, 0}, 7, 0, {0, 1}},
+    {3, {0, 2, 0}, 2, 0, {1, 0}},
+    {3, {3, 2, 9}, 3, 2, {1, 0}},
+    {5, {4, 2, 3, 2, 3}, 4, 2, {0, 1}},
+    {5, {0, 0, 4, 0, 9}, 4, 0, {2, 0}},
+    {8, {5, 5, 5, 5, 3, 3, 3, 3}, 5, 3, {4, 0}},
+    {8, {0, 0, 0, 0, 0, 0, 0, 2}, 2, 0, {7, 0}},
 };
 
 static bool equal(const char *what, int64_t is, int64_t wanted)
@@ -38,7 +39,7 @@ static bool equal(const char *what, int64_t is, int64_t wanted)
 static invar_status answer(rank_run *run)
 {
     const question *q = run->payload;
-    int64_t own = q->own[invar_comm_rank(run->comm)], all[MAX_RANKS], shared = own, first;
+    int64_t own = q->own[invar_comm_rank(run->comm)], all[MAX_RANKS], shared = own, first, least;
     invar_agree_odd odd;
     invar_digest digest;
     invar_layout layout;
@@ -47,11 +48,12 @@ static invar_status answer(rank_run *run)
     invar_layout_init(&layout, run->comm, SECONDS);
     invar_hash_bytes(&digest, &own, sizeof own);
     INVAR_TRY(invar_agree_first(&first, &layout, "first", own));
+    INVAR_TRY(invar_agree_least(&least, &layout, "least", own));
     INVAR_TRY(invar_agree_compare(&odd, &layout, "compare", &digest));
     INVAR_TRY(invar_agree_gather(&layout, "gather", &own, sizeof own, all));
     INVAR_TRY(invar_agree_share(&layout, "share", q->size - 1, &shared, sizeof shared));
-    right = equal("first", first, q->first) && equal("odd", odd.odd, q->odd.odd) &&
-            equal("usual", odd.usual, q->odd.usual) &&
+    right = equal("first", first, q->first) && equal("least", least, q->least) &&
+            equal("odd", odd.odd, q->odd.odd) && equal("usual", odd.usual, q->odd.usual) &&
             equal("shared", shared, q->own[q->size - 1]) &&
             equal("leads", invar_agree_leads(&layout), invar_comm_rank(run->comm) == 0) &&
             equal("size", invar_agree_size(&layout), q->size) &&
