@@ -30,7 +30,8 @@ typedef struct invar_allocator {
 void invar_allocator_set(const invar_allocator *allocator);
 
 /* *out = count * size bytes. Refuses overflow. A request for 0 bytes yields a valid block. */
-invar_status invar_alloc(void **out, size_t count, size_t size, const char *what) INVAR_MUST_USE;
+INVAR_EXPORT invar_status invar_alloc(void **out, size_t count, size_t size,
+                                      const char *what) INVAR_MUST_USE;
 
 /*
  * Twice the room for a text that is read to its end, of which `used` bytes are kept: at least
@@ -41,7 +42,7 @@ invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max
                               const char *what) INVAR_MUST_USE;
 
 /* NULL is allowed. */
-void invar_free(void *block);
+INVAR_EXPORT void invar_free(void *block);
 
 #ifdef __cplusplus
 }

@@ -36,8 +36,8 @@ int invar_pool_threads(const invar_pool *pool);
  * Runs every task and waits. When tasks fail, the others still run, and the failure of the lowest
  * task number is returned with its error record: the same failure whatever the thread count.
  */
-invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run,
-                            void *payload) INVAR_MUST_USE;
+INVAR_EXPORT invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run,
+                                         void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

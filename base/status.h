@@ -47,16 +47,19 @@ typedef struct invar_error {
 #if defined(__GNUC__)
 #define INVAR_MUST_USE __attribute__((warn_unused_result))
 #define INVAR_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+#define INVAR_EXPORT                                                                               \
+    __attribute__((visibility("default"))) /* modules call it (base/process/module.h) */
 #else
 #define INVAR_MUST_USE
 #define INVAR_PRINTF(fmt, first)
+#define INVAR_EXPORT
 #endif
 
 /* The record of this thread's last failure; never NULL; status is INVAR_OK when there is none. */
 const invar_error *invar_error_last(void);
 
 /* Forgets the record after a failure has been handled. */
-void invar_error_clear(void);
+INVAR_EXPORT void invar_error_clear(void);
 
 /* Hand a record from a worker thread to the thread that joins it. */
 void invar_error_take(invar_error *out);
@@ -70,8 +73,8 @@ invar_status invar_error_advise(invar_status status, invar_status only,
 const char *invar_status_name(invar_status status);
 
 /* Only through INVAR_FAIL. */
-void invar_error_set(invar_status status, int native, const char *file, int line, const char *fmt,
-                     ...) INVAR_PRINTF(5, 6);
+INVAR_EXPORT void invar_error_set(invar_status status, int native, const char *file, int line,
+                                  const char *fmt, ...) INVAR_PRINTF(5, 6);
 
 /* Yields `status` itself, so that the compiler knows that a constant failure is not INVAR_OK. */
 #define INVAR_FAIL(status, native, ...)                                                            \
@@ -92,7 +95,7 @@ void invar_error_set(invar_status status, int native, const char *file, int line
             invar_check_failed(#cond, __FILE__, __LINE__);                                         \
     } while (0)
 
-void invar_check_failed(const char *what, const char *file, int line)
+INVAR_EXPORT void invar_check_failed(const char *what, const char *file, int line)
 #if defined(__GNUC__)
     __attribute__((noreturn))
 #endif

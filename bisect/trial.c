@@ -267,17 +267,13 @@ static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_tr
     const char *name = scene->what->program;
     char path[INVAR_PATH_SIZE];
     invar_digest digest;
-    size_t bytes;
-    char *data;
 
     out[0] = '\0';
     if (!name)
         return INVAR_OK;
     INVAR_TRY(name[0] == '@' ? invar_path_join(path, sizeof path, slot->build, name + 1)
                              : invar_path_join(path, sizeof path, slot->source, name));
-    INVAR_TRY(invar_file_read(&data, &bytes, path, (size_t)4 << 30));
-    invar_hash_bytes(&digest, data, bytes);
-    invar_free(data);
+    INVAR_TRY(invar_workshop_hash_binary(&digest, path, false));
     invar_digest_format(out, &digest);
     return INVAR_OK;
 }

@@ -110,16 +110,13 @@ static invar_status examine(findings *f, invar_device *dev)
 static void look(findings *f)
 {
     // numerics ieee: sm90 would be refused where the probe fails, and that is to be shown
-    invar_device dev = {.backend = invar_backend_cuda(), .numerics = INVAR_NUMERICS_IEEE};
-    invar_status status;
+    invar_device dev = {.numerics = INVAR_NUMERICS_IEEE};
+    invar_status status = invar_backend_find(&dev.backend, INVAR_DEVICE_CUDA);
 
     f->cores = sysconf(_SC_NPROCESSORS_ONLN);
-    f->built = dev.backend != NULL;
-    if (!f->built) {
-        snprintf(f->trouble, sizeof f->trouble, "this build has no CUDA: -DINVAR_CUDA=ON adds it");
-        return;
-    }
-    status = invar_device_open(&dev);
+    f->built = status == INVAR_OK;
+    if (status == INVAR_OK)
+        status = invar_device_open(&dev);
     f->present = status == INVAR_OK;
     if (status == INVAR_OK)
         status = examine(f, &dev);

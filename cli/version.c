@@ -77,7 +77,7 @@ static void describe_devices(about *a)
 
     (void)snprintf(a->devices, LINE, "cpu (%s, %ld cores)%s",
                    uname(&system) == 0 ? system.machine : "unknown", sysconf(_SC_NPROCESSORS_ONLN),
-                   invar_backend_cuda() ? ", cuda (sm_90a)" : "; no cuda in this build");
+                   invar_backend_cuda() ? ", cuda (sm_90a)" : "; no cuda: no module invar-cuda.so");
 }
 
 /* The ops whose bits have changed since the first revision, by name. */

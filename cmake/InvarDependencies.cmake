@@ -33,6 +33,7 @@ endif()
 
 # The CUDA build includes CUTLASS's headers (scripts/cutlass fetches them, a bundle has them).
 if(INVAR_CUDA)
+  find_package(CUDAToolkit REQUIRED)
   find_path(cutlass_INCLUDE cute/arch/mma_sm90_gmma.hpp
     HINTS ${PROJECT_SOURCE_DIR}/.cache/cutlass/include)
   if(NOT cutlass_INCLUDE)

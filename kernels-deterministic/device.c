@@ -122,11 +122,7 @@ size_t invar_op_args_copy(void *to, invar_op op, const void *args)
 invar_status invar_backend_find(const invar_backend **out, invar_device_kind kind)
 {
     *out = kind == INVAR_DEVICE_CUDA ? invar_backend_cuda() : invar_backend_cpu();
-    if (!*out)
-        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "
-                          "device = cpu");
-    return INVAR_OK;
+    return *out ? INVAR_OK : invar_backend_cuda_absent();
 }
 
 invar_status invar_device_open(invar_device *dev)

@@ -145,10 +145,13 @@ struct invar_backend {
 
 const invar_backend *invar_backend_cpu(void);
 
-/* NULL in a build without INVAR_CUDA. */
+/* That of the module (cuda/module.h); NULL where there is none. */
 const invar_backend *invar_backend_cuda(void);
 
-/* INVAR_E_NODEVICE where this build does not have it. */
+/* Why there is none, and what to do: INVAR_E_NODEVICE. */
+invar_status invar_backend_cuda_absent(void) INVAR_MUST_USE;
+
+/* INVAR_E_NODEVICE where there is none of the kind. */
 invar_status invar_backend_find(const invar_backend **out, invar_device_kind kind) INVAR_MUST_USE;
 
 /* Makes the backend ready, and puts away what that took. */
@@ -237,7 +240,7 @@ invar_status invar_device_arena(invar_arena **out, const invar_device *dev,
 const char *invar_numerics_name(invar_numerics numerics);
 
 /* "linear.fwd"; NULL out of range. */
-const char *invar_op_name(invar_op op);
+INVAR_EXPORT const char *invar_op_name(invar_op op);
 int invar_op_revision(invar_op op);
 
 /* True when the op's bits depend on the numerics of the run. */

@@ -9,8 +9,6 @@
  */
 #define _XOPEN_SOURCE 700
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,75 +131,6 @@ static invar_status read_verdict(invar_built *out, const char *folder)
         status = parse_verdict(out, verdict);
     invar_recipe_free(verdict);
     return status;
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
-
-static invar_status read_error(const char *path)
-{
-    int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code,
-                      "%s: cannot be read: %s", shown, strerror(code));
-}
-
-static invar_status put_piece(void *payload, const void *piece, size_t bytes)
-{
-    return invar_file_writer_put(payload, piece, bytes);
-}
-
-/* The program, a regular file that may be run. INVAR_E_NOTFOUND: there is none. */
-static invar_status open_program(int *out, const char *path)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-    struct stat info;
-
-    *out = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*out < 0)
-        return read_error(path);
-    if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0111))
-        return INVAR_OK;
-    close(*out);
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: it is no program", shown);
-}
-
-static invar_status hash_program(invar_digest *out, const char *path)
-{
-    invar_status status;
-    int64_t bytes;
-    int fd;
-
-    INVAR_TRY(open_program(&fd, path));
-    status = invar_fd_hash(out, &bytes, fd, path, NULL, NULL);
-    close(fd);
-    return status;
-}
-
-static invar_status copy_program(invar_digest *out, const char *from, const char *to)
-{
-    invar_file_writer *writer = NULL;
-    char shown[INVAR_PATH_SHOWN_SIZE];
-    invar_status status;
-    int64_t bytes;
-    int fd;
-
-    INVAR_TRY(open_program(&fd, from));
-    status = invar_file_writer_open(&writer, to);
-    if (status == INVAR_OK)
-        status = invar_fd_hash(out, &bytes, fd, from, put_piece, writer);
-    if (status == INVAR_OK)
-        status = invar_file_writer_commit(writer);
-    invar_file_writer_close(writer);
-    close(fd);
-    INVAR_TRY(status);
-    if (chmod(to, 0755) == 0)
-        return INVAR_OK;
-    invar_path_show(shown, to);
-    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be made a program: %s", shown,
-                      strerror(errno));
 }
 
 /* ---- a build --------------------------------------------------------------------------------- */
@@ -329,7 +258,7 @@ static invar_status fetch(making *m)
 
     INVAR_TRY(name_program(path, m));
     INVAR_TRY(invar_path_join(to, sizeof to, m->made, last_name(program)));
-    status = copy_program(&m->out->binary, path, to);
+    status = invar_workshop_copy_binary(&m->out->binary, path, to);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         invar_path_show(shown, program);
@@ -355,7 +284,7 @@ static invar_status believe(bool *out, invar_built *built, const char *folder, c
     INVAR_TRY(invar_path_join(built->path, sizeof built->path, folder, name));
     status = read_verdict(built, folder);
     if (status == INVAR_OK && built->state == INVAR_PROGRAM_READY) {
-        status = hash_program(&digest, built->path);
+        status = invar_workshop_hash_binary(&digest, built->path, true);
         if (status == INVAR_OK && !invar_digest_equal(&digest, &built->binary))
             return INVAR_OK;
     }
@@ -514,7 +443,7 @@ static invar_status copy_file(invar_built *out, const invar_workshop *workshop,
     INVAR_TRY(invar_workshop_begin(made, workshop, "programs", key));
     status = invar_path_join(to, sizeof to, made, last_name(path));
     if (status == INVAR_OK)
-        status = copy_program(&out->binary, path, to);
+        status = invar_workshop_copy_binary(&out->binary, path, to);
     if (status == INVAR_OK)
         status = invar_workshop_copy_origin(to, path);
     if (status == INVAR_OK)
@@ -531,7 +460,7 @@ invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *wo
     invar_hasher hasher;
     bool found;
 
-    INVAR_TRY(hash_program(&binary, path));
+    INVAR_TRY(invar_workshop_hash_binary(&binary, path, true));
     invar_hasher_init(&hasher);
     invar_workshop_mix(&hasher, "file");
     invar_workshop_mix(&hasher, last_name(path));

@@ -100,7 +100,7 @@ typedef struct invar_built {
     invar_program_state state;
     bool cached;                /* no build was needed */
     char path[INVAR_PATH_SIZE]; /* of the program; "": none is named */
-    invar_digest binary;        /* of its bytes; zeros without one */
+    invar_digest binary;        /* of its bytes and its modules'; zeros without one */
     double seconds;
     char log[INVAR_PATH_SIZE];
     char story[INVAR_CHILD_STORY_SIZE]; /* of a failure */
@@ -131,6 +131,13 @@ invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *
 /* The same for a program that is there already: it is copied, so that it stays what it is. */
 invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *workshop,
                                             const char *path) INVAR_MUST_USE;
+
+/*
+ * The digest of a program's bytes and of its modules' (base/process/module.h). INVAR_E_NOTFOUND:
+ * there is no such file or, with `runs`, none that may be run.
+ */
+invar_status invar_workshop_hash_binary(invar_digest *out, const char *path,
+                                        bool runs) INVAR_MUST_USE;
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 

@@ -49,6 +49,12 @@ void invar_workshop_mix(invar_hasher *hasher, const char *text);
  */
 void invar_workshop_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes);
 
+/* ---- binary.c -------------------------------------------------------------------------------- */
+
+/* Copies a program and its modules into the folder of `to`; the digest is that of all of them. */
+invar_status invar_workshop_copy_binary(invar_digest *out, const char *from,
+                                        const char *to) INVAR_MUST_USE;
+
 /* ---- origin.c -------------------------------------------------------------------------------- */
 
 /*

@@ -14,7 +14,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fenv.h>
 #include <sched.h>
@@ -24,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/process/module.h"
 #include "base/text.h"
 #include "engine/comm/comm.h"
 #include "engine/comm/module/mpi_module.h"
@@ -31,8 +31,6 @@
 
 #include "base/invar_banned.h"
 
-#define FILE_NAME "invar-mpi.so"
-#define PATH_BYTES 4096
 #define PIECE ((size_t)16 << 20)
 #define NOTE_TAG 0
 #define LINGER 3.0 /* seconds in which the rank that speaks does so */
@@ -378,50 +376,22 @@ static void leave(void *self)
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-/* Beside the program, or where it was installed to: PREFIX/lib/invar for PREFIX/bin/invar. */
-static void find_module(char path[PATH_BYTES])
-{
-    static const char *const places[] = {"/" FILE_NAME, "/../lib/invar/" FILE_NAME};
-    char program[PATH_BYTES / 2];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    char *slash;
-
-    program[length > 0 ? length : 0] = '\0';
-    slash = strrchr(program, '/');
-    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        (void)snprintf(path, PATH_BYTES, "%.*s%s", (int)(slash - program), program, places[i]);
-        if (access(path, R_OK) == 0)
-            return;
-    }
-    (void)snprintf(path, PATH_BYTES, "./" FILE_NAME);
-}
-
 static invar_status load_module(const invar_mpi_table **out, const char *wanted)
 {
-    char path[PATH_BYTES], why[INVAR_TEXT_QUOTE_SIZE * 4];
-    const char *text;
-    void *library;
+    const char *file = wanted ? wanted : INVAR_MODULE_MPI;
+    const void *symbol;
 
-    if (wanted)
-        (void)snprintf(path, sizeof path, "%s", wanted);
-    else
-        find_module(path);
     // global: MPI loads parts of itself that look for its symbols
-    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    *out = library ? dlsym(library, TEXT(INVAR_MPI_TABLE)) : NULL;
-    if (!*out) {
-        text = dlerror();
-        invar_text_quote(why, sizeof why, text ? text : "", text ? strlen(text) : 0);
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "ranks over MPI need the module " FILE_NAME ", which cannot be loaded: "
-                          "%s; install MPI (scripts/setup mpi: Open MPI), then build again",
-                          why);
-    }
+    INVAR_TRY(invar_error_advise(invar_module_load(&symbol, file, TEXT(INVAR_MPI_TABLE), true),
+                                 INVAR_E_UNSUPPORTED,
+                                 "ranks over MPI need it: install MPI (scripts/setup mpi: Open "
+                                 "MPI), then build again"));
+    *out = symbol;
     if ((*out)->abi != INVAR_MPI_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%.1000s has version %u of the interface, this program %d: build both "
                           "together",
-                          path, (*out)->abi, INVAR_MPI_ABI);
+                          file, (*out)->abi, INVAR_MPI_ABI);
     return INVAR_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/fitness.h"
+#include "kernels-deterministic/cuda/module.h"
 #include "kernels-deterministic/cuda/sm90/probe.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -514,7 +515,7 @@ static const invar_backend cuda_backend = {
     },
 };
 
-const invar_backend *invar_backend_cuda(void)
+const invar_backend *invar_cuda_backend(void)
 {
     return &cuda_backend;
 }

@@ -441,6 +441,41 @@ static void test_workshop__folder_and_file_become_programs(void **state)
                  "/no/such: cannot be read");
 }
 
+/* A program with another module is another program; the copy has it beside it. */
+static void test_workshop__modules_belong_to_a_program(void **state)
+{
+    static const char *const make[] = {
+        "mkdir -p bin lib/invar; printf '#!/bin/sh\\n' >bin/prog; chmod +x bin/prog",
+        "echo one >bin/invar-cuda.so", "echo two >bin/invar-cuda.so",
+        "mv bin/invar-cuda.so lib/invar", "echo other >bin/invar-other.so"};
+    enum { TURNS = sizeof make / sizeof *make };
+    char program[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE];
+    scene *s = *state;
+    invar_digest digest[TURNS], file;
+    invar_built built;
+
+    (void)snprintf(program, sizeof program, "%s", below(repo_path, "bin/prog"));
+    for (int i = 0; i < TURNS; i++) {
+        shell(NULL, repo_path, make[i]);
+        assert_ok(invar_workshop_hash_binary(&digest[i], program, true));
+        assert_ok(invar_workshop_program_of_file(&built, s->shop, program));
+        assert_memory_equal(&built.binary, &digest[i], sizeof digest[i]);
+        snprintf(folder, sizeof folder, "%s", built.path);
+        *strrchr(folder, '/') = '\0';
+        assert_int_equal(invar_path_exists(below(folder, "invar-cuda.so")), i > 0);
+        assert_false(invar_path_exists(below(folder, "invar-other.so")));
+        assert_ok(invar_workshop_hash_binary(&file, built.path, true));
+        assert_memory_equal(&file, &digest[i], sizeof file);
+    }
+    shell(NULL, repo_path, "rm -r bin lib");
+    invar_hash_bytes(&file, "#!/bin/sh\n", 10);
+    assert_memory_equal(&digest[0], &file, sizeof file); // without a module that of the file
+    assert_memory_not_equal(&digest[0], &digest[1], sizeof file);
+    assert_memory_not_equal(&digest[1], &digest[2], sizeof file);
+    assert_memory_equal(&digest[2], &digest[3], sizeof file); // wherever it was found
+    assert_memory_equal(&digest[3], &digest[4], sizeof file); // and nothing else
+}
+
 typedef struct racer {
     invar_workshop *shop;
     invar_built built;
@@ -605,6 +640,7 @@ int main(void)
         TEST(program_without_a_name_stays_in_the_slot),
         TEST(damaged_cache_is_not_believed),
         TEST(folder_and_file_become_programs),
+        TEST(modules_belong_to_a_program),
         TEST(two_may_make_the_same_program),
         TEST(killed_user_leaves_nothing_that_counts),
         TEST(program_of_the_tree),

@@ -1,0 +1,78 @@
+/*
+ * module.c - modules, found and loaded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/process/module.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI, NULL};
+
+bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
+{
+    static const char *const places[] = {"", "/../lib/invar"};
+
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (snprintf(out, INVAR_PATH_SIZE, "%s%s/%s", folder, places[i], name) < INVAR_PATH_SIZE &&
+            access(out, F_OK) == 0)
+            return true;
+    return false;
+}
+
+/* The folder of this program; "": nobody knows. */
+static void program_folder(char out[INVAR_PATH_SIZE / 2])
+{
+    ssize_t length = readlink("/proc/self/exe", out, INVAR_PATH_SIZE / 2 - 1);
+    char *slash;
+
+    out[length > 0 ? length : 0] = '\0';
+    slash = strrchr(out, '/');
+    out[slash ? slash - out : 0] = '\0';
+}
+
+static invar_status find(char out[INVAR_PATH_SIZE], const char *file)
+{
+    char folder[INVAR_PATH_SIZE / 2];
+    const char *asked = getenv("INVAR_MODULES"), *place = "beside the program";
+
+    if (strchr(file, '/')) {
+        place = "there";
+        if (snprintf(out, INVAR_PATH_SIZE, "%s", file) < INVAR_PATH_SIZE && access(out, F_OK) == 0)
+            return INVAR_OK;
+    } else if (asked && asked[0]) {
+        place = "in the folder INVAR_MODULES";
+        if (invar_module_find(out, asked, file))
+            return INVAR_OK;
+    } else {
+        program_folder(folder);
+        if (invar_module_find(out, folder, file))
+            return INVAR_OK;
+    }
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s is not %s", file, place);
+}
+
+invar_status invar_module_load(const void **out, const char *file, const char *symbol, bool global)
+{
+    char path[INVAR_PATH_SIZE], why[INVAR_TEXT_QUOTE_SIZE * 4];
+    const char *text;
+    void *library;
+
+    *out = NULL;
+    INVAR_TRY(find(path, file));
+    library = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+    *out = library ? dlsym(library, symbol) : NULL;
+    if (*out)
+        return INVAR_OK;
+    text = dlerror();
+    invar_text_quote(why, sizeof why, text ? text : "", text ? strlen(text) : 0);
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s cannot be loaded: %s", file, why);
+}

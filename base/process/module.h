@@ -1,0 +1,43 @@
+/*
+ * module.h - parts of the program that are files of their own, loaded when they are first needed.
+ *
+ * A module is compiled against what not every machine has, such as CUDA or MPI: one program serves
+ * machines with and without. Modules lie beside the program or, where that is PREFIX/bin/invar, in
+ * PREFIX/lib/invar; INVAR_MODULES in the environment names another folder. They belong to a program
+ * as its own code does: what copies or hashes a program takes them along.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_PROCESS_MODULE_H
+#define INVAR_BASE_PROCESS_MODULE_H
+
+#include <stdbool.h>
+
+#include "base/file.h"
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_MODULE_CUDA "invar-cuda.so"
+#define INVAR_MODULE_MPI "invar-mpi.so"
+
+/* All that there are; NULL ends the list. */
+extern const char *const invar_module_names[];
+
+/* Where the module of a program in `folder` is; false: it has none of this name. */
+bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name);
+
+/*
+ * What a module exports by this name; it stays loaded. `file` is a module's name, or a path if it
+ * has a slash. `global`: libraries that it brings along find its symbols. INVAR_E_UNSUPPORTED: it
+ * is not there, cannot be loaded, or is something else.
+ */
+invar_status invar_module_load(const void **out, const char *file, const char *symbol,
+                               bool global) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

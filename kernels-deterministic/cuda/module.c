@@ -1,0 +1,61 @@
+/*
+ * module.c - the CUDA backend, loaded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/module.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/process/module.h"
+
+#include "base/invar_banned.h"
+
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+
+#define WHY_SIZE 512
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const invar_backend *backend;
+static char why[WHY_SIZE]; /* there is none */
+
+invar_status invar_cuda_module_load(const invar_backend **out, const char *file)
+{
+    const void *symbol;
+    const invar_cuda_module *module;
+
+    *out = NULL;
+    INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_CUDA_MODULE), false));
+    module = symbol;
+    if (strcmp(module->interface, INVAR_INTERFACE) != 0)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "the module %.200s is that of another build of the program", file);
+    *out = module->backend();
+    return INVAR_OK;
+}
+
+static void load(void)
+{
+    if (invar_cuda_module_load(&backend, INVAR_MODULE_CUDA) == INVAR_OK)
+        return;
+    (void)snprintf(why, sizeof why, "%.*s", WHY_SIZE - 1, invar_error_last()->message);
+    invar_error_clear();
+}
+
+const invar_backend *invar_cuda_module_backend(void)
+{
+    (void)pthread_once(&once, load);
+    return backend;
+}
+
+invar_status invar_backend_cuda_absent(void)
+{
+    return INVAR_FAIL(
+        INVAR_E_NODEVICE, 0,
+        "no CUDA here: %s; configure with -DINVAR_CUDA=ON and build, or choose device "
+        "= cpu",
+        why[0] ? why : "this program has no such backend");
+}

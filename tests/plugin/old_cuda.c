@@ -1,0 +1,9 @@
+/*
+ * old_cuda.c - a module with the CUDA backend of another build.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/module.h"
+
+extern INVAR_EXPORT const invar_cuda_module INVAR_CUDA_MODULE;
+const invar_cuda_module INVAR_CUDA_MODULE = {"another", NULL};

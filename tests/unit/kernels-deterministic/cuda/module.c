@@ -1,0 +1,78 @@
+/*
+ * module.c - tests of the CUDA backend as a module: good, of another build, damaged, not there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels-deterministic/cuda/module.h"
+#include "tests/support.h"
+
+#define PLUGINS INVAR_TEST_WORK "/plugin/"
+
+static void test_module__has_a_backend(void **state)
+{
+    const invar_backend *backend;
+
+    (void)state;
+    assert_ok(invar_cuda_module_load(&backend, PLUGINS "fake_cuda.so"));
+    assert_string_equal(backend->name, "fake");
+    assert_int_equal(backend->abi, INVAR_BACKEND_ABI);
+}
+
+static void test_module__of_another_build_is_refused(void **state)
+{
+    const invar_backend *backend;
+
+    (void)state;
+    assert_fails(invar_cuda_module_load(&backend, PLUGINS "old_cuda.so"), INVAR_E_UNSUPPORTED,
+                 "old_cuda.so is that of another build of the program");
+    assert_null(backend);
+}
+
+static void test_module__that_is_none_is_refused(void **state)
+{
+    const char *path = INVAR_TEST_WORK "/no_module.so";
+    const invar_backend *backend;
+    FILE *file = fopen(path, "w");
+
+    (void)state;
+    assert_non_null(file);
+    assert_true(fputs("not a shared object", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_fails(invar_cuda_module_load(&backend, path), INVAR_E_UNSUPPORTED, "cannot be loaded");
+    assert_null(backend);
+    assert_fails(invar_cuda_module_load(&backend, PLUGINS "none.so"), INVAR_E_UNSUPPORTED,
+                 "invar_cuda_v1");
+    assert_fails(invar_cuda_module_load(&backend, "/nowhere/invar-cuda.so"), INVAR_E_UNSUPPORTED,
+                 "is not there");
+}
+
+/* The first question decides for the whole process. */
+static void test_module__that_is_missing_says_what_to_do(void **state)
+{
+    const invar_backend *backend;
+
+    (void)state;
+    setenv("INVAR_MODULES", PLUGINS, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_fails(invar_backend_find(&backend, INVAR_DEVICE_CUDA), INVAR_E_NODEVICE,
+                     "no CUDA here: the module invar-cuda.so is not in the folder INVAR_MODULES; "
+                     "configure with -DINVAR_CUDA=ON and build, or choose device = cpu");
+        unsetenv("INVAR_MODULES");
+    }
+    assert_ok(invar_backend_find(&backend, INVAR_DEVICE_CPU));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_module__has_a_backend),
+        cmocka_unit_test(test_module__of_another_build_is_refused),
+        cmocka_unit_test(test_module__that_is_none_is_refused),
+        cmocka_unit_test(test_module__that_is_missing_says_what_to_do),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
