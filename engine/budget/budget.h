@@ -18,6 +18,7 @@
 #define INVAR_ENGINE_BUDGET_BUDGET_H
 
 #include "engine/budget/stage.h"
+#include "engine/layout/layout.h"
 #include "engine/rollout/rollout.h"
 #include "engine/train/learner.h"
 

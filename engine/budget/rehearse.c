@@ -33,7 +33,10 @@ invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learn
 {
     const invar_plan_options *p = &ask->plan;
     int64_t longest = invar_budget_longest(ask) - 1;
-    int64_t samples = learns ? ask->step_samples : ask->samples;
+    bool divides = invar_layout_divides(ask->layout);
+    int ranks = divides ? ask->layout->data.size : 1;
+    int64_t samples =
+        learns ? ask->step_samples : invar_layout_share_of(ask->samples, ranks, 0).count;
     int64_t unit = learns ? smaller(invar_plan_unit_samples(p, samples), samples) : 1;
     invar_budget_batch out = {.rows = samples * longest,
                               .samples = samples,
@@ -47,6 +50,10 @@ invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learn
         out.rows = smaller(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
         out.rows = smaller(p->max_tokens, out.rows);
+    if (learns && divides) { // unit by unit
+        out.samples = unit;
+        out.rows = out.unit_rows;
+    }
     out.rows = larger(out.rows, out.unit_rows);
     return out;
 }

@@ -102,6 +102,13 @@ for recipe in moe quickstart; do
     holds grep -q '^golden    identical, 4 of' out
 done
 
+# ---- experts and a critic, of which every rank owns slices -------------------------------------
+moe=("$recipes/moe.ini" --num-rollout 6 --save-interval 4 --advantage-estimator ppo)
+ends 0 1 "${moe[@]}" --run whole
+ends 0 4 "${moe[@]}" --run sliced --until 4
+ends 0 3 "${moe[@]}" --run sliced
+equal whole sliced
+
 # ---- another number of ranks ------------------------------------------------------------------
 ends 0 2 tiny.ini --run moves --until 1
 ends 0 3 tiny.ini --run moves --until 3

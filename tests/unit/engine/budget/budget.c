@@ -5,9 +5,11 @@
  */
 #include "engine/budget/budget.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "tests/device/counted.h"
 #include "tests/device/far.h"
 #include "tests/model.h"
@@ -113,7 +115,8 @@ static size_t measure(invar_model *model, invar_grads *grads, const invar_device
     const invar_trainer_options o = {.plan = ask->plan,
                                      .recompute = ask->recompute,
                                      .head_rows = b->choice.head_rows,
-                                     .temperature = 1.0f};
+                                     .temperature = 1.0f,
+                                     .layout = ask->layout};
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
     invar_trainer_result result = {.now = now, .entropy = entropy};
     invar_trainer_loss loss = {some_loss, NULL, false};
@@ -171,6 +174,99 @@ static void test_budget__training_takes_what_was_planned(void **state)
             for (int f = 0; f < INVAR_FORMAT_COUNT; f++)
                 for (int way = 0; way < 2; way++)
                     compare_training(kinds[k], (invar_format)f, far, way == 1, way == 1 ? 4 : 0);
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* The other one, whose memory nobody counts. */
+typedef struct partner {
+    invar_layout layout;
+    invar_device dev;
+    const invar_budget_ask *ask;
+    invar_model *model;
+    invar_status status;
+} partner;
+
+static invar_status take_part(partner *p, invar_trainer *trainer, const invar_rl_samples *samples)
+{
+    float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
+    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_loss loss = {some_loss, NULL, false};
+    invar_grads *grads;
+    invar_status status;
+
+    INVAR_TRY(invar_trainer_score(trainer, p->model, samples->items, samples->count, now, NULL));
+    INVAR_TRY(invar_grads_new(&grads, p->model));
+    status = invar_trainer_learn(trainer, p->model, samples->items, samples->count, &loss, grads,
+                                 &result);
+    invar_grads_free(grads);
+    return status;
+}
+
+static void *partner_main(void *payload)
+{
+    partner *p = payload;
+    invar_trainer_options o = {.plan = p->ask->plan, .temperature = 1.0f, .layout = &p->layout};
+    invar_trainer *trainer = NULL;
+    invar_rl_samples samples;
+
+    fill_samples(&samples, p->model->spec.vocab);
+    p->status = invar_trainer_new(&trainer, &p->dev, &o);
+    if (p->status == INVAR_OK)
+        p->status = take_part(p, trainer, &samples);
+    invar_trainer_free(trainer);
+    invar_rl_samples_reset(&samples);
+    return NULL;
+}
+
+/* Rank 0 of two, which has half of the moments and learns unit by unit. */
+static void compare_ranks(invar_test_model kind, bool far)
+{
+    invar_model_spec spec = invar_test_spec(kind, true);
+    invar_device dev = device_of(far);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    partner other = {.dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE},
+                     .ask = &ask};
+    invar_model *model = NULL;
+    invar_grads *grads = NULL;
+    invar_layout layout;
+    invar_comm *comms[2];
+    invar_budget alone, b;
+    pthread_t thread;
+
+    assert_ok(invar_comm_threads(comms, 2, 0));
+    invar_layout_init(&layout, comms[0], 60);
+    invar_layout_init(&other.layout, comms[1], 60);
+    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
+    ask.layout = &layout;
+    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_string_equal(b.items[2].name, "actor: moments");
+    assert_true(2 * b.items[2].bytes <= alone.items[2].bytes + 4 * INVAR_TREE_LEAF_BYTES);
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &dev));
+    assert_ok(invar_model_init(model, 1, &dev));
+    assert_ok(invar_model_new(&other.model, &spec, INVAR_FORMAT_BF16, &other.dev));
+    assert_ok(invar_model_init(other.model, 1, &other.dev));
+    assert_ok(invar_grads_new(&grads, model));
+    assert_int_equal(pthread_create(&thread, NULL, partner_main, &other), 0);
+    check_close("scoring", measure(model, grads, &dev, &ask, &b, false), b.scoring);
+    check_close("learning", measure(model, grads, &dev, &ask, &b, true), b.learning);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(other.status, INVAR_OK);
+    invar_comm_free(comms[0]);
+    invar_comm_free(comms[1]);
+    invar_grads_free(grads);
+    invar_model_free(model);
+    invar_model_free(other.model);
+    invar_device_close(&dev);
+}
+
+static void test_budget__ranks_take_what_was_planned(void **state)
+{
+    (void)state;
+    for (int far = 0; far < 2; far++) {
+        compare_ranks(INVAR_TEST_MODEL_DENSE, far);
+        compare_ranks(INVAR_TEST_MODEL_EXPERTS, far);
+    }
 }
 
 /* ---- sampling -------------------------------------------------------------------------------- */
@@ -313,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budget__training_takes_what_was_planned),
+        cmocka_unit_test(test_budget__ranks_take_what_was_planned),
         cmocka_unit_test(test_budget__sampling_takes_no_more_than_planned),
         cmocka_unit_test(test_budget__smaller_batches_need_no_more),
         cmocka_unit_test(test_budget__chooses_what_fits),
