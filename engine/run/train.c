@@ -442,12 +442,10 @@ static invar_status finish(invar_loop *loop, invar_status status)
  * Before anything else is done: others wait for this rank. What all ranks have found together each
  * of them tells by itself, and rank 0 alone to people.
  */
-static void tell_ranks(const invar_loop *loop)
+static void tell_ranks(const invar_train_options *options, bool together)
 {
-    bool together = loop->agreed || loop->recorder.desync;
-
-    if (loop->ranks && (invar_agree_leads(loop->ranks) || !together))
-        invar_comm_abort(loop->ranks->world, invar_error_last()->message);
+    if (options->comm && (invar_comm_rank(options->comm) == 0 || !together))
+        invar_comm_abort(options->comm, invar_error_last()->message);
 }
 
 /* A trace that could not be written whole is worth a line, not a failure. */
@@ -475,12 +473,16 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     invar_status status;
 
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
-    INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
+    status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
+    if (status != INVAR_OK) {
+        tell_ranks(options, false);
+        return status;
+    }
     status = invar_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
     if (status != INVAR_OK)
-        tell_ranks(loop);
+        tell_ranks(options, loop->agreed || loop->recorder.desync);
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)

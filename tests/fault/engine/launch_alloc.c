@@ -5,13 +5,21 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "base/process/process.h"
 #include "engine/launch/launch.h"
 #include "tests/fault/engine/run_scenario.h"
 
-static const run_pair grpo[] = {{"dtype", "fp32"},           {"threads", "1"},
-                                {"eval-interval", "1"},      {"eval-prompt-data", "m task:max"},
-                                {"model-type", "qwen3_moe"}, {"num-experts", "2"},
-                                {"moe-router-topk", "1"},    {NULL, NULL}};
+#define START 30 /* allocations until ranks have begun: the first failures that they tell others */
+
+static const run_pair grpo[] = {{"dtype", "fp32"},
+                                {"threads", "1"},
+                                {"eval-interval", "1"},
+                                {"eval-prompt-data", "m task:max"},
+                                {"model-type", "qwen3_moe"},
+                                {"num-experts", "2"},
+                                {"moe-router-topk", "1"},
+                                {"distributed-timeout-minutes", "1"},
+                                {NULL, NULL}};
 
 static invar_status train_on_two(const invar_recipe *recipe)
 {
@@ -30,15 +38,19 @@ static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, 
 {
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;
+    int64_t began;
     char what[40];
 
     assert_ok(invar_folder_remove(run_below(SCENARIO_RUN)));
     *f = (faulty){.fail_at = n};
     invar_error_clear();
     invar_allocator_set(&allocator);
+    began = invar_process_clock_ms();
     status = train_on_two(recipe);
     invar_allocator_set(NULL);
     (void)snprintf(what, sizeof what, "allocation %d", n);
+    if (invar_process_clock_ms() - began > 30000)
+        fail_msg("%s: a rank was not told, and waited for its deadline", what);
     if (f->live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM && status != INVAR_E_IO))
         fail_msg("%s: status %d, %d blocks left: %s", what, (int)status, (int)f->live,
                  invar_error_last()->message);
@@ -58,7 +70,7 @@ static void test_launch_alloc__one_rank_goes_on_after_each_failure(void **state)
     fail_and_go_on(recipe, &whole, &f, 0);
     calls = f.calls;
     stride = invar_test_full() ? 1 : calls / 12 + 1;
-    for (int n = 1; n <= calls; n += stride)
+    for (int n = 1; n <= calls; n += n < START ? 1 : stride)
         fail_and_go_on(recipe, &whole, &f, n);
     invar_recipe_free(recipe);
 }
