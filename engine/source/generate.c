@@ -100,14 +100,15 @@ static invar_status corrupt(void)
                       "samples of another rank are damaged: check its host and the network");
 }
 
-/* Numbers that sizes are computed from: with these no sum of them overflows. */
+/* With these numbers no sum of sizes overflows, and they mean something. */
 static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
 {
     uint64_t most = left / sizeof *s->routing;
 
     return h->response >= 0 && (uint64_t)h->response <= most && h->route_size >= 0 &&
            (uint64_t)h->route_size <= most / (uint64_t)(s->prompt_tokens + h->response) &&
-           h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left);
+           h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left) &&
+           h->finish >= INVAR_FINISH_NONE && h->finish <= INVAR_FINISH_ABORT;
 }
 
 static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)

@@ -215,23 +215,30 @@ steps() {
     echo "${count:-0}"
 }
 
-# kill_one RANKS STEPS: starts the run `killed`; a rank dies when there are so many steps.
-kill_one() {
-    local pid pids i rc=0
-    mpirun --oversubscribe -n "$1" "$invar" train tiny.ini --run killed --no-report \
+# disturb RUN RANKS STEPS SIGNAL RANK: starts the run; when there are so many steps, a rank gets the
+# signal. `rc` is then the code of mpirun.
+disturb() {
+    local pid pids i
+    mpirun --oversubscribe -n "$2" "$invar" train tiny.ini --run "$1" --no-report \
         --num-rollout 300 --save-interval 7 >out 2>err </dev/null &
     pid=$!
-    for ((i = 0; i < 1000 && $(steps killed) < $2; i++)); do sleep 0.02; done
+    for ((i = 0; i < 1000 && $(steps "$1") < $3; i++)); do sleep 0.02; done
     mapfile -t pids < <(pgrep -P "$pid")
-    if ((${#pids[@]} != $1)); then
-        complain "there are ${#pids[@]} ranks of $1:" "$(<err)"
-    else
-        kill -KILL "${pids[RANDOM % $1]}"
-    fi
     checks=$((checks + 1))
+    if ((${#pids[@]} != $2)); then
+        complain "there are ${#pids[@]} ranks of $2:" "$(<err)"
+    else
+        kill -s "$4" "${pids[$5]}"
+    fi
+    rc=0
     wait "$pid" || rc=$?
+    expect 0 'clean' ledger verify "$1"
+}
+
+# kill_one RANKS STEPS: the run `killed`.
+kill_one() {
+    disturb killed "$1" "$2" KILL "$((RANDOM % $1))"
     ((rc != 0)) || complain "a rank was killed, and the run ended well"
-    expect 0 'clean' ledger verify killed
 }
 ends 0 1 tiny.ini --run long --num-rollout 300 --save-interval 7
 kill_one 2 20
@@ -239,6 +246,15 @@ kill_one 3 60
 kill_one 4 100
 ends 0 2 tiny.ini --run killed --num-rollout 300 --save-interval 7
 equal long killed
+
+# A signal to any rank ends all of them after the rollout, saved.
+disturb stopped 3 20 TERM 2
+holds [ "$rc" = 143 ]
+holds grep -q '; stopped by SIGTERM; start it again to continue' out
+last=$(steps stopped)
+ends 0 1 tiny.ini --run stopped --num-rollout 300 --save-interval 7
+holds grep -q "resumed after step $last from" err
+equal long stopped
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"
