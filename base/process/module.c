@@ -39,7 +39,7 @@ static void program_folder(char out[INVAR_PATH_SIZE / 2])
     out[slash ? slash - out : 0] = '\0';
 }
 
-static invar_status find(char out[INVAR_PATH_SIZE], const char *file)
+invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file)
 {
     char folder[INVAR_PATH_SIZE / 2];
     const char *asked = getenv("INVAR_MODULES"), *place = "beside the program";
@@ -67,7 +67,7 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
     void *library;
 
     *out = NULL;
-    INVAR_TRY(find(path, file));
+    INVAR_TRY(invar_module_path(path, file));
     library = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     *out = library ? dlsym(library, symbol) : NULL;
     if (*out)

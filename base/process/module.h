@@ -29,6 +29,9 @@ extern const char *const invar_module_names[];
 /* Where the module of a program in `folder` is; false: it has none of this name. */
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name);
 
+/* Where the module `file` of this program is; INVAR_E_UNSUPPORTED: it is not there. */
+invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVAR_MUST_USE;
+
 /*
  * What a module exports by this name; it stays loaded. `file` is a module's name, or a path if it
  * has a slash. `global`: libraries that it brings along find its symbols. INVAR_E_UNSUPPORTED: it

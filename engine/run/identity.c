@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/process/module.h"
 #include "base/text.h"
 #include "engine/record/revisions.h"
 #include "engine/run/evaluate.h"
@@ -333,6 +334,12 @@ typedef struct given {
     size_t bytes;
 } given;
 
+/* Hashes of what computes. */
+typedef struct binaries {
+    char program[INVAR_DIGEST_HEX_SIZE];
+    char module[INVAR_DIGEST_HEX_SIZE]; /* of the GPU's kernels; "": on no GPU */
+} binaries;
+
 static void add_text(given *to, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -344,11 +351,18 @@ static void add_text(given *to, const char *text)
 
 /* All keys, free ones too: when to save or to evaluate is decided by each rank. Then the hashes of
    the identity. Where `to` has no memory it is only measured. */
-static void add_given(given *to, const char *program, const identity *id, const invar_loop *loop)
+static void add_given(given *to, const binaries *with, const identity *id, const invar_loop *loop)
 {
+    char until[24];
+
+    (void)snprintf(until, sizeof until, "%" PRId64, loop->options->until);
     to->bytes = 0;
     add_text(to, "program");
-    add_text(to, program);
+    add_text(to, with->program);
+    add_text(to, "module " INVAR_MODULE_CUDA);
+    add_text(to, with->module);
+    add_text(to, "until");
+    add_text(to, until);
     add_text(to, "folder of checkpoints"); // the environment may have named it
     add_text(to, loop->home.at.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
@@ -363,20 +377,41 @@ static void add_given(given *to, const char *program, const identity *id, const 
     }
 }
 
-static invar_status gather_given(given *out, const invar_loop *loop)
+static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)
 {
-    char program[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
     int64_t bytes;
+
+    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
+    invar_digest_format(out, &digest);
+    return INVAR_OK;
+}
+
+static invar_status hash_binaries(binaries *out, const invar_device *dev)
+{
+    char path[INVAR_PATH_SIZE];
+
+    *out = (binaries){.module = ""};
+    INVAR_TRY(hash_file(out->program, "/proc/self/exe"));
+    if (!invar_device_far(dev))
+        return INVAR_OK;
+    if (invar_module_path(path, INVAR_MODULE_CUDA) == INVAR_OK)
+        return hash_file(out->module, path);
+    invar_error_clear(); // the backend is the program's own
+    return INVAR_OK;
+}
+
+static invar_status gather_given(given *out, const invar_loop *loop)
+{
+    binaries with;
     identity id;
 
-    INVAR_TRY(invar_file_hash(&digest, &bytes, "/proc/self/exe"));
-    invar_digest_format(program, &digest);
+    INVAR_TRY(hash_binaries(&with, &loop->session.dev));
     INVAR_TRY(gather(&id, loop));
     *out = (given){.text = NULL};
-    add_given(out, program, &id, loop);
+    add_given(out, &with, &id, loop);
     INVAR_TRY(invar_alloc((void **)&out->text, out->bytes, 1, "what ranks are given"));
-    add_given(out, program, &id, loop);
+    add_given(out, &with, &id, loop);
     return INVAR_OK;
 }
 

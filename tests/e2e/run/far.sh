@@ -75,6 +75,26 @@ expect 0 "" diff cpu offloaded
 expect 0 "" train tiny.ini --no-report --device cuda --run ranks --save ranks/save \
     --save-interval 1 --ranks 2
 expect 0 "" diff cpu ranks
+# the kernels of a GPU are a module, which must be the same, too; here nobody loads it
+mpi=$(dirname "$invar")/../invar-mpi.so
+if [[ -z $gpu && -e $mpi ]] && command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    for side in a b; do
+        mkdir "modules-$side" && cp "$mpi" "modules-$side"
+        echo "$side" >"modules-$side/invar-cuda.so"
+    done
+    train=("$invar" train tiny.ini --no-report --device cuda --run modules)
+    for side in b a; do
+        checks=$((checks + 1)) rc=0
+        timeout 100 mpirun --oversubscribe -n 1 -x INVAR_MODULES=modules-a "${train[@]}" : \
+            -n 1 -x "INVAR_MODULES=modules-$side" "${train[@]}" >out 2>err </dev/null || rc=$?
+        if [[ $side == a ]]; then
+            ((rc == 0)) || complain "ranks with one module:" "$(<err)"
+        elif ((rc != 2)) || ! grep -q 'rank 1 on .*: its module invar-cuda.so is "' err; then
+            complain "a rank with another module: exit code $rc" "$(<err)"
+        fi
+    done
+fi
 expect 129 "--optimizer-cpu-offload: expected true or false, found 'maybe'" train tiny.ini \
     --no-report --device cuda --run maybe --optimizer-cpu-offload maybe
 expect 1 "" diff cpu other

@@ -64,6 +64,7 @@ for ranks in 2 3 4; do
     equal one "r$ranks"
 done
 expect 0 '4' ledger sql "SELECT value FROM fact WHERE scope = 'layout' AND key = 'ranks'" r4
+expect 0 'identical' replay r4 --step 3
 ends 1 2 tiny.ini --run other --seed 7 --golden one.golden
 
 # ---- any kind of run --------------------------------------------------------------------------
@@ -208,21 +209,31 @@ holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
 holds [ ! -e odd -a ! -e elsewhere/odd ]
 
 # ---- killed -----------------------------------------------------------------------------------
-# steps RUN: the last one in its ledger.
-steps() {
-    local count
-    count=$(sqlite3 -readonly "$1/ledger.db" 'SELECT max(step) FROM step' 2>/dev/null)
-    echo "${count:-0}"
+# ask RUN SQL: a number of its ledger; 0 where there is none yet.
+ask() {
+    local number
+    number=$(sqlite3 -readonly "$1/ledger.db" "$2" 2>/dev/null)
+    echo "${number:-0}"
 }
 
-# disturb RUN RANKS STEPS SIGNAL RANK: starts the run; when there are so many steps, a rank gets the
-# signal. `rc` is then the code of mpirun.
+# How often a rank is killed, and so how long the run has to be.
+kills=3
+[ -z "${INVAR_TEST_FULL:-}" ] || kills=50
+long=(--num-rollout "$((250 * kills))" --save-interval 7 --distributed-timeout-minutes 1)
+ends 0 1 tiny.ini --run long "${long[@]}"
+
+# disturb RUN RANKS STEPS SIGNAL RANK: starts the run, or goes on with it; after so many steps of
+# this life a rank gets the signal. `rc` is then the code of mpirun.
 disturb() {
-    local pid pids i
-    mpirun --oversubscribe -n "$2" "$invar" train tiny.ini --run "$1" --no-report \
-        --num-rollout 300 --save-interval 7 >out 2>err </dev/null &
+    local pid pids i lives
+    lives=$(ask "$1" 'SELECT count(*) FROM segment')
+    mpirun --oversubscribe -n "$2" "$invar" train tiny.ini --run "$1" --no-report "${long[@]}" \
+        >out 2>err </dev/null &
     pid=$!
-    for ((i = 0; i < 1000 && $(steps "$1") < $3; i++)); do sleep 0.02; done
+    for ((i = 0; i < 1000; i++)); do
+        (($(ask "$1" "SELECT count(*) FROM step WHERE seg >= $lives") < $3)) || break
+        sleep 0.02
+    done
     mapfile -t pids < <(pgrep -P "$pid")
     checks=$((checks + 1))
     if ((${#pids[@]} != $2)); then
@@ -235,26 +246,31 @@ disturb() {
     expect 0 'clean' ledger verify "$1"
 }
 
-# kill_one RANKS STEPS: the run `killed`.
-kill_one() {
-    disturb killed "$1" "$2" KILL "$((RANDOM % $1))"
+for ((n = 0; n < kills; n++)); do
+    ranks=$((2 + n % 3))
+    disturb killed "$ranks" "$((1 + RANDOM % 20))" KILL "$((RANDOM % ranks))"
     ((rc != 0)) || complain "a rank was killed, and the run ended well"
-}
-ends 0 1 tiny.ini --run long --num-rollout 300 --save-interval 7
-kill_one 2 20
-kill_one 3 60
-kill_one 4 100
-ends 0 2 tiny.ini --run killed --num-rollout 300 --save-interval 7
+done
+ends 0 2 tiny.ini --run killed "${long[@]}"
 equal long killed
 
 # A signal to any rank ends all of them after the rollout, saved.
 disturb stopped 3 20 TERM 2
 holds [ "$rc" = 143 ]
 holds grep -q '; stopped by SIGTERM; start it again to continue' out
-last=$(steps stopped)
-ends 0 1 tiny.ini --run stopped --num-rollout 300 --save-interval 7
+last=$(ask stopped 'SELECT max(step) FROM step')
+ends 0 1 tiny.ini --run stopped "${long[@]}"
 holds grep -q "resumed after step $last from" err
 equal long stopped
+
+# One that hangs ends the others when its time is over, which is a minute.
+if [ -n "${INVAR_TEST_FULL:-}" ]; then
+    disturb hung 3 20 STOP 1
+    holds [ "$rc" = 2 ]
+    holds grep -q '^invar: rank 1 on .* did not come to .* in phase ".*": rank . has waited' err
+    ends 0 2 tiny.ini --run hung "${long[@]}"
+    equal long hung
+fi
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"
