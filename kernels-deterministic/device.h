@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/pool.h"
 #include "base/recipe/choices.h"
 #include "base/status.h"
@@ -55,6 +56,7 @@ typedef struct invar_device {
     invar_cpu_path cpu_path;
     invar_pool *pool;     /* NULL: the calling thread alone */
     invar_arena *scratch; /* reserved; ops push what they need and rewind it */
+    int ordinal;          /* which of the machine's; from the last on, the first follows again */
     void *context;        /* the backend's own, made by its `open`; NULL where it has none */
 } invar_device;
 
@@ -87,6 +89,8 @@ typedef struct invar_memory {
     invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
     /* Until everything has run; fails with what failed in it. */
     invar_status (*wait)(const invar_device *dev);
+    /* Which memory it is: devices with the same one share it. NULL: the host's, or nobody knows. */
+    void (*identify)(const invar_device *dev, invar_digest *out);
     /* No op runs, as while memory is planned: what lies there means nothing, and is not checked. */
     bool dry;
     /* All that will be taken has been planned: nobody takes more than needed, to grow into. */
@@ -128,7 +132,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 8
+#define INVAR_BACKEND_ABI 9
 
 struct invar_backend {
     int abi;

@@ -21,17 +21,25 @@ int invar_agree_size(const invar_layout *layout)
     return layout ? invar_comm_size(layout->world) : 1;
 }
 
-int invar_agree_here(const invar_layout *layout)
+/* Ranks of this rank's host among the first `count`. */
+static int count_here(const invar_layout *layout, int count)
 {
+    const char *own = invar_comm_host(layout->world, invar_comm_rank(layout->world));
     int here = 0;
-    const char *own;
 
-    if (!layout)
-        return 1;
-    own = invar_comm_host(layout->world, invar_comm_rank(layout->world));
-    for (int r = 0; r < invar_comm_size(layout->world); r++)
+    for (int r = 0; r < count; r++)
         here += strcmp(invar_comm_host(layout->world, r), own) == 0;
     return here;
+}
+
+int invar_agree_here(const invar_layout *layout)
+{
+    return layout ? count_here(layout, invar_comm_size(layout->world)) : 1;
+}
+
+int invar_agree_place(const invar_layout *layout)
+{
+    return layout ? count_here(layout, invar_comm_rank(layout->world)) : 0;
 }
 
 invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
@@ -139,20 +147,44 @@ static invar_agree_odd find_odd(const invar_digest *all, int size)
     return found;
 }
 
+/* The digests of all ranks, to be freed by the caller. */
+static invar_status gather_digests(invar_digest **out, const invar_layout *layout,
+                                   const char *phase, const invar_digest *own)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)out, (size_t)invar_agree_size(layout), sizeof **out,
+                          "a digest of each rank"));
+    status = invar_agree_gather(layout, phase, own, sizeof *own, *out);
+    if (status != INVAR_OK)
+        invar_free(*out);
+    return status;
+}
+
+invar_status invar_agree_alike(int *out, const invar_layout *layout, const char *phase,
+                               const invar_digest *own)
+{
+    invar_digest *all;
+
+    *out = 1;
+    if (!layout)
+        return INVAR_OK;
+    INVAR_TRY(gather_digests(&all, layout, phase, own));
+    *out = count_equal(all, invar_agree_size(layout), invar_comm_rank(layout->world));
+    invar_free(all);
+    return INVAR_OK;
+}
+
 invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
                                  const char *phase, const invar_digest *own)
 {
-    invar_digest *all = NULL;
-    invar_status status;
+    invar_digest *all;
 
     *out = (invar_agree_odd){.odd = -1};
     if (!layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
-                          "a digest of each rank"));
-    status = invar_agree_gather(layout, phase, own, sizeof *own, all);
-    if (status == INVAR_OK)
-        *out = find_odd(all, invar_agree_size(layout));
+    INVAR_TRY(gather_digests(&all, layout, phase, own));
+    *out = find_odd(all, invar_agree_size(layout));
     invar_free(all);
-    return status;
+    return INVAR_OK;
 }

@@ -27,6 +27,9 @@ bool invar_agree_leads(const invar_layout *layout);
 int invar_agree_size(const invar_layout *layout);
 int invar_agree_here(const invar_layout *layout);
 
+/* This rank's number among those of its host. */
+int invar_agree_place(const invar_layout *layout);
+
 /* `data` becomes what rank `from` has there. */
 invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
                                size_t bytes) INVAR_MUST_USE;
@@ -42,6 +45,10 @@ invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const c
 /* The smallest number of all ranks; no rank goes on before each has said its own. */
 invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
                                int64_t own) INVAR_MUST_USE;
+
+/* How many ranks hold the same as this one, itself included. */
+invar_status invar_agree_alike(int *out, const invar_layout *layout, const char *phase,
+                               const invar_digest *own) INVAR_MUST_USE;
 
 /* Who holds something else than most. */
 typedef struct invar_agree_odd {

@@ -72,7 +72,8 @@ static invar_status open_device(invar_session *s, bool any, const invar_session_
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
         (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
-                       .pool = s->pool};
+                       .pool = s->pool,
+                       .ordinal = crowd->place};
     status = invar_backend_find(&s->dev.backend, kind);
     if (status == INVAR_OK)
         status = invar_device_open(&s->dev);
@@ -549,7 +550,8 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
 
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe, unsigned wants)
 {
-    return invar_session_open_beside(session, recipe, wants, &(invar_session_crowd){1, 1});
+    return invar_session_open_beside(session, recipe, wants,
+                                     &(invar_session_crowd){.process = 1, .host = 1});
 }
 
 invar_status invar_session_open_beside(invar_session *session, const invar_recipe *recipe,

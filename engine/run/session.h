@@ -63,9 +63,11 @@ enum {
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe,
                                 unsigned wants) INVAR_MUST_USE;
 
-/* Ranks that share with this one, itself included: the threads of its process, cores of its host */
+/* Ranks beside this one: */
 typedef struct invar_session_crowd {
-    int process, host;
+    int process; /* so many, itself included, share the threads of its process, */
+    int host;    /* and the cores of its host; */
+    int place;   /* its number among these: that of its GPU */
 } invar_session_crowd;
 
 /* The same for one of several ranks. */

@@ -22,21 +22,32 @@
 static invar_session_crowd crowd_of(const invar_loop *loop)
 {
     return (invar_session_crowd){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
-                                 invar_agree_here(loop->ranks)};
+                                 invar_agree_here(loop->ranks), invar_agree_place(loop->ranks)};
 }
 
-/*
- * What each rank may take, the same for all, measured by each before any of them takes it. Ranks of
- * a process share a GPU; processes have one each, as launchers give them.
- */
+/* How many ranks have the same memory as this one. */
+static invar_status count_sharers(int *out, const invar_loop *loop)
+{
+    const invar_device *dev = &loop->session.dev;
+    invar_digest memory;
+
+    *out = crowd_of(loop).host;
+    if (!dev->backend->memory.identify)
+        return INVAR_OK;
+    dev->backend->memory.identify(dev, &memory);
+    return invar_agree_alike(out, loop->ranks, "memory", &memory);
+}
+
+/* What each rank may take, the same for all, measured by each before any of them takes it. */
 static invar_status find_room(size_t *out, const invar_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
-    invar_session_crowd crowd = crowd_of(loop);
     size_t own = invar_memory_available(dev);
     int64_t least;
+    int sharers;
 
-    own /= (size_t)(invar_device_far(dev) ? crowd.process : crowd.host);
+    INVAR_TRY(count_sharers(&sharers, loop));
+    own /= (size_t)sharers;
     INVAR_TRY(invar_agree_least(&least, loop->ranks, "memory",
                                 own > INT64_MAX ? INT64_MAX : (int64_t)own));
     *out = loop->ranks ? (size_t)least : own;

@@ -100,6 +100,22 @@ static invar_status take_fault(invar_cuda *cuda)
                       fault.value);
 }
 
+/* ---- threads --------------------------------------------------------------------------------- */
+
+/*
+ * The context, on whose GPU this thread goes on: CUDA has a current one for each thread, and every
+ * rank of a process may have another.
+ */
+static invar_cuda *enter(const invar_device *dev)
+{
+    static thread_local int current = -1;
+    invar_cuda *cuda = invar_cuda_of(dev);
+
+    if (current != cuda->ordinal && cudaSetDevice(cuda->ordinal) == cudaSuccess)
+        current = cuda->ordinal;
+    return cuda;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 #define LANDING_BYTES                                                                              \
@@ -117,7 +133,7 @@ static void empty_pool(const invar_cuda *cuda)
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_cuda *cuda = invar_cuda_of(dev);
+    invar_cuda *cuda = enter(dev);
     size_t wanted = bytes > 0 ? bytes : 1;
 
     *out = NULL;
@@ -142,7 +158,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
 static void give(const invar_device *dev, void *block)
 {
     if (block)
-        (void)cudaFreeAsync(block, invar_cuda_of(dev)->stream);
+        (void)cudaFreeAsync(block, enter(dev)->stream);
 }
 
 #define TOUCHED_BYTES ((size_t)64 << 20) /* by a thread at a time */
@@ -165,9 +181,9 @@ static invar_status touch(void *payload, int64_t task, int worker)
 
 static void give_host(const invar_device *dev, void *block)
 {
-    (void)dev;
     if (!block)
         return;
+    (void)enter(dev);
     if (cudaHostUnregister(block) != cudaSuccess)
         (void)cudaGetLastError(); // a small one, see below
     invar_free(block);
@@ -181,6 +197,7 @@ static invar_status pin(const invar_device *dev, char *block, size_t bytes, cons
     // a small block shares its pages with others, and is copied fast enough
     if (bytes < LANDING_BYTES)
         return INVAR_OK;
+    (void)enter(dev);
     INVAR_TRY(invar_pool_run(dev->pool, tasks, touch, &p));
     return check_pinned(cudaHostRegister(block, bytes, cudaHostRegisterDefault), what);
 }
@@ -213,6 +230,7 @@ static size_t room(const invar_device *dev)
     uint64_t reserved = 0, used = 0;
     cudaMemPool_t pool;
 
+    (void)enter(dev);
     (void)cudaMemGetInfo(&free_bytes, &all);
     if (cudaDeviceGetDefaultMemPool(&pool, invar_cuda_of(dev)->ordinal) != cudaSuccess ||
         cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) !=
@@ -239,7 +257,7 @@ static invar_status turn(invar_cuda *cuda)
 
 static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_cuda *cuda = invar_cuda_of(dev);
+    invar_cuda *cuda = enter(dev);
     invar_cuda_ring *ring = &cuda->ring;
 
     if (bytes >= LANDING_BYTES && is_pinned(from)) {
@@ -266,7 +284,7 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
 
 static invar_status wait(const invar_device *dev)
 {
-    invar_cuda *cuda = invar_cuda_of(dev);
+    invar_cuda *cuda = enter(dev);
 
     INVAR_CUDA_TRY("wait", cudaMemcpyAsync(cuda->landed, cuda->fault, sizeof *cuda->landed,
                                            cudaMemcpyDeviceToHost, cuda->stream));
@@ -279,7 +297,7 @@ static invar_status wait(const invar_device *dev)
 
 static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_cuda *cuda = invar_cuda_of(dev);
+    invar_cuda *cuda = enter(dev);
     bool small = bytes <= LANDING_BYTES;
 
     if (bytes > 0)
@@ -295,7 +313,7 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
 {
     if (bytes > 0)
         INVAR_CUDA_TRY("copy on the GPU", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
-                                                          invar_cuda_of(dev)->stream));
+                                                          enter(dev)->stream));
     return INVAR_OK;
 }
 
@@ -307,7 +325,7 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
     if (stride <= INT32_MAX) {
         INVAR_CUDA_TRY("copies on the GPU",
                        cudaMemcpy2DAsync(to, stride, from, stride, bytes, count,
-                                         cudaMemcpyDeviceToDevice, invar_cuda_of(dev)->stream));
+                                         cudaMemcpyDeviceToDevice, enter(dev)->stream));
         return INVAR_OK;
     }
     // further apart than CUDA takes
@@ -319,8 +337,14 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
     if (bytes > 0)
-        INVAR_CUDA_TRY("zeros", cudaMemsetAsync(at, 0, bytes, invar_cuda_of(dev)->stream));
+        INVAR_CUDA_TRY("zeros", cudaMemsetAsync(at, 0, bytes, enter(dev)->stream));
     return INVAR_OK;
+}
+
+static void identify(const invar_device *dev, invar_digest *out)
+{
+    static_assert(sizeof(cudaUUID_t) == sizeof out->bytes, "a digest has room for it");
+    memcpy(out->bytes, &invar_cuda_of(dev)->uuid, sizeof out->bytes);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -331,8 +355,8 @@ struct invar_graph {
 
 static invar_status graph_begin(const invar_device *dev)
 {
-    INVAR_CUDA_TRY("graph", cudaStreamBeginCapture(invar_cuda_of(dev)->stream,
-                                                   cudaStreamCaptureModeThreadLocal));
+    INVAR_CUDA_TRY("graph",
+                   cudaStreamBeginCapture(enter(dev)->stream, cudaStreamCaptureModeThreadLocal));
     return INVAR_OK;
 }
 
@@ -340,7 +364,7 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
 {
     cudaGraph_t noted = NULL;
     cudaGraphExec_t exec = NULL;
-    cudaError_t code = cudaStreamEndCapture(invar_cuda_of(dev)->stream, &noted);
+    cudaError_t code = cudaStreamEndCapture(enter(dev)->stream, &noted);
 
     if (code == cudaSuccess && out)
         code = cudaGraphInstantiate(&exec, noted, 0);
@@ -362,15 +386,15 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
 
 static invar_status graph_run(const invar_device *dev, invar_graph *graph)
 {
-    INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, invar_cuda_of(dev)->stream));
+    INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, enter(dev)->stream));
     return INVAR_OK;
 }
 
 static void graph_free(const invar_device *dev, invar_graph *graph)
 {
-    (void)dev;
     if (!graph)
         return;
+    (void)enter(dev);
     (void)cudaGraphExecDestroy(graph->exec);
     invar_free(graph);
 }
@@ -379,10 +403,9 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
 
 static void close_context(invar_device *dev)
 {
-    invar_cuda *cuda = invar_cuda_of(dev);
-
-    if (!cuda)
+    if (!dev->context)
         return;
+    invar_cuda *cuda = enter(dev);
     if (cuda->stream) {
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->stream);
@@ -398,25 +421,28 @@ static void close_context(invar_device *dev)
     dev->context = NULL;
 }
 
-static invar_status check_gpu(invar_cuda *cuda)
+static invar_status check_gpu(const invar_device *dev, invar_cuda *cuda)
 {
-    int driver = 0, runtime = CUDART_VERSION;
+    int driver = 0, runtime = CUDART_VERSION, count = 1;
     cudaDeviceProp gpu;
 
     if (cudaDriverGetVersion(&driver) == cudaSuccess)
         INVAR_TRY(invar_gpu_check_driver(driver, runtime));
-    INVAR_CUDA_TRY("GPU", cudaGetDevice(&cuda->ordinal));
+    INVAR_CUDA_TRY("GPU", cudaGetDeviceCount(&count));
+    cuda->ordinal = dev->ordinal % count;
+    INVAR_CUDA_TRY("GPU", cudaSetDevice(cuda->ordinal));
     INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, cuda->ordinal));
     cuda->multiprocessors = gpu.multiProcessorCount;
+    cuda->uuid = gpu.uuid;
     return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
 }
 
-static invar_status open_stream(invar_cuda *cuda)
+static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
 {
     cudaMemPool_t pool;
     uint64_t keep = UINT64_MAX;
 
-    INVAR_TRY(check_gpu(cuda));
+    INVAR_TRY(check_gpu(dev, cuda));
     INVAR_CUDA_TRY("stream", cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     // what was given back is kept for the next request instead of being unmapped
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
@@ -473,7 +499,7 @@ static invar_status open_context(invar_device *dev)
     INVAR_TRY(invar_alloc((void **)&cuda, 1, sizeof *cuda, "the CUDA context"));
     *cuda = invar_cuda{};
     dev->context = cuda;
-    status = open_stream(cuda);
+    status = open_stream(dev, cuda);
     if (status == INVAR_OK)
         status = open_pinned(cuda);
     if (status == INVAR_OK)
@@ -489,10 +515,12 @@ static invar_status open_context(invar_device *dev)
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
     {                                                                                              \
+        (void)enter(dev);                                                                          \
         return invar_cuda_##fn##_workspace(dev, (const invar_##fn##_args *)args);                  \
     }                                                                                              \
     static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
     {                                                                                              \
+        (void)enter(dev);                                                                          \
         return invar_cuda_##fn(dev, (const invar_##fn##_args *)args, workspace);                   \
     }
 #include "kernels-deterministic/ops.def"
@@ -505,8 +533,8 @@ static const invar_backend cuda_backend = {
     open_context,
     close_context,
     invar_probe_facts,
-    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait, false,
-     false},
+    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait, identify,
+     false, false},
     {graph_begin, graph_end, graph_run, graph_free},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},

@@ -50,6 +50,7 @@ typedef struct invar_cuda_ring {
 
 typedef struct invar_cuda {
     int ordinal;
+    cudaUUID_t uuid;
     int multiprocessors;
     cudaStream_t stream;
     invar_cuda_fault *fault;  /* device memory */

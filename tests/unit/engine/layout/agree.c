@@ -40,24 +40,30 @@ static invar_status answer(rank_run *run)
 {
     const question *q = run->payload;
     int64_t own = q->own[invar_comm_rank(run->comm)], all[MAX_RANKS], shared = own, first, least;
+    int rank = invar_comm_rank(run->comm), alike, same = 0;
     invar_agree_odd odd;
     invar_digest digest;
     invar_layout layout;
     bool right;
+
+    for (int r = 0; r < q->size; r++)
+        same += q->own[r] == own;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     invar_hash_bytes(&digest, &own, sizeof own);
     INVAR_TRY(invar_agree_first(&first, &layout, "first", own));
     INVAR_TRY(invar_agree_least(&least, &layout, "least", own));
     INVAR_TRY(invar_agree_compare(&odd, &layout, "compare", &digest));
+    INVAR_TRY(invar_agree_alike(&alike, &layout, "alike", &digest));
     INVAR_TRY(invar_agree_gather(&layout, "gather", &own, sizeof own, all));
     INVAR_TRY(invar_agree_share(&layout, "share", q->size - 1, &shared, sizeof shared));
     right = equal("first", first, q->first) && equal("least", least, q->least) &&
             equal("odd", odd.odd, q->odd.odd) && equal("usual", odd.usual, q->odd.usual) &&
             equal("shared", shared, q->own[q->size - 1]) &&
-            equal("leads", invar_agree_leads(&layout), invar_comm_rank(run->comm) == 0) &&
+            equal("leads", invar_agree_leads(&layout), rank == 0) &&
             equal("size", invar_agree_size(&layout), q->size) &&
             equal("here", invar_agree_here(&layout), q->size) &&
+            equal("place", invar_agree_place(&layout), rank) && equal("alike", alike, same) &&
             memcmp(all, q->own, (size_t)q->size * sizeof *all) == 0;
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
@@ -80,6 +86,7 @@ static void test_agree__all_ranks_come_to_the_same(void **state)
 static void test_agree__one_rank_agrees_with_itself(void **state)
 {
     int64_t own = 9, out = 0, data = 4;
+    int alike;
     invar_agree_odd odd;
     invar_digest digest;
 
@@ -88,6 +95,9 @@ static void test_agree__one_rank_agrees_with_itself(void **state)
     assert_true(invar_agree_leads(NULL));
     assert_int_equal(invar_agree_size(NULL), 1);
     assert_int_equal(invar_agree_here(NULL), 1);
+    assert_int_equal(invar_agree_place(NULL), 0);
+    assert_ok(invar_agree_alike(&alike, NULL, "x", &digest));
+    assert_int_equal(alike, 1);
     assert_ok(invar_agree_first(&out, NULL, "x", own));
     assert_int_equal(out, 9);
     assert_ok(invar_agree_share(NULL, "x", 0, &data, sizeof data));
