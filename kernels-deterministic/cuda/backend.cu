@@ -116,6 +116,25 @@ static invar_cuda *enter(const invar_device *dev)
     return cuda;
 }
 
+cudaError_t invar_cuda_allow_shared(invar_cuda *cuda, const void *kernel)
+{
+    size_t at = ((uintptr_t)kernel >> 4) % INVAR_CUDA_KERNELS, tried = 0;
+    cudaFuncAttributes facts;
+
+    for (; tried < INVAR_CUDA_KERNELS && cuda->allowed[at]; tried++) {
+        if (cuda->allowed[at] == kernel)
+            return cudaSuccess;
+        at = (at + 1) % INVAR_CUDA_KERNELS;
+    }
+    cudaError_t code = cudaFuncGetAttributes(&facts, kernel);
+    if (code == cudaSuccess)
+        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    cuda->shared_most - (int)facts.sharedSizeBytes);
+    if (code == cudaSuccess && tried < INVAR_CUDA_KERNELS)
+        cuda->allowed[at] = kernel;
+    return code;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 #define LANDING_BYTES                                                                              \
@@ -434,6 +453,7 @@ static invar_status check_gpu(const invar_device *dev, invar_cuda *cuda)
     INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, cuda->ordinal));
     cuda->multiprocessors = gpu.multiProcessorCount;
     cuda->uuid = gpu.uuid;
+    cuda->shared_most = (int)gpu.sharedMemPerBlockOptin;
     return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
 }
 

@@ -48,9 +48,13 @@ typedef struct invar_cuda_ring {
     size_t used;                 /* of it */
 } invar_cuda_ring;
 
+#define INVAR_CUDA_KERNELS 1024 /* more than there are */
+
 typedef struct invar_cuda {
     int ordinal;
     cudaUUID_t uuid;
+    int shared_most;                         /* bytes of shared memory that a block can have */
+    const void *allowed[INVAR_CUDA_KERNELS]; /* kernels that may have as much, by their hash */
     int multiprocessors;
     cudaStream_t stream;
     invar_cuda_fault *fault;  /* device memory */
@@ -63,6 +67,12 @@ static inline invar_cuda *invar_cuda_of(const invar_device *dev)
 {
     return (invar_cuda *)dev->context;
 }
+
+/*
+ * The kernel may have as much shared memory as a block can, on the GPU of the context. Not as much
+ * as one call needs: threads that call it with more and with less would take it from each other.
+ */
+cudaError_t invar_cuda_allow_shared(invar_cuda *cuda, const void *kernel);
 
 /* INVAR_E_NOMEM, _NODEVICE or _CUDA with CUDA's own words; `what` begins the message. */
 invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *file, int line);

@@ -47,8 +47,7 @@ template <typename... Parameters> struct invar_launcher {
         config.numAttrs = early ? 1 : 0;
         if (shared > 48 * 1024)
             INVAR_CUDA_TRY(invar_op_name(op),
-                           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                (int)shared));
+                           invar_cuda_allow_shared(invar_cuda_of(dev), (const void *)kernel));
         INVAR_CUDA_TRY(invar_op_name(op), cudaLaunchKernelEx(&config, kernel, arguments...));
         return INVAR_OK;
     }

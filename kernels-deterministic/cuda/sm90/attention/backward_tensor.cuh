@@ -757,9 +757,8 @@ template <int D> static invar_status launch_together(const invar_device *dev, co
     config.stream = invar_cuda_of(dev)->stream;
     config.attrs = &together;
     config.numAttrs = 1;
-    INVAR_CUDA_TRY(name, cudaFuncSetAttribute(attention_backward_tensor<D>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              (int)config.dynamicSmemBytes));
+    INVAR_CUDA_TRY(name, invar_cuda_allow_shared(invar_cuda_of(dev),
+                                                 (const void *)attention_backward_tensor<D>));
     INVAR_CUDA_TRY(name, cudaLaunchKernelEx(&config, attention_backward_tensor<D>, a));
     return INVAR_OK;
 }

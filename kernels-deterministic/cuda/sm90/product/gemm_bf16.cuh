@@ -544,8 +544,7 @@ static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*ker
     config.attrs = attributes;
     config.numAttrs = 2;
     INVAR_CUDA_TRY(invar_op_name(op),
-                   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)Tile::SHARED));
+                   invar_cuda_allow_shared(invar_cuda_of(dev), (const void *)kernel));
     INVAR_CUDA_TRY(invar_op_name(op), cudaLaunchKernelEx(&config, kernel, plan));
     return INVAR_OK;
 }
