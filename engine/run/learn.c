@@ -22,9 +22,14 @@
 
 invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char *text)
 {
+    int64_t unused;
+
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
+    // every rank has the same numbers: none ends before rank 0 has come here to tell it
+    INVAR_TRY(invar_agree_least(&unused, loop->ranks, kind, 0));
+    loop->agreed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
 }
 

@@ -152,6 +152,27 @@ fails() {
 }
 fails 3
 
+# ---- all ranks find the same ------------------------------------------------------------------
+# Log-probabilities that were changed in a file: exit code, line and event are those of one rank.
+samples='rollout-{rollout_id}.jsonl'
+ends 0 1 tiny.ini --run sampled --num-rollout 1 --save-debug-rollout-data "$samples"
+python3 - <<'END'
+import hashlib
+import re
+
+with open("rollout-0.jsonl", encoding="ascii") as file:
+    *lines, end = file.readlines()
+text = re.sub(r'"logprobs":\[-', '"logprobs":[-1', "".join(lines))
+digest = hashlib.sha256(text.encode("ascii")).hexdigest()
+with open("rollout-0.jsonl", "w", encoding="ascii") as file:
+    file.write(text + re.sub("[0-9a-f]{64}", digest, end))
+END
+for i in 1 2 3; do
+    ends 1 8 tiny.ini --run "differs-$i" --num-rollout 1 --load-debug-rollout-data "$samples"
+    holds grep -q '^invar: step 0: log-probabilities of rollout and scoring differ' err
+    expect 0 '1' ledger sql "SELECT count(*) FROM event WHERE kind = 'logp-mismatch'" "differs-$i"
+done
+
 # ---- refused ----------------------------------------------------------------------------------
 ends 129 2 tiny.ini --run refused --audit 3
 holds grep -q "'audit' is not there with several ranks" err
