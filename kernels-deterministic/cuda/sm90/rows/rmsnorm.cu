@@ -12,7 +12,7 @@
  *             each, added by a tree
  *
  * Rows lie in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh); what is not
- * aligned, or longer still, or has shards, takes the plain kernels of this file.
+ * aligned, or longer still, takes the plain kernels of this file, as do shards of long rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -410,6 +410,24 @@ template <typename T> static invar_view<T> view_if_present(const invar_tensor *t
     return invar_tensor_present(t) ? invar_view_of<T>(t) : invar_view<T>{};
 }
 
+static head_shards shards_of(const invar_rmsnorm_bwd_args *a)
+{
+    return {a->head_shards > 1 ? a->head_shards : 1, a->head_atom};
+}
+
+static short_shards short_shards_of(head_shards shards, int64_t heads)
+{
+    short_shards out = {shards.count, 0, {}};
+
+    for (int32_t v = 1; v <= INVAR_LINEAR_MAX_SHARDS; v++) {
+        int32_t end = v < shards.count ? v : shards.count;
+        out.start[v] = (int32_t)invar_shard_start(heads, shards.atom, shards.count, end);
+        if (out.start[v] - out.start[v - 1] > out.most)
+            out.most = out.start[v] - out.start[v - 1];
+    }
+    return out;
+}
+
 template <typename T>
 static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
                                  const norm_shape *shape, const invar_token_blocks *blocks,
@@ -425,6 +443,7 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
                           invar_joined({&a->dy, &a->x}),
                           invar_mixed_of(&a->weight),
                           *shape,
+                          short_shards_of(shards_of(a), shape->heads),
                           rotation_of(dev, op, shape, &a->rotation),
                           *blocks,
                           sums};
@@ -461,11 +480,6 @@ static invar_status launch_stream(const invar_device *dev, const invar_rmsnorm_b
         return invar_launch_early(dev, op, stream_backward<T, pieces.value>, grid,
                                   dim3(32 * BACKWARD_WARPS), bytes)(*rows);
     });
-}
-
-static head_shards shards_of(const invar_rmsnorm_bwd_args *a)
-{
-    return {a->head_shards > 1 ? a->head_shards : 1, a->head_atom};
 }
 
 template <typename T>
@@ -534,8 +548,9 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     bool weight = invar_tensor_present(&a->dweight);
     float *sums = (float *)workspace;
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
-    bool sharded = weight && a->head_shards > 1; // which the plain kernels sum
-    bool narrow = !sharded && whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
+    bool sharded = weight && a->head_shards > 1;
+    bool narrow = whole && shape.heads <= SHORT_HEADS &&
+                  shape.n <= (sharded ? SHORT_SHARDED_GROUP * SHORT_VALUES : SHORT_MOST);
     int slots = sharded ? 0 : long_slots(a, whole);
     bool rotated = has_rotation(&a->rotation), added = invar_tensor_present(&a->residual);
     bool inside =

@@ -7,7 +7,8 @@
  *
  * With the weight's gradient a block of threads has a block of tokens. One warp fetches rows into a
  * ring in shared memory, some ahead; teams of row warps take its slots in turn and compute dx;
- * column warps follow and sum dweight, a thread its columns.
+ * column warps follow and sum dweight, a thread its columns. With shards of heads a thread has a
+ * sum for each of them, and takes a row of every shard at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -270,6 +271,13 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
 #define SHORT_TEAMS 4 // of row warps: each has every fourth slot of the ring
 #define SHORT_TURNS 3 // slots of a team: one is fetched, one at its warps, one at the column warps
 #define SHORT_SLOTS (SHORT_TEAMS * SHORT_TURNS)
+#define SHORT_SHARDED_GROUP 8 // rows of wider groups have no shards here
+
+/* Where the shards of a token's heads begin, all of them with an end; `most` heads are in one. */
+struct short_shards {
+    int32_t count, most;
+    int32_t start[INVAR_LINEAR_MAX_SHARDS + 1];
+};
 
 template <typename T> struct short_sums {
     invar_view<T> dx, dy, x;
@@ -277,6 +285,7 @@ template <typename T> struct short_sums {
     bool gapless;           /* the rows of x, and of dy, follow each other */
     invar_mixed weight;
     norm_shape shape;
+    short_shards shards;
     short_rotation rotation;
     invar_token_blocks blocks;
     float *sums; /* (blocks, n) */
@@ -552,6 +561,66 @@ __device__ __forceinline__ void short_sum_columns(const short_sums<T> &b,
                 b.sums[blockIdx.x * b.shape.n + column_of(p) + i] = sum[p][i];
 }
 
+/* The same with shards of heads. A token that begins in one slot and ends in another is in both. */
+template <typename T, int Group>
+__device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
+                                                 short_memory<T, Group> &memory, int rows)
+{
+    using M = short_memory<T, Group>;
+    constexpr int MOST = INVAR_LINEAR_MAX_SHARDS, width = M::width / (32 * M::column_warps);
+    int n = (int)b.shape.n, heads = (int)b.shape.heads, column = (int)threadIdx.x * width;
+    invar_ring<SHORT_SLOTS> here;
+    float sum[MOST][width] = {};
+    // head j of each shard, of the token whose heads begin at row `first` of the slot
+    auto add = [&](int first, int count, int j) {
+        float x[MOST][width], dy[MOST][width], rstd[MOST];
+        bool there[MOST];
+#pragma unroll
+        for (int v = 0; v < MOST; v++) {
+            int head = b.shards.start[v] + j, r = first + head;
+            there[v] = head < b.shards.start[v + 1] && r >= 0 && r < count;
+            if (there[v]) {
+                load_columns<width>(x[v], &memory.x[here.stage][r * n + column]);
+                load_columns<width>(dy[v], &memory.dy[here.stage][r * n + column]);
+                rstd[v] = memory.rstd[here.stage][r];
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < MOST; v++)
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                if (there[v])
+                    sum[v][i] = invar_fmaf(dy[v][i], x[v][i] * rstd[v], sum[v][i]);
+    };
+
+    for (int base = 0, token = 0; base < rows; base += M::rows, here.advance()) {
+        int count = rows - base < M::rows ? rows - base : M::rows;
+        invar_barrier_wait(&memory.full[here.stage], here.parity);
+        invar_barrier_wait(&memory.done[here.stage], here.parity);
+        for (; column < n && token < base + count; token += heads) {
+            for (int j = 0; j < b.shards.most; j++)
+                add(token - base, count, j);
+            if (token + heads > base + count)
+                break; // it goes on in the next slot
+        }
+        short_arrive(&memory.free[here.stage]);
+    }
+    if (column >= n)
+        return;
+#pragma unroll
+    for (int apart = 1; apart < MOST; apart *= 2)
+#pragma unroll
+        for (int v = 0; v < MOST; v += 2 * apart)
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                if (apart < b.shards.count)
+                    sum[v][i] = sum[v][i] + sum[v + apart][i];
+#pragma unroll
+    for (int i = 0; i < width; i++)
+        if (column + i < n)
+            b.sums[blockIdx.x * b.shape.n + column + i] = sum[0][i];
+}
+
 /* A block of threads for a block of tokens. */
 template <typename T, int Group, bool Turn>
 static __global__ void __launch_bounds__(short_memory<T, Group>::threads, 1)
@@ -571,7 +640,10 @@ static __global__ void __launch_bounds__(short_memory<T, Group>::threads, 1)
     if (rows == 0)
         return;
     if (row_thread < 0) {
-        short_sum_columns<T, Group>(b, memory, rows);
+        if constexpr (Group <= SHORT_SHARDED_GROUP)
+            if (b.shards.count > 1)
+                return short_sum_shards(b, memory, rows);
+        short_sum_columns(b, memory, rows);
     } else if (row_thread < 32 * M::row_warps) {
         memory.share_weight(b.weight, b.shape.n, row_thread);
         short_take_rows<T, Group, Turn>(b, memory, row_thread, token, rows);
