@@ -26,6 +26,7 @@
 #define GEMM_STAGING_BYTES (16 * GEMM_STAGING_ROW_BYTES) /* 16 rows, of one warp */
 #define GEMM_BARRIER_BYTES 256
 #define GEMM_SHARED_BYTES (227 * 1024) /* that a block may have */
+#define GEMM_ATOM 64 /* shards begin at multiples of it: a stage never has two of them */
 #define GEMM_MAX_EXTENT ((int64_t)1 << 30)
 
 /*
@@ -36,8 +37,9 @@ template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_, int STRIPS
 struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
-    static constexpr bool GATED = false;              // gemm_bf16_gated.cu
-    static constexpr bool TREE = false, LATE = false; // gemm_bf16.cu
+    static constexpr bool GATED = false; // gemm_bf16_gated.cu
+    static constexpr bool LATE = false;  // gemm_bf16.cu
+    static constexpr bool TREE = false;  // gemm_bf16_tree.cu
     static constexpr int GROUPS = 1024;
     static constexpr int ACROSS = 1; // products side by side that make its columns
     static constexpr int COLS = COLS_;
@@ -268,18 +270,18 @@ template <class Tile, int B, int T> struct gemm_filler {
 
 /* ---- the loop over k ------------------------------------------------------------------------- */
 
-/* The warpgroup that multiplies: its number, and the cluster that waits for its stages. */
+/* The warpgroup that multiplies: its number, and the blocks that wait for its stages. */
 struct gemm_consumer {
     int number, cluster;
 };
 
 template <class Tile>
 __device__ __forceinline__ void gemm_release(const gemm_shared<Tile> &shared, int stage,
-                                             int cluster)
+                                             gemm_consumer me)
 {
     int lane = (int)threadIdx.x % 32;
 
-    if (lane < cluster)
+    if (lane < me.cluster)
         invar_barrier_free_at(shared.empty(stage), (uint32_t)lane);
 }
 
@@ -332,14 +334,14 @@ gemm_chain(float (&acc)[Tile::BLOCKS * Tile::ACROSS][Tile::COLS / Tile::ACROSS /
         invar_product_commit();
         invar_product_wait<1>();
         if (i > 0)
-            gemm_release(shared, previous, me.cluster);
+            gemm_release(shared, previous, me);
         if (lag && me.number == 0 && i + 1 == LAG)
             invar_named_arrive(1, 256);
         previous = place.stage;
         place.advance();
     }
     invar_product_wait<0>();
-    gemm_release(shared, previous, me.cluster);
+    gemm_release(shared, previous, me);
     gemm_each<Tile::BLOCKS * Tile::ACROSS>(
         [&](auto n) { invar_product_hold(acc[decltype(n)::VALUE]); });
 }

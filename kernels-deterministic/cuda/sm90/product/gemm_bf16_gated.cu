@@ -6,7 +6,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/gemm_bf16_rows.cuh"
 
 #define GATED_TABLE_BYTES 16 /* of one group */

@@ -11,6 +11,7 @@
 #ifndef INVAR_KERNELS_CUDA_SM90_PRODUCT_GEMM_BF16_ROWS_CUH
 #define INVAR_KERNELS_CUDA_SM90_PRODUCT_GEMM_BF16_ROWS_CUH
 
+#include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/gemm_bf16.cuh"
 #include "kernels-deterministic/math/shards.h"
 
@@ -152,6 +153,12 @@ template <class Tile> struct rows_walk {
     {
     }
 
+    /* Whether there is a next one. */
+    __device__ __forceinline__ bool more() const
+    {
+        return tile < table.before[plan.groups];
+    }
+
     __device__ __forceinline__ bool next(rows_tile &out)
     {
         while (group < plan.groups && tile >= table.before[group + 1])
@@ -236,6 +243,158 @@ __device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_s
     __syncwarp();
 }
 
+/* ---- from accumulators to memory ------------------------------------------------------------- */
+
+/* Of one column; 0 behind the last one. */
+__device__ __forceinline__ float rows_bias(const rows_output &to, int col)
+{
+    if (col >= to.cols)
+        return 0.0f;
+    return to.bias_dtype == INVAR_DTYPE_F32 ? invar_load((const float *)to.bias + col)
+                                            : invar_load((const __nv_bfloat16 *)to.bias + col);
+}
+
+/* The columns of the accumulators begin at `col`. By whole warps, each of which reads it once. */
+template <int COUNT>
+__device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_output &to, int col)
+{
+    int lane = (int)threadIdx.x % 32;
+    float held[COUNT / 16];
+
+#pragma unroll
+    for (int i = 0; i < COUNT / 16; i++)
+        held[i] = rows_bias(to, col + 32 * i + lane);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float bias = __shfl_sync(0xFFFFFFFFu, held[i / 16], 2 * i % 32 + lane % 4 * 2 + j);
+            acc[i + j] = acc[i + j] + bias;
+            acc[i + 2 + j] = acc[i + 2 + j] + bias;
+        }
+}
+
+/* 16 bytes of a row, as far as they lie in it. */
+template <typename Out, bool RESIDUAL>
+__device__ __forceinline__ void rows_put(const rows_plan &plan, const rows_output &to, int row,
+                                         int col, uint4 value)
+{
+    constexpr int COUNT = 16 / (int)sizeof(Out);
+    invar_run<Out, COUNT> run = {{value.x, value.y, value.z, value.w}}, residual;
+
+    if constexpr (RESIDUAL) {
+        float sum[COUNT];
+        residual.load_some((const Out *)plan.residual + row * plan.residual_stride + col,
+                           to.cols - col);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            sum[i] = residual.get(i) + run.get(i);
+        run.set(sum);
+    }
+    run.store_some((Out *)to.out + row * to.stride + col, to.cols - col);
+}
+
+/* The bytes of a lane in a matrix of rows, of which it moves 16 of every fourth. */
+struct rows_lane {
+    uint8_t *first;
+    int64_t step;
+
+    template <typename T>
+    __device__ __forceinline__ rows_lane(T *data, int64_t stride, int row, int col)
+        : first((uint8_t *)(data + (row + (int)threadIdx.x % 32 / 8) * stride + col) +
+                (int)threadIdx.x % 8 * 16),
+          step(4 * stride * (int64_t)sizeof(T))
+    {
+    }
+    /* The j-th of strip i. */
+    __device__ __forceinline__ uint4 *at(int i, int j) const
+    {
+        return (uint4 *)(first + j * step + i * GEMM_STAGING_ROW_BYTES);
+    }
+};
+
+/*
+ * A warp's 16 rows from `row` on, in strips as wide as the staging memory. A chain never ends in
+ * -0: the tensor core has none. The residual of a strip is on its way while the one before it is
+ * written.
+ */
+template <typename Out, bool RESIDUAL, int COUNT>
+__device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_tile &tile, int row,
+                                           const float (&acc)[COUNT], uint8_t *staging)
+{
+    constexpr int WIDTH = GEMM_STAGING_ROW_BYTES / (int)sizeof(Out), STRIPS = 2 * COUNT / WIDTH;
+    const rows_output &output = plan.output[tile.output];
+    bool whole = plan.wide && row + 16 <= tile.row_end;
+    rows_lane to((Out *)output.out, output.stride, row, tile.col);
+    rows_lane from((Out *)plan.residual, plan.residual_stride, row, tile.col);
+    uint4 held[2][4];
+    auto fits = [&](int i) { return whole && tile.col + (i + 1) * WIDTH <= output.cols; };
+    auto hold = [&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        if constexpr (RESIDUAL && i < STRIPS) {
+            if (fits(i))
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    held[i % 2][j] = *from.at(i, j);
+        }
+    };
+
+    if (row >= tile.row_end)
+        return;
+    hold(gemm_number<0>());
+    gemm_each<STRIPS>([&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        int col = tile.col + i * WIDTH;
+        hold(gemm_number<i + 1>());
+        if (fits(i))
+            gemm_rows_of<Out>(staging, acc + i * WIDTH / 2, [&](int j, int, int, uint4 value) {
+                if constexpr (RESIDUAL)
+                    value = invar_with_residual(held[i % 2][j], value, (const Out *)nullptr);
+                *to.at(i, j) = value;
+            });
+        else if (col < output.cols)
+            gemm_rows_of<Out>(staging, acc + i * WIDTH / 2,
+                              [&](int, int down, int byte, uint4 value) {
+                                  if (row + down < tile.row_end)
+                                      rows_put<Out, RESIDUAL>(plan, output, row + down,
+                                                              col + byte / (int)sizeof(Out), value);
+                              });
+    });
+}
+
+/* As out's type says; the residual is for products of weights that lie with k contiguous. */
+template <int TB, int COUNT>
+__device__ __forceinline__ void rows_finish(const rows_plan &plan, const rows_tile &tile, int row,
+                                            float (&acc)[COUNT], uint8_t *staging)
+{
+    auto write = [&](auto *type) {
+        using Out = std::remove_pointer_t<decltype(type)>;
+        if (!TB && plan.residual)
+            rows_write<Out, !TB>(plan, tile, row, acc, staging);
+        else
+            rows_write<Out, false>(plan, tile, row, acc, staging);
+    };
+
+    if (plan.output[tile.output].bias)
+        rows_add_bias(acc, plan.output[tile.output], tile.col);
+    if (plan.out_dtype == INVAR_DTYPE_F32)
+        write((float *)nullptr);
+    else
+        write((__nv_bfloat16 *)nullptr);
+}
+
+/* Asks for the residual of a warp's 16 rows: what lies in memory takes a while. */
+template <class Tile>
+__device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile &tile, int row)
+{
+    int lane = (int)threadIdx.x % 32, size = plan.out_dtype == INVAR_DTYPE_F32 ? 4 : 2;
+    int64_t first = (row + lane / 2) * plan.residual_stride + tile.col;
+    int bytes = min(Tile::COLS, plan.output[0].cols - tile.col) * size;
+
+    for (int at = lane % 2 * 128; row + lane / 2 < tile.row_end && at < bytes; at += 256)
+        invar_fetch_to_cache((const uint8_t *)plan.residual + first * size + at);
+}
+
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /* Whether all rows begin at multiples of 16 bytes, if there are any. */
@@ -244,18 +403,23 @@ static inline bool rows_aligned(const invar_product *p, const void *data, int64_
     return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
 }
 
-/* Which stages of K values make up the chains. */
+/* Which stages of K values make up the chains. That of an empty shard is of the zeros behind k. */
 static inline void rows_list_stages(rows_plan *out, const invar_product *p, int k)
 {
     out->shards = p->shards;
-    for (int32_t v = 0; v < p->shards; v++)
+    for (int32_t v = 0; v < p->shards; v++) {
         for (int32_t part = 0; part < p->parts; part++) {
             int64_t first = invar_shard_start(p->k[part], p->atom[part], p->shards, v);
             int64_t end = invar_shard_start(p->k[part], p->atom[part], p->shards, v + 1);
             int32_t count = (int32_t)invar_ceil_div(end - first, k);
+            if (out->blocks[v] == 0 && count == 0 && part == p->parts - 1) {
+                first = p->k[part];
+                count = 1;
+            }
             out->stages[out->n_stages++] = {part, (int32_t)first, count};
             out->blocks[v] += count;
         }
+    }
 }
 
 /* The next output, whose tiles begin behind `first` others side by side. */
