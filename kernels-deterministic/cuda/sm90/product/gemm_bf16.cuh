@@ -273,6 +273,7 @@ template <class Tile, int B, int T> struct gemm_filler {
 /* The warpgroup that multiplies: its number, and the blocks that wait for its stages. */
 struct gemm_consumer {
     int number, cluster;
+    int first = 0; // rank of the first of these blocks
 };
 
 template <class Tile>
@@ -282,7 +283,7 @@ __device__ __forceinline__ void gemm_release(const gemm_shared<Tile> &shared, in
     int lane = (int)threadIdx.x % 32;
 
     if (lane < me.cluster)
-        invar_barrier_free_at(shared.empty(stage), (uint32_t)lane);
+        invar_barrier_free_at(shared.empty(stage), (uint32_t)(me.first + lane));
 }
 
 /* The matrix `by` times 16 bytes behind. Addresses stay below 2^18: no carry leaves their field. */
@@ -523,14 +524,12 @@ static inline gemm_choice gemm_choose(int64_t groups, int64_t rows, int64_t cols
 }
 
 /*
- * As many clusters as run at one time, or as there are tiles of a cluster. The kernel may begin
- * while the one before it ends: it waits for that itself.
+ * So many clusters. The kernel may begin while the one before it ends: it waits for that itself.
  */
 template <class Tile, typename Plan>
-static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*kernel)(Plan),
-                                const Plan &plan, int64_t tiles, int cluster)
+static invar_status gemm_launch_clusters(const invar_device *dev, invar_op op, void (*kernel)(Plan),
+                                         const Plan &plan, int64_t clusters, int cluster)
 {
-    int64_t clusters = invar_cuda_of(dev)->multiprocessors / cluster;
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
 
@@ -539,7 +538,7 @@ static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*ker
     attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)((tiles < clusters ? tiles : clusters) * cluster));
+    config.gridDim = dim3((unsigned)(clusters * cluster));
     config.blockDim = dim3(Tile::THREADS);
     config.dynamicSmemBytes = Tile::SHARED;
     config.stream = invar_cuda_of(dev)->stream;
@@ -549,6 +548,16 @@ static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*ker
                    invar_cuda_allow_shared(invar_cuda_of(dev), (const void *)kernel));
     INVAR_CUDA_TRY(invar_op_name(op), cudaLaunchKernelEx(&config, kernel, plan));
     return INVAR_OK;
+}
+
+/* As many clusters as run at one time, or as there are tiles of a cluster. */
+template <class Tile, typename Plan>
+static invar_status gemm_launch(const invar_device *dev, invar_op op, void (*kernel)(Plan),
+                                const Plan &plan, int64_t tiles, int cluster)
+{
+    int64_t most = invar_cuda_of(dev)->multiprocessors / cluster;
+
+    return gemm_launch_clusters<Tile>(dev, op, kernel, plan, tiles < most ? tiles : most, cluster);
 }
 
 #endif

@@ -5,9 +5,9 @@
  * become a problem of product.h and go to the first kernel that takes it. Where none of the fast
  * ones takes it as it is, but one would take it with operands rewritten, they are rewritten into
  * the workspace: mxfp8 and int4 as the bf16 values that they stand for, fp8 weights with k
- * outermost transposed. Neither changes a value, so neither changes a bit. Shards of a chain are
- * products of their own, added by the tree afterwards. Several outputs of one x, and the activation
- * of two of them, are one launch where a kernel takes them so.
+ * outermost transposed. Neither changes a value, so neither changes a bit. Shards of a chain that
+ * no kernel takes together are products of their own, added by the tree afterwards. Several outputs
+ * of one x, and the activation of two of them, are one launch where a kernel takes them so.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -317,7 +317,8 @@ static bool take_shards(plan *plan)
 
 /*
  * Sets `run` to a fast kernel that takes the product, or its first shard, if there is one. Few rows
- * go shard by shard, to kernels that read the weights faster than tiles do.
+ * that none takes as they are go shard by shard, to kernels that read the weights faster than tiles
+ * do.
  */
 static void find_fast(const invar_device *dev, plan *whole)
 {
@@ -325,6 +326,10 @@ static void find_fast(const invar_device *dev, plan *whole)
 
     if (whole->product.shards == 1) {
         whole->run = fast_kernel(dev, &whole->product);
+        return;
+    }
+    if (invar_gemm_bf16_takes_split(dev, &whole->product)) {
+        whole->run = invar_gemm_bf16_split;
         return;
     }
     if (take_shards(&cut)) {

@@ -105,6 +105,10 @@ invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p) IN
 /* With shards, where invar_gemm_bf16 takes them. */
 invar_status invar_gemm_bf16_tree(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;
 
+/* The same of few rows. */
+bool invar_gemm_bf16_takes_split(const invar_device *dev, const invar_product *p);
+invar_status invar_gemm_bf16_split(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;
+
 bool invar_gemm_bf16_takes_set(const invar_device *dev, const invar_product_set *set);
 invar_status invar_gemm_bf16_set(const invar_device *dev,
                                  const invar_product_set *set) INVAR_MUST_USE;
