@@ -26,9 +26,9 @@ run() {
     local ranks=$1 recipe=$2
     shift 2
     if [[ $ranks = m* ]]; then
-        timeout 120 mpirun --oversubscribe -n "${ranks#m}" "$invar" train "$recipe" --no-report "$@"
+        timeout 300 mpirun --oversubscribe -n "${ranks#m}" "$invar" train "$recipe" --no-report "$@"
     else
-        timeout 120 "$invar" train "$recipe" --no-report --ranks "$ranks" "$@"
+        timeout 300 "$invar" train "$recipe" --no-report --ranks "$ranks" "$@"
     fi >out 2>err </dev/null
 }
 
@@ -196,7 +196,7 @@ differ() {
     local text=$1 rc=0
     shift
     checks=$((checks + 1))
-    timeout 120 mpirun --oversubscribe -n 2 "$invar" train "$recipe" --run odd : \
+    timeout 300 mpirun --oversubscribe -n 2 "$invar" train "$recipe" --run odd : \
         -n 1 "$@" --run odd >out 2>err </dev/null || rc=$?
     ((rc == 2)) || complain "$*: exit code $rc, expected 2:" "$(<out)" "$(<err)"
     holds grep -q "^invar: rank 2 on .* is another run than rank 0 on .*: its $text is " err
@@ -223,7 +223,7 @@ recipe=hf.ini
 differ 'data hash' --wdir elsewhere "$invar" train hf.ini
 rm elsewhere/files/data.jsonl
 checks=$((checks + 1))
-timeout 120 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
+timeout 300 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
     -n 1 --wdir elsewhere "$invar" train hf.ini --run odd >out 2>err </dev/null &&
     complain "a rank without data, and the run ended well"
 holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
@@ -240,7 +240,7 @@ ask() {
 # How often a rank is killed, and so how long the run has to be.
 kills=3
 [ -z "${INVAR_TEST_FULL:-}" ] || kills=50
-long=(--num-rollout "$((250 * kills))" --save-interval 7 --distributed-timeout-minutes 1)
+long=(--num-rollout "$((300 + 50 * kills))" --save-interval 7 --distributed-timeout-minutes 1)
 ends 0 1 tiny.ini --run long "${long[@]}"
 
 # disturb RUN RANKS STEPS SIGNAL RANK: starts the run, or goes on with it; after so many steps of
