@@ -22,6 +22,7 @@
 #include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "cli/run/open_ranks.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
 #include "engine/run/folders.h"
@@ -389,20 +390,6 @@ static invar_status check_report(const settings *s, const char *folder)
     return invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0);
 }
 
-/* One rank tells a failure, and first: a launcher may end all as soon as one of them has ended. */
-static invar_status end_ranks(invar_launch *launch, invar_status status)
-{
-    invar_error failure;
-
-    if (status != INVAR_OK)
-        invar_live_release(); // the launcher's signal may end this rank at once
-    invar_error_take(&failure);
-    if (status == INVAR_OK || !invar_launch_speaks(launch))
-        invar_launch_close(launch);
-    invar_error_put(&failure);
-    return status;
-}
-
 /* Only rank 0 has something to show. */
 static invar_status train(int *code_out, invar_launch *launch, const char *path, const settings *s,
                           const invar_golden *golden, const invar_recipe *recipe)
@@ -422,7 +409,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
 
     INVAR_TRY(invar_folders_find(&at, recipe, path));
     INVAR_TRY(check_report(s, at.run));
-    INVAR_TRY(invar_launch_open(launch, recipe, s->ranks));
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
     leads = invar_launch_leads(launch);
     options.stop = invar_live_catch(
         !leads       ? NULL
@@ -430,7 +417,9 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
                      : "stopping after the current rollout, without a checkpoint (save = none)");
     status = invar_launch_train(&run, launch, recipe, &options);
     invar_progress_free(shown.progress);
-    INVAR_TRY(end_ranks(launch, status));
+    if (status != INVAR_OK)
+        invar_live_release(); // the launcher's signal may end this rank at once
+    INVAR_TRY(invar_launch_end(launch, status));
     // a rank that has ended in order has no other code: a launcher would end the others for it
     return leads ? look_back(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
 }

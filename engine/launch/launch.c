@@ -42,20 +42,12 @@ static invar_status count_processes(int64_t *out)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static double patience(const invar_recipe *recipe)
+double invar_launch_patience(const invar_recipe *recipe)
 {
     return 60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES);
 }
 
-static invar_status make_ranks(invar_launch *out, const invar_recipe *recipe, int64_t processes)
-{
-    invar_comm_mpi_options mpi = {.seconds = patience(recipe)};
-
-    return processes > 1 ? invar_comm_mpi(out->comms, &mpi)
-                         : invar_comm_threads(out->comms, out->count, 0);
-}
-
-invar_status invar_launch_open(invar_launch *out, const invar_recipe *recipe, int64_t ranks)
+invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks)
 {
     int64_t processes;
     invar_status status;
@@ -65,13 +57,15 @@ invar_status invar_launch_open(invar_launch *out, const invar_recipe *recipe, in
     if (processes > 1 && ranks > 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ranks: %" PRId64 " processes have been started already, each of them "
-                          "is a rank; leave --ranks out, or start one process",
+                          "is a rank; give no number of ranks, or start one process",
                           processes);
     if (processes <= 1 && ranks <= 1)
         return INVAR_OK;
     out->count = processes > 1 ? 1 : (int)ranks;
     INVAR_TRY(invar_alloc((void **)&out->comms, (size_t)out->count, sizeof *out->comms, "ranks"));
-    status = make_ranks(out, recipe, processes);
+    status = processes > 1
+                 ? invar_comm_mpi(out->comms, &(invar_comm_mpi_options){.seconds = seconds})
+                 : invar_comm_threads(out->comms, out->count, 0);
     if (status != INVAR_OK) {
         invar_free(out->comms);
         *out = (invar_launch){.count = 1};
@@ -97,40 +91,36 @@ bool invar_launch_speaks(const invar_launch *launch)
     return launch->count > 1 || !launch->comms || invar_comm_speaks(launch->comms[0]);
 }
 
-/* ---- the run --------------------------------------------------------------------------------- */
+invar_status invar_launch_end(invar_launch *launch, invar_status status)
+{
+    invar_error failure;
+
+    invar_error_take(&failure);
+    if (status == INVAR_OK || !invar_launch_speaks(launch))
+        invar_launch_close(launch);
+    invar_error_put(&failure);
+    return status;
+}
+
+/* ---- what ranks do --------------------------------------------------------------------------- */
 
 /* A rank that is a thread. */
 typedef struct thread_rank {
-    const invar_recipe *recipe;
-    invar_train_options options;
-    invar_train_summary summary;
+    invar_launch_work work;
+    void *payload;
+    invar_comm *comm;
+    int threads;
     pthread_t thread;
     bool started;
     invar_status status;
     invar_error error;
 } thread_rank;
 
-/* What people are told and asked, rank 0 tells and asks. */
-static invar_train_options options_of(const invar_train_options *options, invar_comm *comm,
-                                      int threads)
-{
-    invar_train_options own = *options;
-
-    own.comm = comm;
-    own.threads_for = threads;
-    if (invar_comm_rank(comm) != 0) {
-        own.progress = NULL;
-        own.identified = NULL;
-        own.say = NULL;
-    }
-    return own;
-}
-
 static void *run_rank(void *payload)
 {
     thread_rank *rank = payload;
 
-    rank->status = invar_train(&rank->summary, rank->recipe, &rank->options);
+    rank->status = rank->work(rank->payload, rank->comm, rank->threads);
     invar_error_take(&rank->error);
     return NULL;
 }
@@ -143,20 +133,19 @@ static void start_rank(thread_rank *rank)
     if (rank->started)
         return;
     rank->status = INVAR_FAIL(INVAR_E_IO, code, "the thread of rank %d cannot be started: %s",
-                              invar_comm_rank(rank->options.comm), strerror(code));
-    invar_comm_abort(rank->options.comm, invar_error_last()->message);
+                              invar_comm_rank(rank->comm), strerror(code));
+    invar_comm_abort(rank->comm, invar_error_last()->message);
     invar_error_take(&rank->error);
 }
 
 /* Rank 0 is the calling thread; its failure is the one to tell, if it has one. */
-static invar_status run_threads(invar_train_summary *out, thread_rank *ranks, int count)
+static invar_status run_threads(thread_rank *ranks, int count)
 {
     int told = 0;
 
     for (int r = 1; r < count; r++)
         start_rank(&ranks[r]);
     run_rank(&ranks[0]);
-    *out = ranks[0].summary;
     for (int r = 1; r < count; r++)
         if (ranks[r].started)
             (void)pthread_join(ranks[r].thread, NULL);
@@ -167,24 +156,52 @@ static invar_status run_threads(invar_train_summary *out, thread_rank *ranks, in
     return ranks[told].status;
 }
 
-invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
-                                const invar_recipe *recipe, const invar_train_options *options)
+invar_status invar_launch_run(invar_launch *launch, invar_launch_work work, void *payload)
 {
-    invar_train_options own;
     thread_rank *ranks = NULL;
     invar_status status;
 
-    if (!launch->comms)
-        return invar_train(out, recipe, options);
-    if (launch->count == 1) {
-        own = options_of(options, launch->comms[0], 1);
-        return invar_train(out, recipe, &own);
-    }
+    if (launch->count == 1)
+        return work(payload, launch->comms ? launch->comms[0] : NULL, 1);
     INVAR_TRY(invar_alloc((void **)&ranks, (size_t)launch->count, sizeof *ranks, "ranks of a run"));
     for (int r = 0; r < launch->count; r++)
-        ranks[r] = (thread_rank){.recipe = recipe,
-                                 .options = options_of(options, launch->comms[r], launch->count)};
-    status = run_threads(out, ranks, launch->count);
+        ranks[r] = (thread_rank){
+            .work = work, .payload = payload, .comm = launch->comms[r], .threads = launch->count};
+    status = run_threads(ranks, launch->count);
     invar_free(ranks);
     return status;
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+typedef struct training {
+    const invar_recipe *recipe;
+    const invar_train_options *options;
+    invar_train_summary *out;
+    const invar_comm *first; /* of this process */
+} training;
+
+/* What people are told and asked, rank 0 tells and asks. */
+static invar_status train_rank(void *payload, invar_comm *comm, int threads)
+{
+    const training *t = payload;
+    invar_train_options own = *t->options;
+    invar_train_summary summary;
+
+    own.comm = comm;
+    own.threads_for = threads;
+    if (comm && invar_comm_rank(comm) != 0) {
+        own.progress = NULL;
+        own.identified = NULL;
+        own.say = NULL;
+    }
+    return invar_train(comm == t->first ? t->out : &summary, t->recipe, &own);
+}
+
+invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
+                                const invar_recipe *recipe, const invar_train_options *options)
+{
+    training t = {recipe, options, out, launch->comms ? launch->comms[0] : NULL};
+
+    return invar_launch_run(launch, train_rank, &t);
 }

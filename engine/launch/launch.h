@@ -1,7 +1,7 @@
 /*
  * launch.h - the ranks of a run: one, threads of this process, or processes of mpirun or srun.
  *
- *     invar_launch_open(&launch, recipe, 0);
+ *     invar_launch_open(&launch, invar_launch_patience(recipe), 0);
  *     status = invar_launch_train(&summary, &launch, recipe, &options);
  *     invar_launch_close(&launch);
  *
@@ -25,12 +25,14 @@ typedef struct invar_launch {
     int count;
 } invar_launch;
 
+/* Seconds that a rank of this recipe's run waits for another. */
+double invar_launch_patience(const invar_recipe *recipe);
+
 /*
- * `ranks` that are threads; 0 or 1: as the launcher says, and without one a single rank.
- * INVAR_E_UNSUPPORTED: there is no MPI for ranks that are processes.
+ * `ranks` that are threads; 0 or 1: as the launcher says, and without one a single rank. Processes
+ * wait so many seconds for each other. INVAR_E_UNSUPPORTED: there is no MPI for them.
  */
-invar_status invar_launch_open(invar_launch *out, const invar_recipe *recipe,
-                               int64_t ranks) INVAR_MUST_USE;
+invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks) INVAR_MUST_USE;
 
 /* Before the program ends. Where another rank speaks it takes some seconds after a failure. */
 void invar_launch_close(invar_launch *launch);
@@ -40,6 +42,23 @@ bool invar_launch_leads(const invar_launch *launch);
 
 /* Is the failure told here? */
 bool invar_launch_speaks(const invar_launch *launch);
+
+/*
+ * The end of what ranks do: yields `status` with its record. One rank tells a failure, and first: a
+ * launcher may end all as soon as one of them has ended. So that one closes later; all others, and
+ * all ranks after a success, are closed.
+ */
+invar_status invar_launch_end(invar_launch *launch, invar_status status);
+
+/*
+ * What a rank does; `comm` is NULL where there is one, `threads` ranks share this process. Before
+ * it fails it tells the others (invar_comm_abort), unless all of them fail alike.
+ */
+typedef invar_status (*invar_launch_work)(void *payload, invar_comm *comm, int threads);
+
+/* All ranks of this process, at the same time; rank 0's failure is returned if it has one. */
+invar_status invar_launch_run(invar_launch *launch, invar_launch_work work,
+                              void *payload) INVAR_MUST_USE;
 
 /* invar_train on all ranks of this process; *out and the options' functions are rank 0's. */
 invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,

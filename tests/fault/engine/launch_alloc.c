@@ -28,7 +28,7 @@ static invar_status train_on_two(const invar_recipe *recipe)
     invar_launch launch;
     invar_status status;
 
-    INVAR_TRY(invar_launch_open(&launch, recipe, 2));
+    INVAR_TRY(invar_launch_open(&launch, invar_launch_patience(recipe), 2));
     status = invar_launch_train(&summary, &launch, recipe, &options);
     invar_launch_close(&launch);
     return status;

@@ -46,7 +46,7 @@ static void test_launch__launchers_are_recognised(void **state)
         for (int v = 0; v < VARIABLES; v++)
             assert_int_equal(
                 l->set[v] ? setenv(variables[v], l->set[v], 1) : unsetenv(variables[v]), 0);
-        assert_int_equal(invar_launch_open(&launch, recipe, l->ranks), l->status);
+        assert_int_equal(invar_launch_open(&launch, 60.0, l->ranks), l->status);
         if (l->text)
             invar_assert_message(l->text, __FILE__, __LINE__);
         assert_true((launch.comms != NULL) == (l->status == INVAR_OK && l->ranks > 1));
