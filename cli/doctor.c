@@ -3,36 +3,35 @@
  *
  * Looks at the GPU: driver, memory, the probes of its tensor cores and special function units, the
  * bandwidth of its memory and the rate of one large product. Exit code 1 when one of them differs
- * from numerics sm90, 2 when there is a GPU that fails.
+ * from numerics sm90, 2 when there is a GPU that fails. With --ranks it looks at all machines of a
+ * job instead (cli/run/ranks.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/console/term.h"
 #include "base/process/program.h"
+#include "cli/doctor.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 #include "kernels-deterministic/ops.h"
+#ifdef INVAR_LEDGER
+#include "cli/flags.h"
+#include "engine/config/config.h"
+#endif
 
 #include "base/invar_banned.h"
 
 typedef struct settings {
     bool json;
+    int64_t ranks;   /* 0: this machine alone */
+    int64_t timeout; /* of ranks, in seconds; 0: as by default */
 } settings;
-
-typedef struct findings {
-    long cores;
-    bool built;                             /* with CUDA */
-    bool present;                           /* a GPU that this build can open */
-    bool examined;                          /* `gpu` is filled in */
-    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why not */
-    invar_device_facts gpu;
-    double product_flops; /* per second; 0: not measured */
-} findings;
 
 /* ---- the rate of a product ------------------------------------------------------------------- */
 
@@ -88,31 +87,31 @@ static invar_status measure_product(double *out, const invar_device *dev)
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
-static bool agrees(const findings *f)
+bool invar_doctor_agrees(const invar_doctor_findings *f)
 {
     return f->gpu.step_differences == 0 && f->gpu.unit_differences == 0;
 }
 
-static invar_status examine(findings *f, invar_device *dev)
+static invar_status examine(invar_doctor_findings *f, invar_device *dev)
 {
     if (!dev->backend->examine)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the backend %s has nothing to tell",
                           dev->backend->name);
     INVAR_TRY(dev->backend->examine(dev, &f->gpu));
     f->examined = true;
-    if (!agrees(f))
+    if (!invar_doctor_agrees(f))
         return INVAR_OK;
     dev->numerics = INVAR_NUMERICS_SM90;
     return measure_product(&f->product_flops, dev);
 }
 
-/* A machine without a GPU is no failure; what stands in the way is told. */
-static void look(findings *f)
+void invar_doctor_look(invar_doctor_findings *f, int ordinal)
 {
     // numerics ieee: sm90 would be refused where the probe fails, and that is to be shown
-    invar_device dev = {.numerics = INVAR_NUMERICS_IEEE};
+    invar_device dev = {.numerics = INVAR_NUMERICS_IEEE, .ordinal = ordinal};
     invar_status status = invar_backend_find(&dev.backend, INVAR_DEVICE_CUDA);
 
+    *f = (invar_doctor_findings){.cores = 0};
     f->cores = sysconf(_SC_NPROCESSORS_ONLN);
     f->built = status == INVAR_OK;
     if (status == INVAR_OK)
@@ -138,7 +137,7 @@ static void print_verdict(const char *name, int64_t results, const char *whose, 
            results, whose, differ);
 }
 
-static void print_text(const findings *f)
+static void print_text(const invar_doctor_findings *f)
 {
     printf("invar    %s, %s\n", INVAR_VERSION, f->built ? "with CUDA" : "without CUDA");
     printf("cpu      %ld cores\n", f->cores);
@@ -158,13 +157,13 @@ static void print_text(const findings *f)
                EDGE);
     if (f->trouble[0])
         printf("trouble  %s\n", f->trouble);
-    if (!agrees(f))
+    if (!invar_doctor_agrees(f))
         puts("         this GPU must not run numerics sm90: train with device = cpu");
     printf("\nnext: %s %s\n", invar_program(),
-           agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
+           invar_doctor_agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
 }
 
-static void print_json(const findings *f)
+static void print_json(const invar_doctor_findings *f)
 {
     printf("{\"version\": \"%s\", \"cuda\": %s, \"cores\": %ld", INVAR_VERSION,
            f->built ? "true" : "false", f->cores);
@@ -187,45 +186,124 @@ static void print_json(const findings *f)
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
+int invar_doctor_code(const invar_doctor_findings *f)
+{
+    if (f->present && f->trouble[0])
+        return INVAR_EXIT_TROUBLE;
+    return invar_doctor_agrees(f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+}
+
 static const invar_option *options(settings *s)
 {
-    static invar_option list[2];
+    static invar_option list[4];
 
     list[0] =
         (invar_option){.name = "json", .value = &s->json, .help = "print the findings as JSON"};
+#ifdef INVAR_LEDGER
+    list[1] = (invar_option){.name = "ranks",
+                             .type = INVAR_OPTION_BARE,
+                             .value = &s->ranks,
+                             .metavar = "[N]",
+                             .help = "compare the ranks that mpirun or srun has started, or N "
+                                     "threads, and the recipe if one is given",
+                             .low = 1,
+                             .high = 1024};
+    list[2] = (invar_option){.name = "timeout",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->timeout,
+                             .metavar = "SECONDS",
+                             .help = "how long a rank waits for another (60, or the recipe's "
+                                     "distributed-timeout-minutes)",
+                             .low = 1,
+                             .high = 86400};
+    list[3] = s->ranks ? invar_flags_end() : (invar_option){0};
+#endif
     return list;
 }
+
+#ifdef INVAR_LEDGER
+static bool names_ranks(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "--ranks", 7) == 0 && (!argv[i][7] || argv[i][7] == '='))
+            return true;
+    return false;
+}
+
+/* Keys of a recipe stand for one, too. */
+static int run_ranks(int argc, char **argv)
+{
+    settings s = {.ranks = 1};
+    invar_doctor_ask ask = {.ranks = 1};
+    invar_recipe *recipe = NULL;
+    int code, words = argc;
+    invar_status status = invar_flags_recipe(&recipe, &ask.path, options(&s), &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK && argc < words) {
+        ask.recipe = recipe;
+        status = invar_config_check(recipe);
+    }
+    if (status == INVAR_OK) {
+        ask.ranks = s.ranks;
+        ask.seconds = (double)s.timeout;
+        ask.json = s.json;
+        code = invar_doctor_ranks(&ask);
+    } else {
+        code = invar_report_error();
+    }
+    invar_recipe_free(recipe);
+    return code;
+}
+#endif
 
 static int run(int argc, char **argv)
 {
     settings s = {0};
-    findings f = {0};
+    invar_doctor_findings f;
 
+#ifdef INVAR_LEDGER
+    if (names_ranks(argc, argv))
+        return run_ranks(argc, argv);
+#endif
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
-    look(&f);
+    if (s.timeout) {
+        (void)INVAR_FAIL(INVAR_E_INVALID, 0, "--timeout is about ranks: give --ranks");
+        return invar_report_error();
+    }
+    invar_doctor_look(&f, 0);
     if (s.json)
         print_json(&f);
     else
         print_text(&f);
-    if (f.present && f.trouble[0])
-        return INVAR_EXIT_TROUBLE;
-    return agrees(&f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+    return invar_doctor_code(&f);
 }
 
 static void help(void)
 {
-    settings s;
+    settings s = {0};
 
     invar_help_text(
         "Checks the GPU: driver, memory, whether its tensor cores and special function units\n"
         "compute numerics = sm90 bit for bit, memory bandwidth, and the speed of one large matrix "
         "product.\n"
+#ifdef INVAR_LEDGER
+        "\n"
+        "With --ranks it checks the ranks of a job before a long run: host, threads, GPU, driver "
+        "and\n"
+        "program of each, the bytes that they send each other, latency and bandwidth. With a "
+        "recipe "
+        "it\n"
+        "also reads data and weights on every rank, and compares them as a run does.\n"
+#endif
         "\n"
         "Exit codes:\n"
         "  0    no problem found, or no GPU\n"
-        "  1    the tensor cores or special function units compute other bits\n"
-        "  2    the GPU fails\n");
+        "  1    the tensor cores or special function units compute other bits; ranks differ, or\n"
+        "       bytes between them are wrong\n"
+        "  2    the GPU fails, or a rank does not answer\n");
     invar_options_help(options(&s));
 }
 
@@ -233,4 +311,8 @@ const invar_verb invar_verb_doctor = {.name = "doctor",
                                       .summary =
                                           "check the GPU: driver, memory, tensor cores, speed",
                                       .run = run,
-                                      .help = help};
+                                      .help = help,
+#ifdef INVAR_LEDGER
+                                      .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
+#endif
+};

@@ -68,14 +68,14 @@ static invar_status value_of(const char **out, int *used, int key, bool words, i
     return INVAR_OK;
 }
 
-/* How many words the option at argv[0] takes; 0: it is none of these options. */
-static int option_words(const invar_option *options, const char *word)
+/* How many words the option takes, `next` is behind it or NULL; 0: it is none of these options. */
+static int option_words(const invar_option *options, const char *word, const char *next)
 {
     size_t bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
 
     for (; options->name && bytes; options++)
         if (strlen(options->name) == bytes && strncmp(options->name, word + 2, bytes) == 0)
-            return options->type == INVAR_OPTION_FLAG || word[2 + bytes] == '=' ? 1 : 2;
+            return word[2 + bytes] == '=' || invar_option_alone(options, next) ? 1 : 2;
     return 0;
 }
 
@@ -102,8 +102,8 @@ static invar_status take_path(const char **out, const invar_option *options, int
     *out = NULL;
     for (int i = 0; i < *argc;) {
         const char *value;
-        int own = option_words(options, argv[i]), key = own ? -1 : key_of(argv[i], &value),
-            used = 0;
+        int own = option_words(options, argv[i], i + 1 < *argc ? argv[i + 1] : NULL),
+            key = own ? -1 : key_of(argv[i], &value), used = 0;
 
         if (!own && key < 0 && argv[i][0] == '-')
             return INVAR_OK; // an unknown flag: whether it has a value cannot be said
@@ -217,7 +217,7 @@ static invar_status move_keys(const char **words, int *count_out, const invar_op
 
     for (int i = 0, count; i < *argc; i += count) {
         const char *value;
-        int own = option_words(options, argv[i]), used = 0;
+        int own = option_words(options, argv[i], i + 1 < *argc ? argv[i + 1] : NULL), used = 0;
         int key = own ? -1 : key_of(argv[i], &value);
 
         if (key >= 0 && !value)

@@ -133,6 +133,13 @@ static invar_status unknown(const invar_option *options, const char *word, size_
                       invar_near_hint(&near));
 }
 
+bool invar_option_alone(const invar_option *option, const char *next)
+{
+    return option->type == INVAR_OPTION_FLAG ||
+           (option->type == INVAR_OPTION_BARE &&
+            (!next || !next[0] || next[strspn(next, "0123456789")] != '\0'));
+}
+
 /* Reads the option at argv[*at]; leaves *at at its last word. */
 static invar_status set_option(int *at, const invar_option *options, int argc, char **argv)
 {
@@ -148,10 +155,14 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
         *(bool *)option->value = true;
         return INVAR_OK;
     }
+    if (!equals && invar_option_alone(option, *at + 1 < argc ? argv[*at + 1] : NULL)) {
+        *(int64_t *)option->value = option->low;
+        return INVAR_OK;
+    }
     value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
     if (!value)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value", option->name);
-    if (option->type == INVAR_OPTION_INT)
+    if (option->type == INVAR_OPTION_INT || option->type == INVAR_OPTION_BARE)
         return set_int(option, value);
     if (option->type == INVAR_OPTION_REAL)
         return set_real(option, value);

@@ -16,6 +16,7 @@
 typedef enum invar_option_type {
     INVAR_OPTION_FLAG, /* bool, set to true */
     INVAR_OPTION_INT,  /* int64_t */
+    INVAR_OPTION_BARE, /* int64_t; where no number follows, it is `low` */
     INVAR_OPTION_REAL, /* double */
     INVAR_OPTION_TEXT, /* const char *, borrowed from argv */
     INVAR_OPTION_WORD  /* invar_option_word */
@@ -36,6 +37,9 @@ typedef struct invar_option {
     int64_t low;         /* of a number: the range */
     int64_t high;
 } invar_option;
+
+/* Has it no value of its own? `next` is the word behind it; NULL: there is none. */
+bool invar_option_alone(const invar_option *option, const char *next);
 
 /* Flags of a verb that others read; the last option, which has no name, may have them as value. */
 typedef struct invar_option_names {

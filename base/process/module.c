@@ -76,3 +76,26 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
     invar_text_quote(why, sizeof why, text ? text : "", text ? strlen(text) : 0);
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s cannot be loaded: %s", file, why);
 }
+
+invar_status invar_module_hash_program(invar_digest *out)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_hasher hasher;
+    invar_digest digest;
+    int64_t bytes;
+
+    INVAR_TRY(invar_file_hash(&digest, &bytes, "/proc/self/exe"));
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, &digest, sizeof digest);
+    for (const char *const *name = invar_module_names; *name; name++) {
+        if (invar_module_path(path, *name) != INVAR_OK) {
+            invar_error_clear(); // a program without it is another one, too
+            continue;
+        }
+        INVAR_TRY(invar_file_hash(&digest, &bytes, path));
+        invar_hasher_update(&hasher, *name, strlen(*name) + 1);
+        invar_hasher_update(&hasher, &digest, sizeof digest);
+    }
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
+}

@@ -129,7 +129,7 @@ static int count_equal(const invar_digest *all, int size, int which)
     return count;
 }
 
-static invar_agree_odd find_odd(const invar_digest *all, int size)
+invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size)
 {
     invar_agree_odd found = {.odd = -1};
     int most = count_equal(all, size, 0);
@@ -184,7 +184,7 @@ invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layou
     if (!layout)
         return INVAR_OK;
     INVAR_TRY(gather_digests(&all, layout, phase, own));
-    *out = find_odd(all, invar_agree_size(layout));
+    *out = invar_agree_find_odd(all, invar_agree_size(layout));
     invar_free(all);
     return INVAR_OK;
 }

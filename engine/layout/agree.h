@@ -56,6 +56,9 @@ typedef struct invar_agree_odd {
     int usual; /* the first that holds what most do, or, where as many do, rank 0 or the next */
 } invar_agree_odd;
 
+/* Among the digests of `size` ranks; no call of theirs. */
+invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size);
+
 invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
                                  const char *phase, const invar_digest *own) INVAR_MUST_USE;
 

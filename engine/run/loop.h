@@ -96,6 +96,10 @@ typedef struct invar_loop {
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options,
                              invar_train_summary *summary) INVAR_MUST_USE;
+
+/* The same as far as it only reads: until the ranks have compared what they were given. */
+invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options) INVAR_MUST_USE;
 void invar_loop_close(invar_loop *loop);
 
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */

@@ -235,12 +235,18 @@ static void tell_left_out(const invar_loop *loop)
         invar_recorder_say(&loop->recorder, "%s", line);
 }
 
-/* All that is large. */
-static invar_status take_memory(invar_loop *loop, size_t block)
+/* Weights are part of what ranks compare. */
+static invar_status make_models(invar_loop *loop)
 {
     INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
     INVAR_TRY(invar_loop_identify(loop));
-    INVAR_TRY(invar_loop_compare_ranks(loop));
+    return invar_loop_compare_ranks(loop);
+}
+
+/* All that is large. */
+static invar_status take_memory(invar_loop *loop, size_t block)
+{
+    INVAR_TRY(make_models(loop));
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
     INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, block));
@@ -300,11 +306,11 @@ static invar_status check_ranks(const invar_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status open_parts(invar_loop *loop)
+/* All that is read, but for the weights; what cannot fit is refused. */
+static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const invar_session_crowd crowd = crowd_of(loop);
-    invar_budget budget;
 
     INVAR_TRY(check_ranks(loop));
     INVAR_TRY(invar_session_open_beside(&loop->session, loop->recipe,
@@ -325,10 +331,21 @@ static invar_status open_parts(invar_loop *loop)
                           "%" PRId64 " prompts; give num-rollout",
                           loop->set.prompts);
     INVAR_TRY(invar_loop_read_sets(loop));
-    INVAR_TRY(plan_memory(&budget, loop));
-    INVAR_TRY(invar_near_advise(take_memory(loop, budget.block),
-                                invar_device_far(&loop->session.dev),
-                                "the run was planned to fit: something else takes memory there"));
+    return plan_memory(budget, loop);
+}
+
+static invar_status advise_memory(const invar_loop *loop, invar_status status)
+{
+    return invar_near_advise(status, invar_device_far(&loop->session.dev),
+                             "the run was planned to fit: something else takes memory there");
+}
+
+static invar_status open_parts(invar_loop *loop)
+{
+    invar_budget budget;
+
+    INVAR_TRY(open_inputs(&budget, loop));
+    INVAR_TRY(advise_memory(loop, take_memory(loop, budget.block)));
     INVAR_TRY(invar_loop_attach_audit(loop));
     if (invar_agree_leads(loop->ranks)) {
         INVAR_TRY(open_outputs(loop));
@@ -341,8 +358,8 @@ static invar_status open_parts(invar_loop *loop)
     return INVAR_OK;
 }
 
-invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
-                             const invar_train_options *options, invar_train_summary *summary)
+static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
+                            const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
     if (options->comm && invar_comm_size(options->comm) > 1) {
@@ -353,8 +370,24 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
     }
     if (!options->replay) // the recorded run has its own
         INVAR_TRY(invar_facts_read(&loop->identity.facts));
-    INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));
+    return invar_folders_find(&loop->home.at, recipe, options->recipe_path);
+}
+
+invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options, invar_train_summary *summary)
+{
+    INVAR_TRY(prepare(loop, recipe, options, summary));
     return open_parts(loop);
+}
+
+invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options)
+{
+    invar_budget budget;
+
+    INVAR_TRY(prepare(loop, recipe, options, NULL));
+    INVAR_TRY(open_inputs(&budget, loop));
+    return advise_memory(loop, make_models(loop));
 }
 
 void invar_loop_close(invar_loop *loop)

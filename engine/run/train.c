@@ -493,3 +493,33 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     invar_free(loop);
     return status;
 }
+
+static void describe_given(invar_train_given *out, const invar_loop *loop)
+{
+    out->identity = loop->identity.digest;
+    out->weights = loop->session.weights;
+    out->threads = loop->session.pool ? invar_pool_threads(loop->session.pool) : 1;
+    if (loop->session.data)
+        invar_dataset_hash(&out->data, loop->session.data);
+}
+
+invar_status invar_train_check(invar_train_given *out, const invar_recipe *recipe,
+                               const invar_train_options *options)
+{
+    invar_loop *loop = NULL;
+    invar_status status;
+
+    *out = (invar_train_given){.threads = 0};
+    status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
+    if (status == INVAR_OK)
+        status = invar_loop_read(loop, recipe, options);
+    out->differ = loop && loop->agreed;
+    if (status == INVAR_OK || out->differ)
+        describe_given(out, loop);
+    else
+        tell_ranks(options, false);
+    if (loop)
+        invar_loop_close(loop);
+    invar_free(loop);
+    return status;
+}

@@ -178,6 +178,35 @@ ends 129 2 tiny.ini --run refused --audit 3
 holds grep -q "'audit' is not there with several ranks" err
 holds [ ! -e refused ]
 
+# ---- invar doctor --ranks ---------------------------------------------------------------------
+# checked CODE TEXT COMMAND ...: its exit code, and what a line of its output says.
+checked() {
+    local code=$1 text=$2 rc=0
+    shift 2
+    checks=$((checks + 1))
+    timeout 120 "$@" >out 2>err </dev/null || rc=$?
+    ((rc == code)) || complain "$*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
+    grep -q -- "$text" out err || complain "$*: no line with '$text':" "$(<out)" "$(<err)"
+}
+checked 0 '^bytes    all arrived' "$invar" doctor --ranks 3
+holds [ "$(grep -c '^ *[012]  [^ ]* .* none  ' out)" = 3 -o -n "$(grep NVIDIA out)" ]
+holds [ "$(grep -c '^sendrecv\|^alltoallv\|^barrier' out)" = 7 ]
+checked 0 '^ranks    1: one rank' "$invar" doctor --ranks
+holds [ "$(grep -c '^bytes' out)" = 0 ]
+checked 0 ' identity$' "$invar" doctor tiny.ini --ranks 2 --seed 5
+holds [ ! -e runs ] # nothing is written
+checked 2 '^invar: nowhere: there is no such folder' "$invar" doctor --ranks 2 tiny.ini \
+    --ref-load nowhere
+checked 129 "unexpected argument 'tiny.ini'" "$invar" doctor tiny.ini
+checked 129 "unknown option '--seed" "$invar" doctor --seed 5
+checked 129 '0; expected 1 to 1024' "$invar" doctor --ranks 0
+checked 129 '--timeout is about ranks' "$invar" doctor --timeout 5
+checked 0 '"sound": true' "$invar" doctor --json --ranks=2
+holds python3 -c 'import json, sys
+found = json.load(open("out"))
+assert [r["rank"] for r in found["ranks"]] == [0, 1] and found["differences"] == []
+assert all(c["seconds"] > 0 for c in found["calls"]) and found["calls"][3]["bytes"] == 1 << 24'
+
 $mpi || {
     ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
     exit "$failed"
@@ -228,6 +257,28 @@ timeout 300 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
     complain "a rank without data, and the run ended well"
 holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
 holds [ ! -e odd -a ! -e elsewhere/odd ]
+
+# The doctor finds the same, and shows all that differs.
+doctor=(mpirun --oversubscribe -n 2 "$invar" doctor --ranks)
+checked 0 '^ranks    3: processes, MPI' mpirun --oversubscribe -n 3 "$invar" doctor --ranks
+holds grep -q '^bytes    all arrived' out
+checked 129 '2 processes have been started already' mpirun -n 2 --oversubscribe "$invar" doctor \
+    --ranks 2
+checked 1 '^program  rank 2 on .* has .*, rank 0 on .* has .*: give all hosts the same program' \
+    "${doctor[@]}" : -n 1 ./another doctor --ranks
+holds [ "$(grep -c ' !$' out)" = 1 ]
+holds grep -q '^ *2 .* !$' out
+checked 1 '^recipe   rank 2 on .* is another run than rank 0 on .*: its save-interval is' \
+    "${doctor[@]}" tiny.ini : -n 1 "$invar" doctor --ranks tiny.ini --save-interval 3
+cp files/data.jsonl elsewhere/files && sed -i '1s/0 + 0/0 + 1/' elsewhere/files/data.jsonl
+checked 1 '^data     rank 2 on .*: give all hosts the same data' \
+    "${doctor[@]}" hf.ini : -n 1 --wdir elsewhere "$invar" doctor --ranks hf.ini
+rm elsewhere/files/data.jsonl
+checked 2 '^invar: rank 2 on .* cannot go on: .*data.jsonl' \
+    "${doctor[@]}" hf.ini : -n 1 --wdir elsewhere "$invar" doctor --ranks hf.ini
+holds [ "$(grep -c ^invar: err)" = 1 ]
+checked 2 '^invar: not all ranks have come in 2 s' "${doctor[@]}" --timeout 2 : -n 1 true
+holds [ "$(grep -c ^invar: err)" = 1 ]
 
 # ---- killed -----------------------------------------------------------------------------------
 # ask RUN SQL: a number of its ledger; 0 where there is none yet.

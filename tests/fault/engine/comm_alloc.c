@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/comm/trial.h"
 #include "tests/fault/faulty.h"
 #include "tests/ranks.h"
 
@@ -50,6 +51,21 @@ static invar_status threads(void)
     return ranks_status(runs, RANKS);
 }
 
+static invar_status try_part(rank_run *run)
+{
+    invar_comm_trial trial;
+
+    return invar_comm_try(&trial, run->comm, 0);
+}
+
+static invar_status trial(void)
+{
+    rank_run runs[MAX_RANKS];
+
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, try_part, NULL));
+    return ranks_status(runs, RANKS);
+}
+
 static invar_status alone(void)
 {
     invar_comm *comm, *child;
@@ -80,6 +96,12 @@ static void test_comm_alloc__threads(void **state)
     fail_each_allocation(threads);
 }
 
+static void test_comm_alloc__trial(void **state)
+{
+    (void)state;
+    fail_each_allocation(trial);
+}
+
 static void test_comm_alloc__self(void **state)
 {
     (void)state;
@@ -96,6 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm_alloc__threads),
+        cmocka_unit_test(test_comm_alloc__trial),
         cmocka_unit_test(test_comm_alloc__self),
         cmocka_unit_test(test_comm_alloc__mpi),
     };

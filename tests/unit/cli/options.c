@@ -13,7 +13,7 @@ enum { MAX_WORDS = 16 };
 
 typedef struct line {
     bool flag;
-    int64_t number;
+    int64_t number, bare;
     double real;
     const char *text;
     char *argv[MAX_WORDS];
@@ -33,6 +33,12 @@ static invar_status parse(line *l, const char *text, int low, int high)
          .metavar = "N",
          .low = -5,
          .high = 5},
+        {.name = "bare",
+         .type = INVAR_OPTION_BARE,
+         .value = &l->bare,
+         .metavar = "[N]",
+         .low = 1,
+         .high = 9},
         {.name = "real", .type = INVAR_OPTION_REAL, .value = &l->real, .metavar = "S", .high = 10},
         {.name = "text", .type = INVAR_OPTION_TEXT, .value = &l->text, .metavar = "TEXT"},
         {.name = NULL},
@@ -117,6 +123,27 @@ static void test_options__numbers(void **state)
     assert_fails(parse(&l, "--fla", 0, 0), INVAR_E_INVALID, "unknown option '--fla'");
 }
 
+/* A word that is no number is not its value. */
+static void test_options__a_number_may_be_left_out(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_ok(parse(&l, "--bare 7 word", 0, 1));
+    assert_int_equal(l.bare, 7);
+    assert_ok(parse(&l, "--bare=7", 0, 0));
+    assert_int_equal(l.bare, 7);
+    assert_ok(parse(&l, "--bare word", 0, 1));
+    assert_int_equal(l.bare, 1);
+    assert_string_equal(l.argv[0], "word");
+    assert_ok(parse(&l, "--bare --flag", 0, 0));
+    assert_true(l.bare == 1 && l.flag);
+    assert_ok(parse(&l, "--bare", 0, 0));
+    assert_int_equal(l.bare, 1);
+    assert_fails(parse(&l, "--bare 10", 0, 1), INVAR_E_INVALID, "expected 1 to 9");
+    assert_fails(parse(&l, "--bare=", 0, 1), INVAR_E_INVALID, "not a whole number");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +152,7 @@ int main(void)
         cmocka_unit_test(test_options__a_dash_is_a_word),
         cmocka_unit_test(test_options__count_of_words),
         cmocka_unit_test(test_options__numbers),
+        cmocka_unit_test(test_options__a_number_may_be_left_out),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
