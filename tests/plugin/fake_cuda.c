@@ -1,13 +1,28 @@
 /*
- * fake_cuda.c - a module with a CUDA backend that can do nothing.
+ * fake_cuda.c - a module with a CUDA backend that can do nothing: its GPU computes other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "kernels-deterministic/cuda/module.h"
+
+/* The driver is what the environment says. */
+static invar_status examine(const invar_device *dev, invar_device_facts *out)
+{
+    const char *driver = getenv("FAKE_DRIVER");
+
+    (void)dev;
+    *out = (invar_device_facts){.name = "Fake GPU", .step_outputs = 8, .step_differences = 1};
+    (void)snprintf(out->driver, sizeof out->driver, "%s", driver ? driver : "1.0");
+    return INVAR_OK;
+}
 
 static const invar_backend *backend(void)
 {
-    static const invar_backend nothing = {.abi = INVAR_BACKEND_ABI, .name = "fake"};
+    static const invar_backend nothing = {
+        .abi = INVAR_BACKEND_ABI, .name = "fake", .examine = examine};
 
     return &nothing;
 }

@@ -207,6 +207,13 @@ found = json.load(open("out"))
 assert [r["rank"] for r in found["ranks"]] == [0, 1] and found["differences"] == []
 assert all(c["seconds"] > 0 for c in found["calls"]) and found["calls"][3]["bytes"] == 1 << 24'
 
+# A GPU that computes other bits, on all ranks.
+mkdir gpu && cp "$(dirname "$invar")/tests/plugin/fake_cuda.so" gpu/invar-cuda.so
+INVAR_MODULES=gpu checked 1 'rank 1 on .*: its GPU must not run numerics sm90' "$invar" doctor \
+    --ranks 2
+holds [ "$(grep -c ' Fake GPU  1.0 *DIFFERS ' out)" = 2 ]
+holds grep -q '^ranks    all are equal' out
+
 $mpi || {
     ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
     exit "$failed"
@@ -270,6 +277,9 @@ holds [ "$(grep -c ' !$' out)" = 1 ]
 holds grep -q '^ *2 .* !$' out
 checked 1 '^recipe   rank 2 on .* is another run than rank 0 on .*: its save-interval is' \
     "${doctor[@]}" tiny.ini : -n 1 "$invar" doctor --ranks tiny.ini --save-interval 3
+cp "$(dirname "$invar")/invar-mpi.so" gpu
+INVAR_MODULES=$PWD/gpu checked 1 '^driver   rank 2 on .* has 0.9, rank 0 on .* has 1.0: install' \
+    "${doctor[@]}" : -n 1 -x FAKE_DRIVER=0.9 "$invar" doctor --ranks
 cp files/data.jsonl elsewhere/files && sed -i '1s/0 + 0/0 + 1/' elsewhere/files/data.jsonl
 checked 1 '^data     rank 2 on .*: give all hosts the same data' \
     "${doctor[@]}" hf.ini : -n 1 --wdir elsewhere "$invar" doctor --ranks hf.ini

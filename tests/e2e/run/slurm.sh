@@ -99,6 +99,11 @@ for ranks in 1 2 4; do
     holds grep -q '^golden    identical, 6 of 6' out
     expect 0 'identical: ' diff one "s$ranks"
 done
+checks=$((checks + 1))
+timeout 120 srun --mpi=pmix -n 3 "$invar" doctor --ranks tiny.ini >out 2>err </dev/null ||
+    complain "srun ... doctor --ranks: $?:" "$(<out)" "$(<err)"
+holds grep -q '^ranks    3: processes, MPI' out
+holds grep -q '^bytes    all arrived as they were sent' out
 ends 0 -n 1 -- --run alone --golden one.golden
 ends 129 -n 2 -- --run apart
 holds grep -q 'tasks that do not know each other: give srun --mpi=pmix' err
