@@ -191,7 +191,7 @@ typedef struct invar_ledger_sample {
                            compared */
     int64_t diff_at;    /* position of that token; -1: none */
     const char *finish; /* stop length abort ... */
-    int64_t arrival;    /* order of completion, outside the content hash */
+    int64_t arrival;    /* order of completion on its rank, outside the content hash */
 } invar_ledger_sample;
 
 typedef struct invar_ledger_reply {

@@ -58,7 +58,7 @@ typedef struct invar_rl_sample {
     int64_t weights;           /* version that sampled it */
     invar_digest weights_hash; /* of those weights */
     invar_digest prompt_hash;  /* of the prompt's tokens */
-    int64_t arrival;           /* order of completion; outside every result */
+    int64_t arrival;           /* order of completion on its rank; outside every result */
 
     double reward; /* raw */
     bool removed;  /* a filter took it out: its mask counts as zero */
