@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/console/term.h"
+#include "base/process/process.h"
 #include "base/process/program.h"
 #include "cli/doctor.h"
 #include "cli/plain.h"
@@ -112,7 +112,7 @@ void invar_doctor_look(invar_doctor_findings *f, int ordinal)
     invar_status status = invar_backend_find(&dev.backend, INVAR_DEVICE_CUDA);
 
     *f = (invar_doctor_findings){.cores = 0};
-    f->cores = sysconf(_SC_NPROCESSORS_ONLN);
+    f->cores = (long)invar_process_cores(1, 1);
     f->built = status == INVAR_OK;
     if (status == INVAR_OK)
         status = invar_device_open(&dev);

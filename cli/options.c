@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/console/near.h"
 #include "base/pool.h"
+#include "base/process/process.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 
@@ -249,7 +249,7 @@ int invar_report_error(void)
 
 int64_t invar_default_threads(void)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t cores = invar_process_cores(1, 1);
 
-    return n < 1 ? 1 : n > 256 ? 256 : n;
+    return cores > 256 ? 256 : cores;
 }

@@ -3,12 +3,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE 1 // pipe2
+#define _GNU_SOURCE 1 // pipe2, sched_getaffinity
 
 #include "base/process/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,17 @@
 #include "base/text.h"
 
 #include "base/invar_banned.h"
+
+int64_t invar_process_cores(int process, int host)
+{
+    int64_t online = sysconf(_SC_NPROCESSORS_ONLN) / host, own = online;
+    cpu_set_t allowed;
+
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        own = CPU_COUNT(&allowed) / process;
+    own = own < online ? own : online;
+    return own > 1 ? own : 1;
+}
 
 int64_t invar_process_clock_ms(void)
 {

@@ -31,6 +31,12 @@ enum {
 /* The exit code of what ended with this status. */
 int invar_process_exit_code(invar_status status);
 
+/*
+ * Cores for each of the ranks of a job, of which `process` are in this process and `host` on this
+ * host; at least 1. No more than the process may use: taskset, cpusets and mpirun bind it to some.
+ */
+int64_t invar_process_cores(int process, int host);
+
 /* Milliseconds of a clock that nobody sets; for deadlines. */
 int64_t invar_process_clock_ms(void);
 

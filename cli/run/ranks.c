@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/console/term.h"
 #include "base/process/module.h"
+#include "base/process/process.h"
 #include "cli/doctor.h"
 #include "cli/grid.h"
 #include "cli/ledger/rows.h"
@@ -156,17 +157,15 @@ static invar_status examine(report *out, const scene *s, const invar_layout *lay
     invar_train_given given;
     record own;
     invar_doctor_findings found;
-    long share;
 
     memset(&own, 0, sizeof own); // its gaps travel, too
     invar_doctor_look(&found, invar_agree_place(layout));
-    share = found.cores / invar_agree_here(layout);
     put_machine(&own, &found);
     INVAR_TRY(check_recipe(&given, out->recipe, s, options));
-    (void)snprintf(own.cell[THREADS], CELL, "%ld",
-                   given.threads ? (long)given.threads
-                   : share > 1   ? share
-                                 : 1);
+    if (given.threads == 0) // there is no recipe
+        given.threads = (int)invar_process_cores(
+            options->threads_for > 1 ? options->threads_for : 1, invar_agree_here(layout));
+    (void)snprintf(own.cell[THREADS], CELL, "%d", given.threads);
     put_digest(own.cell[PROGRAM], &s->program);
     put_digest(own.cell[WEIGHTS], &given.weights);
     put_digest(own.cell[DATA], &given.data);

@@ -7,11 +7,11 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/text.h"
+#include "base/process/process.h"
 #include "engine/config/check.h"
 #include "engine/hf/hf.h"
 #include "engine/model/family.h"
@@ -33,10 +33,9 @@ static bool given(const invar_recipe *recipe, invar_key key)
 #define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
 #define SMALL_THREADS 2  /* these: waking others costs more than they do */
 
-static int64_t default_threads(const invar_model_spec *spec, int ranks)
+static int64_t default_threads(const invar_model_spec *spec, const invar_session_crowd *crowd)
 {
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    int64_t most = online > ranks ? online / ranks : 1;
+    int64_t most = invar_process_cores(crowd->process, crowd->host);
 
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
 }
@@ -46,7 +45,7 @@ static int64_t threads_of(const invar_session *s, const invar_session_crowd *cro
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
 
     if (threads == 0)
-        return default_threads(&s->spec, crowd->host);
+        return default_threads(&s->spec, crowd);
     return threads > crowd->process ? threads / crowd->process : 1;
 }
 

@@ -3,13 +3,38 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE 1 // sched_setaffinity
+
 #include "base/process/process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/support.h"
+
+/* Bound to one core, nobody has more; ranks divide what there is. */
+static void test_base_process__cores_are_those_it_may_use(void **state)
+{
+    int64_t all = invar_process_cores(1, 1);
+    cpu_set_t before, one;
+
+    (void)state;
+    assert_int_equal(invar_process_cores(1, 1 << 20), 1);
+    assert_int_equal(invar_process_cores(1 << 20, 1), 1);
+    assert_true(all >= 1 && invar_process_cores(2, 2) <= (all > 1 ? all / 2 : 1));
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(CPU_COUNT(&before), all);
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(invar_process_cores(1, 1), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(invar_process_cores(1, 1), all);
+}
 
 static void assert_words(const invar_process_tail *tail, const char *expected)
 {
@@ -85,6 +110,7 @@ int main(void)
         cmocka_unit_test(test_base_process__last_words_are_the_last_line),
         cmocka_unit_test(test_base_process__pipe_avoids_the_standard_streams),
         cmocka_unit_test(test_base_process__clock_does_not_go_back),
+        cmocka_unit_test(test_base_process__cores_are_those_it_may_use),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
