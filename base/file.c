@@ -128,8 +128,7 @@ bool invar_path_same(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The folder that `path` lies in. */
-static invar_status folder_of(char out[INVAR_PATH_SIZE], const char *path)
+invar_status invar_path_folder(char out[INVAR_PATH_SIZE], const char *path)
 {
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
@@ -409,7 +408,7 @@ invar_status invar_path_check_place(const char *path)
     struct stat info;
     int code;
 
-    INVAR_TRY(folder_of(folder, path));
+    INVAR_TRY(invar_path_folder(folder, path));
     invar_path_show(shown, path);
     if (stat(folder, &info) != 0 && errno == ENOENT)
         return INVAR_FAIL(INVAR_E_IO, ENOENT, "%s: its folder is not there; make it first", shown);
@@ -428,10 +427,10 @@ invar_status invar_path_check_way(const char *path)
     struct stat info = {0};
     int code;
 
-    INVAR_TRY(folder_of(folder, path));
+    INVAR_TRY(invar_path_folder(folder, path));
     while (stat(folder, &info) != 0 && errno == ENOENT && strcmp(folder, ".") != 0 &&
            strcmp(folder, "/") != 0) {
-        INVAR_TRY(folder_of(above, folder));
+        INVAR_TRY(invar_path_folder(above, folder));
         memcpy(folder, above, sizeof folder);
     }
     if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
@@ -495,7 +494,7 @@ invar_status invar_file_writer_commit(invar_file_writer *writer)
     char folder[INVAR_PATH_SIZE];
     int rc;
 
-    INVAR_TRY(folder_of(folder, writer->path));
+    INVAR_TRY(invar_path_folder(folder, writer->path));
     if (invar_fd_sync(writer->fd) != 0)
         return io_error(writer->partial, "cannot be synced");
     rc = close(writer->fd);
@@ -541,7 +540,7 @@ static invar_status sync_above(const char *path)
     char plain[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
 
     (void)snprintf(plain, sizeof plain, "%.*s", (int)invar_path_length(path), path);
-    INVAR_TRY(folder_of(above, plain));
+    INVAR_TRY(invar_path_folder(above, plain));
     return access(above, R_OK) == 0 ? invar_folder_sync(above) : INVAR_OK;
 }
 

@@ -132,6 +132,9 @@ invar_status invar_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
 /* True when something is there. */
 bool invar_path_exists(const char *path);
 
+/* The folder that `path` lies in. */
+invar_status invar_path_folder(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
+
 /* The bytes of a path without slashes at its end; "/" keeps its own. */
 size_t invar_path_length(const char *path);
 

@@ -77,25 +77,39 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s cannot be loaded: %s", file, why);
 }
 
-invar_status invar_module_hash_program(invar_digest *out)
+/* Where the module of a program, or of this one, is; false: a program without it is another one. */
+static bool belongs(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
 {
-    char path[INVAR_PATH_SIZE];
+    if (folder)
+        return invar_module_find(out, folder, name);
+    if (invar_module_path(out, name) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+invar_status invar_module_hash_program(invar_digest *out, const char *program)
+{
+    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     invar_hasher hasher;
     invar_digest digest;
+    bool any = false;
     int64_t bytes;
 
-    INVAR_TRY(invar_file_hash(&digest, &bytes, "/proc/self/exe"));
+    if (program)
+        INVAR_TRY(invar_path_folder(folder, program));
+    INVAR_TRY(invar_file_hash(out, &bytes, program ? program : "/proc/self/exe"));
     invar_hasher_init(&hasher);
-    invar_hasher_update(&hasher, &digest, sizeof digest);
+    invar_hasher_update(&hasher, out, sizeof *out);
     for (const char *const *name = invar_module_names; *name; name++) {
-        if (invar_module_path(path, *name) != INVAR_OK) {
-            invar_error_clear(); // a program without it is another one, too
+        if (!belongs(path, program ? folder : NULL, *name))
             continue;
-        }
         INVAR_TRY(invar_file_hash(&digest, &bytes, path));
         invar_hasher_update(&hasher, *name, strlen(*name) + 1);
         invar_hasher_update(&hasher, &digest, sizeof digest);
+        any = true;
     }
-    invar_hasher_final(out, &hasher);
+    if (any)
+        invar_hasher_final(out, &hasher);
     return INVAR_OK;
 }

@@ -40,8 +40,11 @@ invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVA
 invar_status invar_module_load(const void **out, const char *file, const char *symbol,
                                bool global) INVAR_MUST_USE;
 
-/* The bytes of this program and of the modules that it would load. */
-invar_status invar_module_hash_program(invar_digest *out) INVAR_MUST_USE;
+/*
+ * The digest of a program's bytes and of its modules'; without a module that of its file. NULL is
+ * this program with the modules that it would load.
+ */
+invar_status invar_module_hash_program(invar_digest *out, const char *program) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

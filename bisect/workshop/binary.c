@@ -53,19 +53,23 @@ static invar_status open_file(int *out, const char *path, mode_t mode)
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: it is no program", shown);
 }
 
-static invar_status copy_open(invar_digest *out, int fd, const char *from, const char *to)
+static invar_status copy_file(const char *from, const char *to, mode_t mode)
 {
     invar_file_writer *writer = NULL;
     char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_digest digest;
     invar_status status;
     int64_t bytes;
+    int fd;
 
+    INVAR_TRY(open_file(&fd, from, mode));
     status = invar_file_writer_open(&writer, to);
     if (status == INVAR_OK)
-        status = invar_fd_hash(out, &bytes, fd, from, put_piece, writer);
+        status = invar_fd_hash(&digest, &bytes, fd, from, put_piece, writer);
     if (status == INVAR_OK)
         status = invar_file_writer_commit(writer);
     invar_file_writer_close(writer);
+    close(fd);
     INVAR_TRY(status);
     if (chmod(to, 0755) == 0)
         return INVAR_OK;
@@ -74,64 +78,28 @@ static invar_status copy_open(invar_digest *out, int fd, const char *from, const
                       strerror(errno));
 }
 
-/* The digest of a file with one of the bits `mode` and, unless `to` is NULL, a copy. */
-static invar_status take_file(invar_digest *out, const char *path, const char *to, mode_t mode)
+invar_status invar_workshop_hash_binary(invar_digest *out, const char *path, bool runs)
 {
-    invar_status status;
-    int64_t bytes;
     int fd;
 
-    INVAR_TRY(open_file(&fd, path, mode));
-    status = to ? copy_open(out, fd, path, to) : invar_fd_hash(out, &bytes, fd, path, NULL, NULL);
+    INVAR_TRY(open_file(&fd, path, runs ? RUN_BITS : ANY_BITS));
     close(fd);
-    return status;
-}
-
-/* "FOLDER" of "FOLDER/PROGRAM". */
-static invar_status folder_of(char out[INVAR_PATH_SIZE], const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (snprintf(out, INVAR_PATH_SIZE, "%.*s", slash ? (int)(slash - path) : 1,
-                 slash ? path : ".") < INVAR_PATH_SIZE)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of a program is too long");
+    return invar_module_hash_program(out, path);
 }
 
 /* Modules lie beside the copy wherever they were found. */
-static invar_status take(invar_digest *out, const char *program, const char *to, bool runs)
-{
-    char folder[INVAR_PATH_SIZE], copies[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
-    invar_digest module;
-    invar_hasher hasher;
-    bool any = false;
-
-    INVAR_TRY(folder_of(folder, program));
-    INVAR_TRY(folder_of(copies, to ? to : program));
-    INVAR_TRY(take_file(out, program, to, runs ? RUN_BITS : ANY_BITS));
-    invar_hasher_init(&hasher);
-    invar_hasher_update(&hasher, out, sizeof *out);
-    for (const char *const *name = invar_module_names; *name; name++) {
-        char copy[INVAR_PATH_SIZE];
-        if (!invar_module_find(path, folder, *name))
-            continue;
-        INVAR_TRY(invar_path_join(copy, sizeof copy, copies, *name));
-        INVAR_TRY(take_file(&module, path, to ? copy : NULL, ANY_BITS));
-        invar_workshop_mix(&hasher, *name);
-        invar_hasher_update(&hasher, &module, sizeof module);
-        any = true;
-    }
-    if (any)
-        invar_hasher_final(out, &hasher);
-    return INVAR_OK;
-}
-
-invar_status invar_workshop_hash_binary(invar_digest *out, const char *path, bool runs)
-{
-    return take(out, path, NULL, runs);
-}
-
 invar_status invar_workshop_copy_binary(invar_digest *out, const char *from, const char *to)
 {
-    return take(out, from, to, true);
+    char folder[INVAR_PATH_SIZE], copies[INVAR_PATH_SIZE];
+    char path[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_folder(folder, from));
+    INVAR_TRY(invar_path_folder(copies, to));
+    INVAR_TRY(copy_file(from, to, RUN_BITS));
+    for (const char *const *name = invar_module_names; *name; name++)
+        if (invar_module_find(path, folder, *name)) {
+            INVAR_TRY(invar_path_join(copy, sizeof copy, copies, *name));
+            INVAR_TRY(copy_file(path, copy, ANY_BITS));
+        }
+    return invar_workshop_hash_binary(out, to, true);
 }

@@ -491,7 +491,7 @@ static invar_status run_ranks(report *out, invar_launch *launch, const invar_doc
                                              : PATIENCE,
                .out = out};
 
-    INVAR_TRY(invar_module_hash_program(&s.program));
+    INVAR_TRY(invar_module_hash_program(&s.program, NULL));
     INVAR_TRY(invar_open_ranks(launch, s.seconds, ask->ranks));
     return invar_launch_end(launch, invar_launch_run(launch, work, &s));
 }

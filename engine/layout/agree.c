@@ -147,44 +147,22 @@ invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size)
     return found;
 }
 
-/* The digests of all ranks, to be freed by the caller. */
-static invar_status gather_digests(invar_digest **out, const invar_layout *layout,
-                                   const char *phase, const invar_digest *own)
-{
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)out, (size_t)invar_agree_size(layout), sizeof **out,
-                          "a digest of each rank"));
-    status = invar_agree_gather(layout, phase, own, sizeof *own, *out);
-    if (status != INVAR_OK)
-        invar_free(*out);
-    return status;
-}
-
-invar_status invar_agree_alike(int *out, const invar_layout *layout, const char *phase,
-                               const invar_digest *own)
-{
-    invar_digest *all;
-
-    *out = 1;
-    if (!layout)
-        return INVAR_OK;
-    INVAR_TRY(gather_digests(&all, layout, phase, own));
-    *out = count_equal(all, invar_agree_size(layout), invar_comm_rank(layout->world));
-    invar_free(all);
-    return INVAR_OK;
-}
-
 invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
                                  const char *phase, const invar_digest *own)
 {
-    invar_digest *all;
+    int size = invar_agree_size(layout);
+    invar_digest *all = NULL;
+    invar_status status;
 
-    *out = (invar_agree_odd){.odd = -1};
+    *out = (invar_agree_odd){.odd = -1, .alike = 1};
     if (!layout)
         return INVAR_OK;
-    INVAR_TRY(gather_digests(&all, layout, phase, own));
-    *out = invar_agree_find_odd(all, invar_agree_size(layout));
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
+    status = invar_agree_gather(layout, phase, own, sizeof *own, all);
+    if (status == INVAR_OK) {
+        *out = invar_agree_find_odd(all, size);
+        out->alike = count_equal(all, size, invar_comm_rank(layout->world));
+    }
     invar_free(all);
-    return INVAR_OK;
+    return status;
 }

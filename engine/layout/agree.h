@@ -46,14 +46,11 @@ invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const c
 invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
                                int64_t own) INVAR_MUST_USE;
 
-/* How many ranks hold the same as this one, itself included. */
-invar_status invar_agree_alike(int *out, const invar_layout *layout, const char *phase,
-                               const invar_digest *own) INVAR_MUST_USE;
-
 /* Who holds something else than most. */
 typedef struct invar_agree_odd {
     int odd;   /* the first rank that does; -1: none */
     int usual; /* the first that holds what most do, or, where as many do, rank 0 or the next */
+    int alike; /* how many hold the same as the one that asks, itself included */
 } invar_agree_odd;
 
 /* Among the digests of `size` ranks; no call of theirs. */

@@ -29,13 +29,16 @@ static invar_session_crowd crowd_of(const invar_loop *loop)
 static invar_status count_sharers(int *out, const invar_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
+    invar_agree_odd found;
     invar_digest memory;
 
     *out = crowd_of(loop).host;
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
-    return invar_agree_alike(out, loop->ranks, "memory", &memory);
+    INVAR_TRY(invar_agree_compare(&found, loop->ranks, "memory", &memory));
+    *out = found.alike;
+    return INVAR_OK;
 }
 
 /* What each rank may take, the same for all, measured by each before any of them takes it. */
