@@ -303,6 +303,11 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_HASH_TREE, "hash.tree.cuts", INVAR_CASE_CUT},
         {INVAR_OP_LINEAR_FWD, "linear.fwd.few", INVAR_CASE_FEW},
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.few", INVAR_CASE_FEW},
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.shards", INVAR_CASE_SHARDS},
+        {INVAR_OP_LINEAR_DX, "linear.dx.shards", INVAR_CASE_SHARDS},
+        {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.shards", INVAR_CASE_SHARDS},
+        {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.shards", INVAR_CASE_SHARDS},
+        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.heads", INVAR_CASE_SHARDS},
     };
     invar_status first = INVAR_OK;
 

@@ -111,6 +111,13 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
  */
 #define INVAR_CASE_FEW (UINT64_C(5) << 32)
 
+/*
+ * Seeds from here on make what the fast kernels for shards take: of linear.fwd, linear.dx and
+ * moe's long chains of bf16 in 2, 4 or 8 shards, aligned; of rmsnorm.bwd many short heads. Now and
+ * then a dense product has more tiles than a GPU has multiprocessors.
+ */
+#define INVAR_CASE_SHARDS (UINT64_C(6) << 32)
+
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);

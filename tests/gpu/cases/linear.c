@@ -66,6 +66,7 @@ typedef struct maker {
     bool atoms;        /* shards of atoms of any number; else of one each */
     bool short_blocks; /* a pair of short_pairs */
     bool few;          /* rows, and what kernels for them take */
+    bool sharded;      /* what kernels for shards take */
     float scale;       /* of the numbers */
 } maker;
 
@@ -93,7 +94,7 @@ static invar_tensor storage(maker *m, invar_dtype dtype, int64_t rows, int64_t c
     int64_t first = 0, gap = 0;
     invar_tensor t;
 
-    switch (m->edge ? 0 : invar_roll(&m->dice, 5)) {
+    switch (m->edge ? 0 : invar_roll(&m->dice, m->sharded ? 2 : 5)) {
     case 1: gap = 8 * (1 + invar_roll(&m->dice, 3)); break;
     case 2: gap = 1 + invar_roll(&m->dice, 6); break;
     case 3: first = 1 + invar_roll(&m->dice, 9); break;
@@ -182,6 +183,8 @@ static int32_t any_shards(maker *m)
 {
     if (m->atoms)
         return (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8, 8);
+    if (m->sharded)
+        return (int32_t)INVAR_PICK(&m->dice, 2, 4, 8);
     return m->edge || m->short_blocks || m->few ? 1
                                                 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
 }
@@ -189,6 +192,8 @@ static int32_t any_shards(maker *m)
 /* Of a chain of k values that may be cut at multiples of `unit`. */
 static int64_t any_atom(maker *m, int64_t k, int32_t shards, int64_t unit)
 {
+    if (m->sharded)
+        return INVAR_PICK(&m->dice, 64, 64, 128);
     return m->atoms ? unit * INVAR_PICK(&m->dice, 1, 1, 1, 2, 3, 8) : k / shards;
 }
 
@@ -202,11 +207,33 @@ static int64_t chain_multiple(const maker *m, int32_t shards, bool follows, int 
     return types->length[dx];
 }
 
+/* Long chains, or shorter ones of more than 132 tiles of 128 x 128. */
+static shape draw_sharded(maker *m, uint64_t seed)
+{
+    bool dense = m->c->op == INVAR_OP_LINEAR_FWD || m->c->op == INVAR_OP_LINEAR_DX;
+    shape s;
+
+    if (dense && seed % 64 == 3) {
+        s.rows = 65 + invar_roll(&m->dice, 4);
+        s.cols = 17032;
+        s.k = 64 * INVAR_PICK(&m->dice, 8, 12);
+        return s;
+    }
+    s.rows = INVAR_PICK(&m->dice, 1, 8, 24, 64, 65, 130);
+    s.cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 40, 40, 200));
+    if (m->c->op == INVAR_OP_LINEAR_DX || m->c->op == INVAR_OP_MOE_LINEAR_DX)
+        s.cols = round_up(s.cols, 8); // rows of w are aligned
+    s.k = 2048 + 16 * INVAR_PICK(&m->dice, 0, 0, 1, 5, 64, 128);
+    return s;
+}
+
 /* The extents of out, and what the chain is made of, by the seed. */
 static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
 {
     shape s;
 
+    if (m->sharded)
+        return draw_sharded(m, seed);
     if (m->few) {
         s.rows = INVAR_PICK(&m->dice, 1, 2, 8, 13, 16, 24, 33, 64);
         s.cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 40, 200, 200));
@@ -240,8 +267,15 @@ static maker begin(invar_case *c, uint64_t seed, bool atoms)
                .dice = {seed * APART + invar_case_stream(c->op)},
                .atoms = atoms,
                .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
-               .few = seed >= INVAR_CASE_FEW};
+               .few = seed >= INVAR_CASE_FEW && seed < INVAR_CASE_SHARDS,
+               .sharded = seed >= INVAR_CASE_SHARDS};
 
+    if (m.sharded) {
+        m.edge = invar_roll(&m.dice, 2);
+        m.types = &pairs[1];
+        m.scale = 1.0f;
+        return m;
+    }
     if (m.few) {
         m.edge = invar_roll(&m.dice, 4) > 0;
         m.types = &pairs[few_pairs[invar_roll(&m.dice, sizeof few_pairs / sizeof few_pairs[0])]];
@@ -263,7 +297,7 @@ static maker begin(invar_case *c, uint64_t seed, bool atoms)
 /* The length of the one chain of y. */
 static int64_t forward_chain(const maker *m, const shape *s, int32_t shards)
 {
-    if (m->edge)
+    if (m->edge || m->sharded)
         return round_up(s->k, m->types->length[0]);
     return fit_chain(s->k, s, chain_multiple(m, shards, false, 0));
 }
@@ -384,6 +418,17 @@ static void make_moe_forward(invar_case *c, uint64_t seed, bool atoms)
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
+/* The length of part i of so many, in so many shards. */
+static int64_t part_chain(maker *m, const shape *s, int32_t i, int32_t count, int32_t shards)
+{
+    if (m->edge)
+        return round_up(s->k, m->types->length[1]);
+    if (m->sharded)
+        return i == 0 ? s->k : 16 * (1 + invar_roll(&m->dice, 40));
+    return fit_chain(1 + invar_roll(&m->dice, s->k), s,
+                     chain_multiple(m, shards, i + 1 < count, 1));
+}
+
 /* The parts of a chain that is s->k long at most, all of them together; `experts` of each w. */
 static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, const shape *s,
                           int32_t shards, int64_t experts)
@@ -392,9 +437,7 @@ static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, co
     const pair *types = m->types;
 
     for (int32_t i = 0; i < count; i++) {
-        int64_t k = m->edge ? round_up(s->k, types->length[1])
-                            : fit_chain(1 + invar_roll(&m->dice, s->k), s,
-                                        chain_multiple(m, shards, i + 1 < count, 1));
+        int64_t k = part_chain(m, s, i, count, shards);
         atoms[i] = any_atom(m, k, shards, types->unit[1]);
         parts[i].dy = activations(m, s->rows, k);
         // parts may differ in how their weights are kept
@@ -525,7 +568,7 @@ static void make(invar_case *c, uint64_t seed)
     seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
     switch (c->op) {
     case INVAR_OP_LINEAR_FWD:
-        // of those with atoms, or few rows, half are fused
+        // of those with atoms, few rows or long shards, half are fused
         if (more || ((atoms || few) && seed % 2))
             make_fused(c, seed, atoms);
         else

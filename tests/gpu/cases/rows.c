@@ -43,6 +43,7 @@ typedef struct maker {
     bool special;
     bool short_blocks; /* the last scale block is as long as what is left */
     bool cut;          /* into shards of heads */
+    bool many_heads;   /* short ones, aligned */
 } maker;
 
 static maker begin(invar_case *c, uint64_t seed)
@@ -50,11 +51,18 @@ static maker begin(invar_case *c, uint64_t seed)
     maker m = {.c = c,
                .dice = {seed << 8 | invar_case_stream(c->op)},
                .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
-               .cut = seed >= INVAR_CASE_CUT};
+               .cut = seed >= INVAR_CASE_CUT,
+               .many_heads = seed >= INVAR_CASE_SHARDS};
 
     seed -= m.cut ? INVAR_CASE_CUT : m.short_blocks ? INVAR_CASE_SHORT : 0;
     m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
-    if (seed < EDGES) {
+    if (m.many_heads) {
+        m.f.heads = INVAR_PICK(&m.dice, 8, 16, 16, 11, 32);
+        m.f.cols = INVAR_PICK(&m.dice, 64, 128, 128, 40, 256);
+        m.f.rows = 1 + invar_roll(&m.dice, INVAR_PICK(&m.dice, 3, 40, 140));
+        m.gap = 8 * invar_roll(&m.dice, 3);
+        m.shift = 8 * invar_roll(&m.dice, 2);
+    } else if (seed < EDGES) {
         m.f = edges[seed];
     } else {
         m.f.heads = INVAR_PICK(&m.dice, 1, 1, 2, 3, 8);
