@@ -98,7 +98,7 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
 
     if (wide)
         shorten_blocks(&spec);
-    assert_ok(invar_model_new(&model, &spec, format, dev));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
     assert_ok(invar_model_init(model, seed, dev));
     for (int64_t i = 0; i < model->n_params; i++)
         if (model->params[i].cols == 0)

@@ -645,7 +645,7 @@ static invar_status open_subject(invar_bench_subject *subject, const answer *a)
     subject->dev.backend = invar_meter_backend(subject->meter);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
-    INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, &subject->dev));
+    INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, NULL, &subject->dev));
     return fill_model(subject->model, &subject->dev);
 }
 

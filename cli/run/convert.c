@@ -118,7 +118,7 @@ static invar_status read_model(job *j)
     invar_model_spec spec;
 
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
-    INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, &j->dev));
+    INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
     return invar_session_load(j->model, j->from, j->set->step, &j->dev);
 }
 

@@ -27,7 +27,8 @@ static void add_item(invar_budget *out, const invar_budget_cast *cast, const cha
 static invar_status add_model(invar_model **model, invar_budget *out, invar_budget_cast *cast,
                               const invar_model_spec *spec, const char *name)
 {
-    INVAR_TRY(invar_model_new(model, spec, cast->ask->format, &cast->resident.dev));
+    INVAR_TRY(
+        invar_model_new(model, spec, cast->ask->format, cast->ask->layout, &cast->resident.dev));
     add_item(out, cast, name);
     return INVAR_OK;
 }

@@ -14,7 +14,69 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
     *out = (invar_layout){.world = world,
                           .seconds = seconds,
                           .bucket = INVAR_LAYOUT_BUCKET,
-                          .data = {world, invar_comm_rank(world), invar_comm_size(world)}};
+                          .tensor = {.size = 1},
+                          .data = {world, invar_comm_rank(world), invar_comm_size(world)},
+                          .pipeline = {.size = 1},
+                          .expert_tensor = 1,
+                          .chunks = 1};
+}
+
+/* The ranks of one colour, in the order of the world, are the axis. */
+static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout, int64_t colour,
+                              const char *phase)
+{
+    invar_comm *comm = NULL;
+
+    INVAR_TRY(invar_comm_split(&comm, layout->world, colour, 0, phase, layout->seconds));
+    *out = (invar_layout_axis){comm, invar_comm_rank(comm), invar_comm_size(comm)};
+    return INVAR_OK;
+}
+
+invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
+{
+    int world = layout->data.size, parts = sizes->tensor * sizes->pipeline;
+    invar_layout_place own;
+
+    if (parts == 1)
+        return INVAR_OK;
+    if (world % parts != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%d ranks: tensor-model-parallel-size %d and "
+                          "pipeline-model-parallel-size %d need a multiple of %d",
+                          world, sizes->tensor, sizes->pipeline, parts);
+    layout->tensor.size = sizes->tensor;
+    layout->pipeline.size = sizes->pipeline;
+    layout->expert_tensor = sizes->expert_tensor;
+    layout->chunks = sizes->chunks;
+    layout->data = (invar_layout_axis){.size = world / parts};
+    own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
+    INVAR_TRY(make_axis(&layout->tensor, layout,
+                        (int64_t)own.pipeline * layout->data.size + own.data,
+                        "tensor-parallel ranks"));
+    INVAR_TRY(make_axis(&layout->data, layout,
+                        (int64_t)own.pipeline * layout->tensor.size + own.tensor,
+                        "data-parallel ranks"));
+    return make_axis(&layout->pipeline, layout,
+                     (int64_t)own.data * layout->tensor.size + own.tensor,
+                     "pipeline-parallel ranks");
+}
+
+void invar_layout_release(invar_layout *layout)
+{
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->data, &layout->pipeline};
+
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        if (axes[i]->comm != layout->world)
+            invar_comm_free(axes[i]->comm);
+        axes[i]->comm = NULL;
+    }
+}
+
+invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
+{
+    int tensors = layout->tensor.size, datas = layout->data.size;
+
+    return (invar_layout_place){rank % tensors, rank / tensors % datas, rank / tensors / datas};
 }
 
 int invar_layout_owner(int64_t unit, int size)

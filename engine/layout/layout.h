@@ -5,9 +5,10 @@
  * divided asks the functions here, which are functions of numbers alone: so every rank knows what
  * every other one has, and nobody sends lists around. What is divided changes no bit.
  *
- * An axis is a way to divide; its group are the ranks that differ in that axis alone. There is one,
- * data-parallel: each rank of it holds all parameters, and computes other samples. Ranks are
- * numbered as in Megatron: tensor changes fastest, then context, expert, data, pipeline.
+ * An axis is a way to divide; its group are the ranks that differ in that axis alone. Ranks of the
+ * data axis hold the same parameters and compute other samples; those of the tensor axis hold other
+ * pieces of every layer and compute the same samples; those of the pipeline axis hold other layers.
+ * Ranks are numbered as in Megatron: tensor changes fastest, then data, then pipeline.
  *
  * NULL stands for one rank. The calls of a layout's groups are made by all of their ranks.
  *
@@ -31,8 +32,23 @@ typedef struct invar_layout {
     invar_comm *world; /* all ranks; borrowed */
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
-    invar_layout_axis data;
+    invar_layout_axis tensor, data, pipeline;
+    int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
+    int chunks;        /* runs of layers that a rank of the pipeline has */
 } invar_layout;
+
+/* Into how many parts a model is cut; what is left of the world are data-parallel ranks. */
+typedef struct invar_layout_sizes {
+    int tensor;        /* of each layer */
+    int expert_tensor; /* of each expert: 1 or as `tensor` */
+    int pipeline;      /* ranks with layers of their own */
+    int chunks;        /* runs of layers of each of them, which it has in turn with the others */
+} invar_layout_sizes;
+
+/* A rank's numbers on all axes. */
+typedef struct invar_layout_place {
+    int tensor, data, pipeline;
+} invar_layout_place;
 
 #define INVAR_LAYOUT_BUCKET ((size_t)64 << 20)
 
@@ -41,6 +57,17 @@ typedef struct invar_layout {
  * borrowed as long as the layout is used.
  */
 void invar_layout_init(invar_layout *out, invar_comm *world, double seconds);
+
+/*
+ * Cuts the model, too: a call of all ranks, once, after init. INVAR_E_INVALID where the world is no
+ * multiple of so many ranks. Release, after a failure as well.
+ */
+invar_status invar_layout_divide(invar_layout *layout,
+                                 const invar_layout_sizes *sizes) INVAR_MUST_USE;
+void invar_layout_release(invar_layout *layout);
+
+/* Of any rank of the world. */
+invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
 
 /* Do other ranks compute other samples? */
 static inline bool invar_layout_divides(const invar_layout *layout)

@@ -121,14 +121,19 @@ static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t row
 /* Of a linear layer, or of all experts: each begins its scale blocks anew. */
 static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const invar_param *p)
 {
-    invar_tensor t = carve_tensor(c, f->linear, p->stack * p->rows, p->cols);
+    invar_tensor t = carve_tensor(c, f->linear, p->own.experts * p->own.rows, p->own.cols);
 
     t.scale_rows = f->scale_rows;
     if (t.scale_rows > 1 && p->stack > 1)
-        t.scale_period = (int32_t)p->rows;
+        t.scale_period = (int32_t)p->own.rows;
     if (invar_dtype_scale_block(t.dtype))
         t.scale = invar_carve(c, invar_tensor_scale_bytes(&t));
     return t;
+}
+
+static invar_tensor carve_own(invar_carver *c, invar_dtype dtype, const invar_param *p)
+{
+    return carve_tensor(c, dtype, p->own.experts * p->own.rows, p->own.cols);
 }
 
 static void lay_out(invar_model *model, invar_carver *c)
@@ -139,16 +144,19 @@ static void lay_out(invar_model *model, invar_carver *c)
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        p->master = carve_tensor(c, INVAR_DTYPE_F32, p->stack * p->rows, p->cols);
+        if (p->own.experts > 0)
+            p->master = carve_own(c, INVAR_DTYPE_F32, p);
     }
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
+        if (p->own.experts == 0)
+            continue;
         if (model->format == INVAR_FORMAT_FP32)
             p->weight = p->master;
         else if (quantised_kind(p))
             p->weight = carve_weight(c, f, p);
         else
-            p->weight = carve_tensor(c, f->storage, p->stack * p->rows, p->cols);
+            p->weight = carve_own(c, f->storage, p);
     }
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
@@ -165,11 +173,6 @@ static void order_memory(invar_model *model)
                 model->order[count++] = i;
 }
 
-static int64_t elements(const invar_param *p)
-{
-    return p->stack * p->rows * (p->cols ? p->cols : 1);
-}
-
 /* Places in a block of gradients: as in memory, then the tied head's. */
 static void lay_out_grads(invar_model *model)
 {
@@ -184,7 +187,7 @@ static void lay_out_grads(invar_model *model)
             break;
         *grad = of->master;
         grad->data = (void *)next; // an offset
-        next += (size_t)elements(of) * sizeof(float);
+        next += (size_t)invar_param_elements(of) * sizeof(float);
         next = (next + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
     }
     model->grad_bytes = next;
@@ -233,36 +236,46 @@ static invar_status make_rope(invar_model *model, const invar_device *dev)
     return status;
 }
 
+/* All that is known of parameters but their memory. */
+static invar_status declare(invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+    int64_t count;
+
+    INVAR_TRY(invar_decoder_declare(&count, NULL, spec, model->format));
+    INVAR_TRY(invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
+                          "the list of parameters"));
+    INVAR_TRY(invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
+                          "the order of parameters"));
+    INVAR_TRY(invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
+                          "the list of layers"));
+    INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
+    order_memory(model);
+    link_params(model);
+    INVAR_TRY(invar_model_part_check(&model->part, spec, model->params, model->n_params));
+    for (int64_t i = 0; i < model->n_params; i++)
+        model->params[i].own = invar_model_part_box(&model->part, spec, &model->params[i]);
+    return check_extents(model, model->format);
+}
+
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
-                             const invar_device *dev)
+                             const invar_layout *layout, const invar_device *dev)
 {
     invar_model *model = NULL;
-    int64_t count;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_model_spec_check(spec));
     INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
     *model = (invar_model){
-        .spec = *spec, .format = format, .storage = invar_format_storage(format), .dev = *dev};
+        .spec = *spec,
+        .format = format,
+        .storage = invar_format_storage(format),
+        .layout = layout,
+        .part = invar_model_part_of(layout, layout ? invar_comm_rank(layout->world) : 0),
+        .dev = *dev};
     model->dev.scratch = NULL;
-    status = invar_decoder_declare(&count, NULL, spec, format);
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
-                             "the list of parameters");
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
-                             "the order of parameters");
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
-                             "the list of layers");
-    if (status == INVAR_OK)
-        status = invar_decoder_declare(&model->n_params, model->params, spec, format);
-    if (status == INVAR_OK) {
-        order_memory(model);
-        link_params(model);
-        status = check_extents(model, format);
-    }
+    status = declare(model);
     if (status == INVAR_OK)
         status = allocate(model);
     if (status == INVAR_OK)
@@ -336,7 +349,7 @@ static invar_status first_values(float *out, const invar_model *model, int64_t i
                                  invar_pool *pool)
 {
     const invar_param *p = &model->params[i];
-    int64_t count = elements(p);
+    int64_t count = invar_param_elements(p);
     init_job job = {out, count, (uint32_t)i, seed, model->spec.init_std};
 
     if (p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS) {
@@ -350,7 +363,7 @@ static invar_status first_values(float *out, const invar_model *model, int64_t i
 static invar_status init_param(invar_model *model, int64_t i, uint32_t seed, invar_window *window)
 {
     const invar_param *p = &model->params[i];
-    size_t bytes = (size_t)elements(p) * sizeof(float);
+    size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
     void *out;
 
     INVAR_TRY(invar_window_write(&out, window, p->master.data, bytes));
@@ -374,9 +387,10 @@ invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_dev
 /* As AdamW rounds: to nearest even. */
 static invar_status round_master(invar_caller *caller, const invar_param *p)
 {
-    return INVAR_CALL(caller, QUANTISE, quantise,
-                      .q = invar_tensor_2d(p->weight.data, INVAR_DTYPE_BF16, 1, elements(p)),
-                      .x = invar_tensor_2d(p->master.data, INVAR_DTYPE_F32, 1, elements(p)));
+    return INVAR_CALL(
+        caller, QUANTISE, quantise,
+        .q = invar_tensor_2d(p->weight.data, INVAR_DTYPE_BF16, 1, invar_param_elements(p)),
+        .x = invar_tensor_2d(p->master.data, INVAR_DTYPE_F32, 1, invar_param_elements(p)));
 }
 
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
@@ -387,6 +401,8 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
     invar_caller_init(&caller, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
+        if (p->own.experts == 0)
+            continue;
         if (p->weight.dtype == INVAR_DTYPE_BF16)
             status = round_master(&caller, p);
         else if (p->weight.dtype != INVAR_DTYPE_F32)
@@ -399,7 +415,7 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
 static invar_status copy_param(const invar_param *to, const invar_param *from,
                                const invar_device *dev)
 {
-    size_t count = (size_t)elements(to);
+    size_t count = (size_t)invar_param_elements(to);
     size_t bytes = count * (size_t)invar_dtype_bits(to->weight.dtype) / 8;
 
     INVAR_TRY(invar_device_copy(dev, to->master.data, from->master.data, count * sizeof(float)));
@@ -422,7 +438,8 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
                               a->name);
     }
     for (int64_t i = 0; i < from->n_params; i++)
-        INVAR_TRY(copy_param(&to->params[i], &from->params[i], &to->dev));
+        if (to->params[i].own.experts > 0)
+            INVAR_TRY(copy_param(&to->params[i], &from->params[i], &to->dev));
     return INVAR_OK;
 }
 

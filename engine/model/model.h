@@ -14,8 +14,7 @@
 
 #include "base/hash.h"
 #include "base/recipe/choices.h"
-#include "engine/model/spec.h"
-#include "engine/program/param.h"
+#include "engine/model/part.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,7 +43,10 @@ typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
     invar_dtype storage;
-    invar_param *params; /* (n_params) in canonical order */
+    const invar_layout
+        *layout;           /* of the ranks that hold the model together; NULL: this one alone */
+    invar_model_part part; /* what of it is here */
+    invar_param *params;   /* (n_params) in canonical order, all of the model's */
     int64_t n_params;
     int64_t *order; /* (n_params) of their memory: matrices, then vectors */
     int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */
@@ -60,11 +62,12 @@ typedef struct invar_model {
 } invar_model;
 
 /*
- * Parameters with memory and undefined values. INVAR_E_UNSUPPORTED where the format needs extents
- * that the spec does not have (whole scale blocks).
+ * Parameters with memory and undefined values: this rank's part of them, with a layout, which is
+ * borrowed. INVAR_E_UNSUPPORTED where the format needs extents that the spec does not have (whole
+ * scale blocks), INVAR_E_INVALID where the layout does not fit the model.
  */
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
-                             const invar_device *dev) INVAR_MUST_USE;
+                             const invar_layout *layout, const invar_device *dev) INVAR_MUST_USE;
 void invar_model_free(invar_model *model);
 
 /*

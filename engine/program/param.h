@@ -24,6 +24,17 @@ typedef enum invar_param_kind {
 
 #define INVAR_PARAM_NAME_SIZE 96
 
+/*
+ * What a rank has of a parameter: of each of some experts some rows and columns. They are whole
+ * pieces of the cut, or all of the parameter.
+ */
+typedef struct invar_param_box {
+    int64_t expert, experts; /* the first, and how many; none: nothing of the parameter is here */
+    int64_t row, rows;
+    int64_t col, cols;     /* cols 0: a vector */
+    int32_t piece, pieces; /* of the cut's */
+} invar_param_box;
+
 typedef struct invar_param {
     /* Hugging Face's; of an expert stack without the number: "...mlp.experts.up_proj.weight" */
     char name[INVAR_PARAM_NAME_SIZE];
@@ -33,10 +44,17 @@ typedef struct invar_param {
     int64_t rows;        /* of one expert; of a vector its length */
     int64_t cols;        /* 0: a vector */
     invar_cut cut;       /* by logical tensor parallelism */
-    invar_tensor master; /* (stack * rows, cols) or (rows) f32 */
+    invar_param_box own; /* what of all this the tensors below have */
+    invar_tensor master; /* (experts * rows, cols) or (rows) of `own`, f32; absent: nothing */
     invar_tensor weight; /* the same extents, in the type that ops read */
     invar_tensor grad;   /* those of the master; at offsets in a block of gradients */
 } invar_param;
+
+/* Elements that this rank has. */
+static inline int64_t invar_param_elements(const invar_param *p)
+{
+    return p->own.experts * p->own.rows * (p->cols ? p->own.cols : 1);
+}
 
 #ifdef __cplusplus
 }

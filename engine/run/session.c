@@ -367,7 +367,7 @@ static invar_status first_weights(invar_session *s)
 
     if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
-    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, &s->dev));
+    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
     if (given(r, INVAR_KEY_REF_LOAD)) {
         s->weights_from = "ref-load";
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
@@ -402,18 +402,18 @@ static invar_status other_models(invar_session *s)
     const invar_recipe *r = s->recipe;
 
     if (invar_settings_reference(r)) {
-        INVAR_TRY(invar_model_new(&s->reference, &s->spec, s->format, &s->dev));
+        INVAR_TRY(invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev));
         INVAR_TRY(invar_model_copy(s->reference, s->actor));
     }
     if (invar_settings_teacher(r)) {
-        INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, &s->dev));
+        INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, s->layout, &s->dev));
         INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
     }
     if (invar_settings_critic(r)) {
         invar_model_spec spec = s->spec;
         spec.value_head = true;
         spec.tied = false;
-        INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, &s->dev));
+        INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, s->layout, &s->dev));
         if (given(r, INVAR_KEY_CRITIC_LOAD))
             return load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD);
         return critic_from_actor(s);
@@ -559,7 +559,8 @@ invar_status invar_session_open_beside(invar_session *session, const invar_recip
     invar_status status;
 
     *session = (invar_session){.recipe = recipe,
-                               .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE)};
+                               .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
+                               .layout = crowd->layout};
     status = open_all(session, wants, crowd);
     if (status != INVAR_OK)
         invar_session_close(session);

@@ -36,6 +36,7 @@ typedef struct invar_session {
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format;
+    const invar_layout *layout; /* of the ranks that the models are on; NULL: one rank */
     invar_model *actor;
     invar_model *reference; /* NULL: not needed */
     invar_model *teacher;
@@ -65,9 +66,10 @@ invar_status invar_session_open(invar_session *session, const invar_recipe *reci
 
 /* Ranks beside this one: */
 typedef struct invar_session_crowd {
-    int process; /* so many, itself included, share the threads of its process, */
-    int host;    /* and the cores of its host; */
-    int place;   /* its number among these: that of its GPU */
+    int process;                /* so many, itself included, share the threads of its process, */
+    int host;                   /* and the cores of its host; */
+    int place;                  /* its number among these: that of its GPU */
+    const invar_layout *layout; /* borrowed */
 } invar_session_crowd;
 
 /* The same for one of several ranks. */

@@ -22,7 +22,8 @@
 static invar_session_crowd crowd_of(const invar_loop *loop)
 {
     return (invar_session_crowd){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
-                                 invar_agree_here(loop->ranks), invar_agree_place(loop->ranks)};
+                                 invar_agree_here(loop->ranks), invar_agree_place(loop->ranks),
+                                 loop->ranks};
 }
 
 /* How many ranks have the same memory as this one. */

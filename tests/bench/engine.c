@@ -34,7 +34,7 @@ static void open_model(bench *b, const char *dir, invar_format format)
     invar_model_spec spec;
 
     DO(invar_model_spec_read(&spec, dir, ""));
-    DO(invar_model_new(&b->model, &spec, format, &b->dev));
+    DO(invar_model_new(&b->model, &spec, format, NULL, &b->dev));
     DO(invar_hf_load(b->model, dir, &b->dev));
 }
 

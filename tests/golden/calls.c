@@ -177,7 +177,7 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
         spec.logical_etp = 4;
     }
     invar_calls_begin();
-    assert_ok(invar_model_new(&model, &spec, format, &dev));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, &dev));
     assert_ok(invar_model_init(model, 11, &dev));
     invar_calls_begin();
     name_params(model);

@@ -71,7 +71,7 @@ static int setup(void **state)
     if (!mkdtemp(work))
         return -1;
     assert_ok(invar_model_spec_read(&spec, source, ""));
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     return 0;
 }
 

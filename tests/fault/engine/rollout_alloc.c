@@ -19,7 +19,7 @@ static int setup(void **state)
     spec.vocab = 27;
     spec.eos[0] = 26;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     assert_ok(invar_model_init(model, 5, &dev));
     assert_ok(invar_tokenizer_alphabet(&tokenizer, "abcdefghijklmnopqrstuvwxyz"));
     return 0;

@@ -37,7 +37,7 @@ static subject subject_new(invar_test_model kind, invar_format format)
         spec.vocab = 512;
     }
     spec.n_eos = 0;
-    assert_ok(invar_model_new(&u.model, &spec, format, u.dev));
+    assert_ok(invar_model_new(&u.model, &spec, format, NULL, u.dev));
     assert_ok(invar_model_init(u.model, 3, u.dev));
     assert_ok(invar_model_refresh(u.model, u.dev));
     return u;

@@ -68,7 +68,7 @@ bool invar_subject_fits(const char *folder, const char *name, invar_format forma
     snprintf(dir, sizeof dir, "%s/%s", folder, name);
     assert_ok(invar_model_spec_read(&spec, dir, ""));
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    status = invar_model_new(&model, &spec, format, &dev);
+    status = invar_model_new(&model, &spec, format, NULL, &dev);
     assert_true(status == INVAR_OK || status == INVAR_E_UNSUPPORTED);
     invar_model_free(model);
     invar_test_device_release(&dev);
@@ -87,7 +87,7 @@ void invar_subject_init(invar_subject *s, const invar_oracle *oracle, const char
     snprintf(dir, sizeof dir, "%s/%s", folder, name);
     invar_test_device_init(&s->dev, numerics, INVAR_CPU_PATH_SIMD, 2);
     assert_ok(invar_model_spec_read(&spec, dir, ""));
-    assert_ok(invar_model_new(&s->model, &spec, format, &s->dev));
+    assert_ok(invar_model_new(&s->model, &spec, format, NULL, &s->dev));
     assert_ok(invar_hf_load(s->model, dir, &s->dev));
 
     s->samples = segments(s, "samples");

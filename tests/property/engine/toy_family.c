@@ -28,7 +28,7 @@ static invar_model *toy(invar_format format, const invar_device *dev)
     invar_model *model = NULL;
 
     spec.family = INVAR_FAMILY_TOY;
-    assert_ok(invar_model_new(&model, &spec, format, dev));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
     assert_ok(invar_model_init(model, 3, dev));
     return model;
 }
@@ -288,7 +288,7 @@ static void test_toy_family__comes_back_from_a_folder(void **state)
     assert_ok(invar_hf_save(model, folder, INVAR_DTYPE_F32, 0, NULL));
     assert_ok(invar_model_spec_read(&spec, folder, ""));
     assert_int_equal(spec.family, INVAR_FAMILY_TOY);
-    assert_ok(invar_model_new(&again, &spec, INVAR_FORMAT_BF16, dev));
+    assert_ok(invar_model_new(&again, &spec, INVAR_FORMAT_BF16, NULL, dev));
     assert_ok(invar_hf_load(again, folder, dev));
     assert_ok(invar_model_hash(&hash[0], model, dev));
     assert_ok(invar_model_hash(&hash[1], again, dev));

@@ -151,7 +151,7 @@ static void compare_training(invar_test_model kind, invar_format format, bool fa
     ask.head_rows = head_rows;
     assert_ok(invar_budget_make(&b, &ask, PLENTY));
     assert_true(b.fits);
-    assert_ok(invar_model_new(&model, &spec, format, &dev));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, &dev));
     assert_ok(invar_model_init(model, 1, &dev));
     assert_int_equal(b.items[0].bytes,
                      (now_taken(far) + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN);
@@ -242,9 +242,9 @@ static void compare_ranks(invar_test_model kind, bool far)
     assert_ok(invar_budget_make(&b, &ask, PLENTY));
     assert_string_equal(b.items[2].name, "actor: moments");
     assert_true(2 * b.items[2].bytes <= alone.items[2].bytes + 4 * INVAR_TREE_LEAF_BYTES);
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
     assert_ok(invar_model_init(model, 1, &dev));
-    assert_ok(invar_model_new(&other.model, &spec, INVAR_FORMAT_BF16, &other.dev));
+    assert_ok(invar_model_new(&other.model, &spec, INVAR_FORMAT_BF16, NULL, &other.dev));
     assert_ok(invar_model_init(other.model, 1, &other.dev));
     assert_ok(invar_grads_new(&grads, model));
     assert_int_equal(pthread_create(&thread, NULL, partner_main, &other), 0);
@@ -312,7 +312,7 @@ static void test_budget__sampling_takes_no_more_than_planned(void **state)
         size_t measured;
 
         assert_ok(invar_budget_make(&b, &ask, PLENTY));
-        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &dev));
+        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
         assert_ok(invar_model_init(model, 1, &dev));
         measured = sample(model, &dev, &ask, &b);
         // passes are planned a little larger than prompts of this length allow

@@ -61,7 +61,7 @@ static invar_model *model_of(const char *dir, invar_format format)
     invar_model *model;
 
     assert_ok(invar_model_spec_read(&spec, dir, ""));
-    assert_ok(invar_model_new(&model, &spec, format, &dev));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, &dev));
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
         memset(p->master.data, 0xFF, (size_t)(p->stack * p->rows * (p->cols ? p->cols : 1)) * 4);
@@ -432,7 +432,7 @@ static void test_engine_hf__a_critic_takes_the_body_of_a_language_model(void **s
 
     (void)state;
     spec.value_head = true;
-    assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_FP32, &dev));
+    assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     memset(critic->head->master.data, 0xFF, 16 * sizeof(float));
     assert_ok(invar_hf_load(critic, fixture("llama"), &dev));
     for (int64_t i = 0; i < critic->n_params; i++) {

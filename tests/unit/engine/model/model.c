@@ -126,7 +126,7 @@ static void test_model__order_is_canonical(void **state)
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
     invar_model *model = NULL;
 
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, dev));
     assert_int_equal(model->n_params, count);
     for (int64_t i = 0; i < count; i++)
         assert_string_equal(model->params[i].name, expected[i]);
@@ -140,12 +140,12 @@ static void test_model__order_is_canonical(void **state)
     invar_model_free(model);
     // a critic has a head of its own, also where its actor's is tied
     spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, dev));
     assert_ptr_equal(model->head, model->embedding);
     invar_model_free(model);
     spec.value_head = true;
     spec.tied = false;
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, dev));
     assert_string_equal(model->head->name, "score.weight");
     assert_int_equal(model->head->rows, 1);
     invar_model_free(model);
@@ -196,7 +196,7 @@ static void test_model__first_values(void **state)
         invar_model_spec spec = invar_test_spec((invar_test_model)kind, false);
         invar_model *model = NULL;
 
-        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, dev));
         assert_ok(invar_model_init(model, 77, dev));
         for (int64_t i = 0; i < model->n_params; i++) {
             const invar_param *p = &model->params[i];
@@ -223,10 +223,10 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
     size_t bytes;
 
     spec.vocab = 4001; // more than one task of values
-    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, NULL, &devs[0]));
     assert_ok(invar_model_init(a, 5, &devs[0]));
     for (int i = 1; i < INVAR_TEST_DEVICES; i++) {
-        assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, &devs[i]));
+        assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, NULL, &devs[i]));
         assert_ok(invar_model_init(b, 5, &devs[i]));
         for (int64_t p = 0; p < a->n_params; p++)
             invar_assert_bits_f32(b->params[p].master.data, a->params[p].master.data,
@@ -234,7 +234,7 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
         invar_model_free(b);
     }
     spec.vocab = 200;
-    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, NULL, &devs[0]));
     assert_ok(invar_model_init(b, 5, &devs[0]));
     down = invar_model_find(a, "model.layers.1.mlp.down_proj.weight") - a->params;
     invar_assert_bits_f32(b->params[down].master.data, a->params[down].master.data,
@@ -260,17 +260,19 @@ static void test_model__extents_that_a_format_cannot_have(void **state)
         invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
         invar_model *model = NULL;
 
-        assert_ok(invar_model_new(&model, &spec, (invar_format)i, dev));
+        assert_ok(invar_model_new(&model, &spec, (invar_format)i, NULL, dev));
         invar_model_free(model);
         if (i == INVAR_FORMAT_FP32 || i == INVAR_FORMAT_FP8)
             continue;                  // take any
         spec.expert_intermediate += 8; // no whole group or step
-        assert_fails(invar_model_new(&model, &spec, (invar_format)i, dev), INVAR_E_UNSUPPORTED,
+        assert_fails(invar_model_new(&model, &spec, (invar_format)i, NULL, dev),
+                     INVAR_E_UNSUPPORTED,
                      "model.layers.1.mlp.experts.gate_proj.weight is 136 x 128");
         assert_null(model);
         spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
         spec.kv_heads = 3;
-        assert_fails(invar_model_new(&model, &spec, (invar_format)i, dev), INVAR_E_INVALID, "");
+        assert_fails(invar_model_new(&model, &spec, (invar_format)i, NULL, dev), INVAR_E_INVALID,
+                     "");
     }
 }
 
@@ -286,7 +288,7 @@ static void test_model__takes_widths_of_real_models(void **state)
     spec.intermediate = 1536;
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
         invar_model *model;
-        assert_ok(invar_model_new(&model, &spec, (invar_format)i, *state));
+        assert_ok(invar_model_new(&model, &spec, (invar_format)i, NULL, *state));
         invar_model_free(model);
     }
 }
@@ -298,12 +300,13 @@ static void test_model__a_refused_format_names_those_that_fit(void **state)
     invar_model *model;
 
     spec.intermediate = 144;
-    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_INT4, *state), INVAR_E_UNSUPPORTED,
+    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_INT4, NULL, *state),
+                 INVAR_E_UNSUPPORTED,
                  "int4 needs multiples of 16 x 32; this model can have dtype fp32, bf16, fp8, "
                  "mxfp8");
     spec.intermediate = 24;
-    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_MXFP8, *state), INVAR_E_UNSUPPORTED,
-                 "this model can have dtype fp32, fp8");
+    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_MXFP8, NULL, *state),
+                 INVAR_E_UNSUPPORTED, "this model can have dtype fp32, fp8");
     assert_null(strstr(invar_error_last()->message, "bf16"));
 }
 
@@ -387,9 +390,9 @@ static void test_model__copy_refuses_other_extents(void **state)
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     invar_model *a = NULL, *b = NULL;
 
-    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, NULL, dev));
     spec.vocab++;
-    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, NULL, dev));
     assert_ok(invar_model_init(b, 1, dev));
     assert_fails(invar_model_copy(a, b), INVAR_E_INVALID, "model.embed_tokens.weight");
     invar_model_free(a);
@@ -407,13 +410,13 @@ static void test_model__hash_is_of_the_masters(void **state)
 
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
         const invar_device *dev = &devs[i % INVAR_TEST_DEVICES];
-        assert_ok(invar_model_new(&model, &spec, (invar_format)i, dev));
+        assert_ok(invar_model_new(&model, &spec, (invar_format)i, NULL, dev));
         assert_ok(invar_model_init(model, 9, dev));
         assert_ok(invar_model_hash(i ? &hash : &first, model, dev));
         assert_true(i == 0 || invar_digest_equal(&hash, &first));
         invar_model_free(model);
     }
-    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, &devs[0]));
     assert_ok(invar_model_init(model, 9, &devs[0]));
     for (int64_t p = 0; p < model->n_params; p++) { // the last bit of every parameter counts
         word = (uint32_t *)model->params[p].master.data + elements(&model->params[p]) - 1;

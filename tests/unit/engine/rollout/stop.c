@@ -109,7 +109,7 @@ static int setup(void **state)
     spec.vocab = VOCAB;
     spec.eos[0] = VOCAB - 1;
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    assert_ok(invar_model_new(&f.model, &spec, INVAR_FORMAT_FP32, &f.dev));
+    assert_ok(invar_model_new(&f.model, &spec, INVAR_FORMAT_FP32, NULL, &f.dev));
     assert_ok(invar_model_init(f.model, 5, &f.dev));
     assert_ok(invar_tokenizer_alphabet(&f.tokenizer, "abcdefghijklmnopqrstuvwxyz"));
     assert_ok(invar_rollout_new(&f.rollout, f.model, f.tokenizer, &f.dev, &limits));

@@ -381,7 +381,7 @@ static void test_ranks__critic(void **state)
 
     spec.value_head = true;
     spec.tied = false;
-    assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_BF16, dev));
+    assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_BF16, NULL, dev));
     assert_ok(invar_model_init(critic, 21, dev));
     invar_test_samples(&samples, SAMPLES, 20, spec.vocab, 5);
     lesson_init(&l, critic, &samples, dev);

@@ -88,7 +88,7 @@ static invar_model *critic_new(invar_test_model kind, invar_format format, const
 
     spec.value_head = true;
     spec.tied = false;
-    assert_ok(invar_model_new(&critic, &spec, format, dev));
+    assert_ok(invar_model_new(&critic, &spec, format, NULL, dev));
     assert_ok(invar_model_init(critic, 21, dev));
     return critic;
 }

@@ -1,0 +1,167 @@
+/*
+ * part.c - which part of a model a rank holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/part.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/shards.h"
+
+#include "base/invar_banned.h"
+
+invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
+{
+    invar_model_part part = {0, 1, 1, 0, 1, 1};
+    invar_layout_place place;
+
+    if (!layout)
+        return part;
+    place = invar_layout_place_of(layout, rank);
+    return (invar_model_part){place.tensor,   layout->tensor.size,   layout->expert_tensor,
+                              place.pipeline, layout->pipeline.size, layout->chunks};
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+invar_layout_share invar_model_part_chunk(const invar_model_part *part, int64_t layers,
+                                          int64_t chunk)
+{
+    return invar_layout_share_of(layers, part->stages * part->chunks, (int)chunk);
+}
+
+bool invar_model_part_has(const invar_model_part *part, int64_t layers, int64_t layer)
+{
+    for (int64_t c = part->stage; c < part->stages * part->chunks; c += part->stages) {
+        invar_layout_share share = invar_model_part_chunk(part, layers, c);
+        if (layer >= share.first && layer < share.first + share.count)
+            return true;
+    }
+    return false;
+}
+
+static bool has(const invar_model_part *part, const invar_model_spec *spec, const invar_param *p)
+{
+    bool first = part->stage == 0, last = part->stage == part->stages - 1;
+
+    if (p->layer >= 0)
+        return invar_model_part_has(part, spec->layers, p->layer);
+    if (p->kind == INVAR_PARAM_EMBEDDING)
+        return first || (last && spec->tied && !spec->value_head);
+    return last;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Ranks that divide the parameter. */
+static int32_t divisors(const invar_model_part *part, const invar_param *p)
+{
+    if (p->cut.pieces == 1)
+        return 1;
+    return p->kind == INVAR_PARAM_EXPERT ? part->expert_tensors : part->tensors;
+}
+
+invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
+                                     const invar_param *p)
+{
+    invar_param_box box = {
+        .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.pieces};
+    int32_t ranks = divisors(part, p);
+    int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
+
+    if (!has(part, spec, p))
+        return (invar_param_box){0};
+    if (ranks == 1)
+        return box;
+    box.pieces = p->cut.pieces / ranks;
+    box.piece = part->tensor * box.pieces;
+    first = invar_shard_start(whole, p->cut.atom, p->cut.pieces, box.piece);
+    end = invar_shard_start(whole, p->cut.atom, p->cut.pieces, box.piece + box.pieces);
+    *(p->cut.columns ? &box.col : &box.row) = first;
+    *(p->cut.columns ? &box.cols : &box.rows) = end - first;
+    return box;
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+/* Has every rank some of the parameter? */
+static bool divides(const invar_model_part *part, const invar_model_spec *spec,
+                    const invar_param *p, int32_t tensors)
+{
+    invar_model_part one = *part;
+
+    one.tensors = tensors;
+    one.expert_tensors = part->expert_tensors > 1 ? tensors : 1;
+    one.stage = 0;
+    one.stages = one.chunks = 1;
+    for (one.tensor = 0; one.tensor < tensors; one.tensor++) {
+        invar_param_box box = invar_model_part_box(&one, spec, p);
+        if (box.rows == 0 || (p->cols > 0 && box.cols == 0))
+            return false;
+    }
+    return true;
+}
+
+/* Has every rank whole groups: query heads together with their key and value heads? */
+static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, const invar_param *k,
+                         int32_t tensors)
+{
+    int64_t group = spec->heads / spec->kv_heads;
+
+    for (int32_t t = 1; t < tensors; t++) {
+        int32_t piece = t * (q->cut.pieces / tensors);
+        if (invar_shard_start(q->rows, q->cut.atom, q->cut.pieces, piece) !=
+            group * invar_shard_start(k->rows, k->cut.atom, k->cut.pieces, piece))
+            return false;
+    }
+    return true;
+}
+
+static int64_t pieces_of(int64_t logical)
+{
+    return logical > 1 ? logical : 1;
+}
+
+static bool fits(const invar_model_part *part, const invar_model_spec *spec,
+                 const invar_param *params, int64_t count, int32_t tensors)
+{
+    const invar_param *q = NULL;
+
+    if (pieces_of(spec->logical_tp) % tensors != 0 ||
+        (part->expert_tensors > 1 && pieces_of(spec->logical_etp) % tensors != 0))
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        const invar_param *p = &params[i];
+        if (p->cut.pieces > 1 && !divides(part, spec, p, tensors))
+            return false;
+        if (strstr(p->name, "q_proj.weight"))
+            q = p;
+        if (q && strstr(p->name, "k_proj.weight") && !keeps_groups(spec, q, p, tensors))
+            return false;
+    }
+    return true;
+}
+
+invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
+                                    const invar_param *params, int64_t count)
+{
+    int32_t most = 1;
+
+    if (part->stages * part->chunks > spec->layers)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
+                          "%" PRId64 " layers",
+                          part->stages * part->chunks, part->stages, spec->layers);
+    if (part->tensors == 1 || fits(part, spec, params, count, part->tensors))
+        return INVAR_OK;
+    while (2 * most < part->tensors && fits(part, spec, params, count, 2 * most))
+        most *= 2;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "tensor-model-parallel-size %d does not divide the pieces of this model: "
+                      "logical-tp is %" PRId64 ", logical-etp %" PRId64 ", and each rank needs "
+                      "whole groups of heads; sizes up to %d do",
+                      part->tensors, pieces_of(spec->logical_tp), pieces_of(spec->logical_etp),
+                      most);
+}

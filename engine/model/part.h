@@ -1,0 +1,55 @@
+/*
+ * part.h - which part of a model a rank holds.
+ *
+ * Tensor-parallel ranks hold whole pieces of what logical tensor parallelism cuts, an aligned run
+ * of them each, and all of everything else. Ranks of a pipeline hold whole layers: rank s of S
+ * has, of S * C runs of layers, every S-th from s on; the first of all has the embedding, the
+ * last the norm and the head behind the layers, and a tied embedding, too.
+ *
+ * A part is plain data and a function of the layout, so every rank knows what every other one has.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_PART_H
+#define INVAR_ENGINE_MODEL_PART_H
+
+#include "engine/layout/layout.h"
+#include "engine/model/spec.h"
+#include "engine/program/param.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_model_part {
+    int32_t tensor, tensors; /* this one of so many */
+    int32_t expert_tensors;  /* those that divide an expert: 1 or all */
+    int32_t stage, stages;   /* of a pipeline */
+    int32_t chunks;          /* runs of layers of a stage */
+} invar_model_part;
+
+/* Of a rank of the world; NULL: the whole model. */
+invar_model_part invar_model_part_of(const invar_layout *layout, int rank);
+
+/*
+ * Refuses a layout that the model's logical sizes, heads or layers do not allow, and names those
+ * that they do. With all parameters declared.
+ */
+invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
+                                    const invar_param *params, int64_t count) INVAR_MUST_USE;
+
+/* The layers [first, first + count) of run `chunk` of a stage, chunks counted over all stages. */
+invar_layout_share invar_model_part_chunk(const invar_model_part *part, int64_t layers,
+                                          int64_t chunk);
+
+/* Does it hold this layer? */
+bool invar_model_part_has(const invar_model_part *part, int64_t layers, int64_t layer);
+
+/* What it holds of a parameter, of which everything but the tensors is known. */
+invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
+                                     const invar_param *param);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
