@@ -159,15 +159,28 @@ static invar_status check_call(const invar_comm_move *move, int rank, int size)
     return INVAR_OK;
 }
 
-static void copy_own(const invar_comm_move *move, int rank, int size)
+static invar_comm_own own_of(const invar_comm_move *move, int rank, int size)
 {
     walk w = walk_begin(move, rank, size);
+    invar_comm_own own = {.to = NULL};
 
     while (walk_on(&w) && w.peer < rank)
         continue;
-    if (w.in.there && w.out.there && w.out.bytes && move->out &&
-        (char *)move->out + w.out.at != (const char *)move->in + w.in.at)
-        memcpy((char *)move->out + w.out.at, (const char *)move->in + w.in.at, w.out.bytes);
+    if (!w.in.there || w.in.bytes == 0)
+        return own;
+    own.from = (const char *)move->in + w.in.at;
+    own.bytes = w.in.bytes;
+    if (w.out.there && move->out && (char *)move->out + w.out.at != own.from)
+        own.to = (char *)move->out + w.out.at;
+    return own;
+}
+
+static void copy_own(const invar_comm_move *move, int rank, int size)
+{
+    invar_comm_own own = own_of(move, rank, size);
+
+    if (own.to)
+        memcpy(own.to, own.from, own.bytes);
 }
 
 static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_move *move, int rank,
@@ -246,11 +259,13 @@ static void add_message(invar_comm_ticket *ticket, int peer, bool incoming, char
     invar_message *message = &ticket->messages[ticket->count++];
 
     *message = (invar_message){.peer = comm->members[peer],
+                               .member = peer,
                                .incoming = incoming,
                                .context = comm->context,
                                .number = (incoming ? comm->awaited : comm->posted)[peer]++,
                                .data = data,
-                               .bytes = bytes};
+                               .bytes = bytes,
+                               .carried = ticket->due};
     if (incoming)
         return;
     message->header.op = ticket->op;
@@ -283,6 +298,29 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
     comm->counts[op].waited += waited;
 }
 
+/* Behind all that were started before it. */
+static void add_due(invar_comm_ticket *ticket, const invar_comm_move *move)
+{
+    invar_comm *comm = ticket->comm;
+    invar_comm_ticket **link = &comm->due;
+
+    ticket->own = own_of(move, comm->rank, comm->size);
+    ticket->later = NULL;
+    while (*link)
+        link = &(*link)->later;
+    *link = ticket;
+}
+
+static void drop_due(invar_comm_ticket *ticket)
+{
+    invar_comm_ticket **link = &ticket->comm->due;
+
+    while (*link != ticket)
+        link = &(*link)->later;
+    *link = ticket->later;
+    ticket->due = false;
+}
+
 static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar_comm_move *move)
 {
     invar_world *world = comm->world;
@@ -297,6 +335,8 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
     ticket->op = move->op;
     ticket->seconds = move->seconds;
     ticket->count = 0;
+    ticket->met = false;
+    ticket->due = comm->carrier && move->op != INVAR_COMM_SPLIT; // which is about the host's memory
     memset(ticket->phase, 0, sizeof ticket->phase);
     (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
     count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
@@ -309,7 +349,10 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
         put_ticket(ticket);
         return status;
     }
-    copy_own(move, comm->rank, comm->size);
+    if (ticket->due)
+        add_due(ticket, move);
+    else
+        copy_own(move, comm->rank, comm->size);
     ticket->next = world->under_way;
     world->under_way = ticket;
     comm->under_way++;
@@ -317,15 +360,48 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
     return INVAR_OK;
 }
 
+/* For messages, once. */
+static invar_status meet(invar_comm_ticket *ticket)
+{
+    invar_world *world = ticket->comm->world;
+
+    if (ticket->met || !ticket->count)
+        return INVAR_OK;
+    ticket->met = true;
+    return world->transport->wait(world->self, ticket);
+}
+
+/* All ranks carry calls in the order in which they were started, whatever they wait for first. */
+static invar_status carry(invar_comm_ticket *ticket)
+{
+    invar_comm *comm = ticket->comm;
+    invar_status status = INVAR_OK;
+
+    while (status == INVAR_OK && ticket->due) {
+        invar_comm_ticket *oldest = comm->due;
+
+        status = meet(oldest);
+        if (status == INVAR_OK)
+            status = comm->carrier->carry(comm->cargo, oldest);
+        if (status == INVAR_OK)
+            drop_due(oldest);
+    }
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    drop_due(ticket);
+    if (meet(ticket) != INVAR_OK) // so that its messages are under way no longer
+        return invar_world_adopt(comm->world, &comm->world->failure);
+    return status;
+}
+
 invar_status invar_comm_wait(invar_comm_ticket *ticket)
 {
     invar_comm *comm = ticket->comm;
     invar_comm_ticket **link = &comm->world->under_way;
     double from = invar_comm_clock();
-    invar_status status = INVAR_OK;
+    invar_status status;
 
-    if (ticket->count)
-        status = comm->world->transport->wait(comm->world->self, ticket);
+    status = ticket->due ? carry(ticket) : meet(ticket);
     if (status == INVAR_OK)
         count_call(comm, ticket->op, ticket->sent, ticket->received, invar_comm_clock() - from);
     while (*link != ticket)
@@ -340,7 +416,7 @@ invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
 {
     invar_comm_ticket *ticket;
 
-    if (comm->size == 1) { // no ticket, no clock
+    if (comm->size == 1 && !comm->carrier) { // no ticket, no clock
         INVAR_TRY(check_call(move, 0, 1));
         if (comm->world->failure.native)
             return invar_world_adopt(comm->world, &comm->world->failure);
@@ -417,6 +493,8 @@ void invar_comm_free(invar_comm *comm)
         ticket_free(comm->spare);
         comm->spare = next;
     }
+    if (comm->carrier)
+        comm->carrier->close(comm->cargo);
     invar_free(comm->posted);
     invar_free(comm);
     if (--world->handles > 0)

@@ -15,7 +15,8 @@
  * ETIMEDOUT (a deadline), EPROTO (another call), ECONNRESET (the rank has left), ECONNABORTED
  * (invar_comm_abort).
  *
- * The handles of a rank are used by one thread at a time. Memory is the host's.
+ * The handles of a rank are used by one thread at a time. Memory is the host's, but for groups of
+ * invar_comm_nccl.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -152,6 +153,25 @@ typedef struct invar_comm_mpi_options {
 } invar_comm_mpi_options;
 
 invar_status invar_comm_mpi(invar_comm **out, const invar_comm_mpi_options *options) INVAR_MUST_USE;
+
+/*
+ * The ranks of a group once more, with the memory of GPUs in their moves: `in` and `out` are in
+ * that of the rank's own GPU, and what it still computes there must have been waited for. A call of
+ * all ranks. What is split from it is of the same kind. NCCL is loaded by it, not linked:
+ * INVAR_E_UNSUPPORTED says that the module is not there. It refuses two ranks on one GPU, unless
+ * they are processes and each has its own NCCL_HOSTID in the environment.
+ */
+typedef struct invar_comm_nccl_options {
+    double seconds;     /* for the other ranks to come; 0 */
+    const char *module; /* its file; NULL: invar-nccl.so beside the program or in ../lib/invar */
+    int ordinal;        /* of the GPU, as in invar_device */
+} invar_comm_nccl_options;
+
+invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
+                             const invar_comm_nccl_options *options) INVAR_MUST_USE;
+
+/* Of the NCCL that a module (NULL: this program's) brings: 22809 is 2.28.9. No call of ranks. */
+invar_status invar_comm_nccl_version(int *out, const char *module) INVAR_MUST_USE;
 
 #define INVAR_COMM_MAX_SIZE 65536 /* ranks */
 

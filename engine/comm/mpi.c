@@ -118,8 +118,9 @@ static void tell(void *self, invar_comm_failure *failure)
 }
 
 /* Takes notice of what other ranks have told. */
-static invar_status hear(mpi_rank *me)
+static invar_status hear(void *self)
 {
+    mpi_rank *me = self;
     invar_comm_failure heard;
     int peer = 0, code;
 
@@ -143,7 +144,7 @@ static invar_status hear(mpi_rank *me)
 
 static size_t pieces_of(const mpi_rank *me, const invar_message *m)
 {
-    return m->bytes / me->piece + (m->bytes % me->piece != 0);
+    return m->carried ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
 }
 
 static invar_status make_room(invar_comm_ticket *ticket, size_t count)
@@ -174,7 +175,7 @@ static invar_status post(mpi_rank *me, invar_message *m, request *r)
     int tag = (int)(2 * m->context + 2);
     int code = post_bytes(me, m, r, &m->header, sizeof m->header, tag);
 
-    for (size_t at = 0; !code && at < m->bytes; at += me->piece) {
+    for (size_t at = 0; !code && !m->carried && at < m->bytes; at += me->piece) {
         size_t bytes = m->bytes - at < me->piece ? m->bytes - at : me->piece;
 
         code = post_bytes(me, m, ++r, m->data + at, (int)bytes, tag + 1);
@@ -422,7 +423,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
 /* What it has allocated is the caller's, also when it fails. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {start, wait, tell, leave};
+    static const invar_transport transport = {start, wait, hear, tell, leave};
     invar_status status;
 
     status = invar_world_new(out, rank, size);

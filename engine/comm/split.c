@@ -87,6 +87,8 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
         choose_members(child, comm, wishes);
     }
     invar_free(wishes);
+    if (status == INVAR_OK && colour >= 0 && comm->carrier)
+        status = comm->carrier->join(comm->cargo, child, seconds);
     if (status != INVAR_OK || colour < 0) {
         invar_comm_free(child);
         return status;

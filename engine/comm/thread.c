@@ -80,7 +80,8 @@ static void upset(thread_rank *me, invar_comm_ticket *ticket)
         ticket->messages[j] = m;
     }
     for (int i = 0; i < ticket->count; i++)
-        if (ticket->messages[i].incoming && ticket->messages[i].bytes)
+        if (ticket->messages[i].incoming && ticket->messages[i].bytes &&
+            !ticket->messages[i].carried)
             memset(ticket->messages[i].data, (int)draw(me, 256), ticket->messages[i].bytes);
 }
 
@@ -161,7 +162,7 @@ static invar_status copy(thread_rank *me, const invar_comm_ticket *ticket, invar
     posted->state = INVAR_MESSAGE_TAKEN;
     pthread_mutex_unlock(&all->lock);
     dawdle(me);
-    if (expected->bytes)
+    if (expected->bytes && !expected->carried)
         memcpy(expected->data, posted->data, expected->bytes);
     dawdle(me);
     pthread_mutex_lock(&all->lock);
@@ -260,6 +261,18 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
     return status;
 }
 
+static invar_status hear(void *self)
+{
+    thread_rank *me = self;
+    invar_status status = INVAR_OK;
+
+    pthread_mutex_lock(&me->all->lock);
+    if (me->all->failure.native)
+        status = invar_world_adopt(me->world, &me->all->failure);
+    pthread_mutex_unlock(&me->all->lock);
+    return status;
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static void wake_all(threads *all)
@@ -338,7 +351,7 @@ static void tell(void *self, invar_comm_failure *failure)
 
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {start, wait, tell, leave};
+    static const invar_transport transport = {start, wait, hear, tell, leave};
     invar_world *world;
     thread_rank *me;
     invar_status status;

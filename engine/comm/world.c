@@ -137,6 +137,17 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
                             ticket->phase, world->rank, ticket->seconds);
 }
 
+invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket)
+{
+    return invar_world_fail(world, -1, ETIMEDOUT,
+                            "rank %d on %s has waited %g s for the bytes of %s in phase \"%s\", to "
+                            "which all ranks came: one of them hangs since, or the network is "
+                            "slow; look at their hosts, or raise distributed-timeout-minutes, then "
+                            "start the run again to resume it",
+                            world->rank, world->hosts[world->rank], ticket->seconds,
+                            invar_comm_op_name(ticket->op), ticket->phase);
+}
+
 void invar_comm_abort(invar_comm *comm, const char *why)
 {
     invar_world *world = comm->world;

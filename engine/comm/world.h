@@ -34,15 +34,24 @@ typedef enum invar_message_state {
 
 typedef struct invar_message {
     struct invar_message *next; /* of the transport */
-    int peer;                   /* in the world */
+    int peer;                   /* in the world, */
+    int member;                 /* and in the group */
     int from;                   /* of the transport: who posted it */
     bool incoming;
     invar_message_state state;
     uint64_t context, number;
     char *data; /* of an outgoing message only read */
     size_t bytes;
+    bool carried;             /* by a carrier: the transport moves the header alone */
     invar_comm_header header; /* what the sender calls */
 } invar_message;
+
+/* What a rank gives itself. */
+typedef struct invar_comm_own {
+    const char *from;
+    char *to; /* NULL: it needs no copy */
+    size_t bytes;
+} invar_comm_own;
 
 /* A started call. */
 struct invar_comm_ticket {
@@ -56,11 +65,15 @@ struct invar_comm_ticket {
     invar_message *messages; /* room for two a peer */
     void *requests;          /* of the transport, from invar_alloc; freed with the ticket */
     size_t request_bytes;
+    bool met;                 /* the transport was waited for */
+    bool due;                 /* a carrier has yet to carry its bytes, */
+    invar_comm_own own;       /* these among them, */
+    invar_comm_ticket *later; /* and those of this one after it */
 };
 
 /* Why a world has ended; the same on all its ranks. */
 typedef struct invar_comm_failure {
-    int culprit; /* rank in the world */
+    int culprit; /* rank in the world; -1: nobody knows */
     int native;  /* 0: there is none */
     char text[INVAR_COMM_FAILURE_SIZE];
 } invar_comm_failure;
@@ -70,10 +83,25 @@ typedef struct invar_transport {
     invar_status (*start)(void *self, invar_comm_ticket *ticket);
     /* Returns when all are done, or the world has failed; then the memory is the caller's again. */
     invar_status (*wait)(void *self, invar_comm_ticket *ticket);
+    /* Without waiting: has another rank told a failure? */
+    invar_status (*hear)(void *self);
     /* Tells the other ranks. One that was told earlier by another rank replaces it. */
     void (*tell)(void *self, invar_comm_failure *failure);
     void (*close)(void *self);
 } invar_transport;
+
+/*
+ * Moves bytes that the host cannot reach, of a group whose headers go by the transport: a call is
+ * carried when its headers are as expected, and calls are carried in the order in which they were
+ * started. So a carrier never meets another call than its own.
+ */
+typedef struct invar_carrier {
+    /* Returns when all bytes are where they belong, or the world has failed. */
+    invar_status (*carry)(void *self, const invar_comm_ticket *ticket);
+    /* Gives a group that was split from its own a carrier, too. */
+    invar_status (*join)(void *self, invar_comm *child, double seconds);
+    void (*close)(void *self);
+} invar_carrier;
 
 /* One rank's view. */
 typedef struct invar_world {
@@ -95,7 +123,10 @@ struct invar_comm {
     int *members;               /* (size) ranks in the world */
     uint64_t *posted, *awaited; /* (size) messages for and from each rank, so far */
     invar_comm_ticket *spare;
-    int under_way; /* tickets */
+    int under_way;                /* tickets */
+    const invar_carrier *carrier; /* NULL: memory is the host's */
+    void *cargo;                  /* of the carrier; close releases it */
+    invar_comm_ticket *due;       /* the oldest ticket that is */
     invar_comm_count counts[INVAR_COMM_OPS];
 };
 
@@ -125,6 +156,9 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
 /* the peer of a message has left without its part of it */
 invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
                               const invar_message *message) INVAR_MUST_USE;
+
+/* Its deadline has passed while its bytes were carried: all ranks had come. */
+invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket) INVAR_MUST_USE;
 
 /* The rank that tells the user (invar_comm_speaks). */
 int invar_world_speaker(const invar_world *world);

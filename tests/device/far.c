@@ -343,6 +343,20 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return copy_between(dev, to, from, bytes, true, true);
 }
 
+bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip)
+{
+    bool right;
+
+    open_memory();
+    right = within(to, bytes) && within(from, bytes);
+    if (right) {
+        memcpy(to, from, bytes);
+        *(char *)to ^= (char)flip;
+    }
+    close_memory();
+    return right;
+}
+
 static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
                               size_t stride, size_t count)
 {

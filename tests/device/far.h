@@ -55,6 +55,12 @@ typedef struct invar_far_counts {
 
 invar_far_counts invar_far_counted(void);
 
+/*
+ * What another device does that can reach this memory: false, where an end is elsewhere. `flip`: a
+ * bit of the first byte changes.
+ */
+INVAR_EXPORT bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip);
+
 /* From now on, until the next begin, no graph can be made. */
 void invar_far_refuse_graphs(void);
 

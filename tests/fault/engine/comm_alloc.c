@@ -90,6 +90,29 @@ static invar_status processes(void)
     return INVAR_OK;
 }
 
+/* What is split from it has a group of NCCL's, too. */
+static invar_status nccl_part(rank_run *run)
+{
+    invar_comm_nccl_options options = {.module = INVAR_TEST_WORK "/plugin/fake_nccl.so"};
+    invar_comm *comm, *child;
+    invar_status status;
+
+    INVAR_TRY(invar_comm_nccl(&comm, run->comm, &options));
+    status = invar_comm_split(&child, comm, 0, 0, "split", 0);
+    if (status == INVAR_OK)
+        invar_comm_free(child);
+    invar_comm_free(comm);
+    return status;
+}
+
+static invar_status nccl(void)
+{
+    rank_run runs[MAX_RANKS];
+
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, nccl_part, NULL));
+    return ranks_status(runs, RANKS);
+}
+
 static void test_comm_alloc__threads(void **state)
 {
     (void)state;
@@ -114,13 +137,18 @@ static void test_comm_alloc__mpi(void **state)
     fail_each_allocation(processes);
 }
 
+static void test_comm_alloc__nccl(void **state)
+{
+    (void)state;
+    fail_each_allocation(nccl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comm_alloc__threads),
-        cmocka_unit_test(test_comm_alloc__trial),
-        cmocka_unit_test(test_comm_alloc__self),
-        cmocka_unit_test(test_comm_alloc__mpi),
+        cmocka_unit_test(test_comm_alloc__threads), cmocka_unit_test(test_comm_alloc__trial),
+        cmocka_unit_test(test_comm_alloc__self),    cmocka_unit_test(test_comm_alloc__mpi),
+        cmocka_unit_test(test_comm_alloc__nccl),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,6 +31,11 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
     return status;
 }
 
+static invar_status hear(void *self)
+{
+    return threads->hear(self);
+}
+
 static void tell(void *self, invar_comm_failure *failure)
 {
     threads->tell(self, failure);
@@ -43,7 +48,7 @@ static void leave(void *self)
 
 static invar_status spoil(rank_run *run)
 {
-    static const invar_transport faulty = {start, wait, tell, leave};
+    static const invar_transport faulty = {start, wait, hear, tell, leave};
     invar_comm_trial *trials = run->payload;
     invar_comm *comm = run->comm;
 

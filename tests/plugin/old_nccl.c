@@ -1,0 +1,9 @@
+/*
+ * old_nccl.c - a module for NCCL of another version of the engine.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/comm/module/nccl_module.h"
+
+extern const invar_nccl_table INVAR_NCCL_TABLE;
+__attribute__((visibility("default"))) const invar_nccl_table INVAR_NCCL_TABLE = {.abi = 99};
