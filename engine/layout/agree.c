@@ -78,6 +78,60 @@ invar_status invar_agree_gather(const invar_layout *layout, const char *phase, c
     return status;
 }
 
+/* What rank 0 gets of each rank; others get nothing. */
+static invar_status count_pile(invar_agree_pile *out, const invar_layout *layout, const char *phase,
+                               size_t bytes)
+{
+    size_t size = (size_t)invar_agree_size(layout), all = 0;
+
+    INVAR_TRY(invar_alloc((void **)&out->bytes, size, sizeof *out->bytes, "what ranks collect"));
+    INVAR_TRY(invar_agree_gather(layout, phase, &bytes, sizeof bytes, out->bytes));
+    for (size_t r = 0; r < size; r++) {
+        if (!invar_agree_leads(layout))
+            out->bytes[r] = 0;
+        if (out->bytes[r] > SIZE_MAX / 2 - all)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "the %zu bytes of rank %zu are too many: check its host",
+                              out->bytes[r], r);
+        all += out->bytes[r];
+    }
+    return invar_alloc((void **)&out->data, all + 1, 1, "what ranks collect");
+}
+
+invar_status invar_agree_collect(invar_agree_pile *out, const invar_layout *layout,
+                                 const char *phase, const void *own, size_t bytes)
+{
+    invar_comm_move move = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
+    size_t *give = NULL;
+    invar_status status;
+
+    *out = (invar_agree_pile){0};
+    INVAR_TRY(count_pile(out, layout, phase, bytes));
+    if (!layout) {
+        if (bytes)
+            memcpy(out->data, own, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&give, (size_t)invar_agree_size(layout), sizeof *give,
+                          "what ranks collect"));
+    memset(give, 0, (size_t)invar_agree_size(layout) * sizeof *give);
+    give[0] = bytes;
+    move.seconds = layout->seconds;
+    move.out = out->data;
+    move.in_bytes = give;
+    move.out_bytes = out->bytes;
+    status = invar_comm_run(layout->world, &move);
+    invar_free(give);
+    return status;
+}
+
+void invar_agree_pile_release(invar_agree_pile *pile)
+{
+    invar_free(pile->data);
+    invar_free(pile->bytes);
+    *pile = (invar_agree_pile){0};
+}
+
 /* The numbers of all ranks, one after the other, by `fold` into one. */
 static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const char *phase,
                                  int64_t own, int64_t (*fold)(int64_t a, int64_t b))

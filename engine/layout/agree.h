@@ -38,6 +38,17 @@ invar_status invar_agree_share(const invar_layout *layout, const char *phase, in
 invar_status invar_agree_gather(const invar_layout *layout, const char *phase, const void *own,
                                 size_t bytes, void *out) INVAR_MUST_USE;
 
+/* What ranks have given to rank 0, one after the other. On other ranks empty; release. */
+typedef struct invar_agree_pile {
+    char *data;
+    size_t *bytes; /* (size) of each */
+} invar_agree_pile;
+
+/* Any number of bytes of each rank, to rank 0. */
+invar_status invar_agree_collect(invar_agree_pile *out, const invar_layout *layout,
+                                 const char *phase, const void *own, size_t bytes) INVAR_MUST_USE;
+void invar_agree_pile_release(invar_agree_pile *pile);
+
 /* What the first rank has whose number is not 0. */
 invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
                                int64_t own) INVAR_MUST_USE;

@@ -37,6 +37,9 @@ typedef struct file {
 
 struct invar_dump {
     char folder[INVAR_PATH_SIZE];
+    bool keeps; /* rows for another rank, which has the folder: */
+    invar_parcel kept;
+    int64_t n_kept;
     char *points; /* the list */
     file *files;
     int64_t count, capacity;
@@ -51,13 +54,16 @@ invar_status invar_dump_new(invar_dump **out, const char *folder, const char *po
     invar_dump *dump;
 
     *out = NULL;
-    if (strlen(folder) >= INVAR_PATH_SIZE - NAME_SIZE - 16)
+    if (folder && strlen(folder) >= INVAR_PATH_SIZE - NAME_SIZE - 16)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "dump: the folder's path has %zu bytes",
                           strlen(folder));
-    INVAR_TRY(invar_folder_make(folder));
+    if (folder)
+        INVAR_TRY(invar_folder_make(folder));
     INVAR_TRY(invar_alloc((void **)&dump, 1, sizeof *dump + bytes, "a dump"));
     memset(dump, 0, sizeof *dump);
-    memcpy(dump->folder, folder, strlen(folder) + 1);
+    dump->keeps = !folder;
+    if (folder)
+        memcpy(dump->folder, folder, strlen(folder) + 1);
     dump->points = (char *)(dump + 1);
     memcpy(dump->points, points, bytes);
     *out = dump;
@@ -70,6 +76,8 @@ static void forget(invar_dump *dump)
         invar_free(dump->files[i].start);
     dump->count = 0;
     dump->complete = 0;
+    invar_parcel_release(&dump->kept);
+    dump->n_kept = 0;
 }
 
 void invar_dump_free(invar_dump *dump)
@@ -308,6 +316,43 @@ static invar_status add(file *f, const invar_dump *dump, const invar_tensor *ten
     return status;
 }
 
+/* Rows on their way: where samples begin (samples + 1) and the rows follow. */
+typedef struct piece {
+    char name[NAME_SIZE];
+    int64_t dtype, rank, samples;
+    int64_t shape[INVAR_MAX_RANK];
+} piece;
+
+static size_t row_bytes(const invar_tensor *t)
+{
+    return (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+/* What is there as a whole the other rank has, too. */
+static invar_status keep(invar_dump *dump, const char *point, const invar_tensor *t,
+                         const invar_segments *samples)
+{
+    piece p = {.dtype = t->dtype, .rank = t->rank};
+    size_t row = row_bytes(t), stride = (size_t)t->row_stride * row;
+    void *to;
+
+    if (!samples)
+        return INVAR_OK;
+    stride /= (size_t)invar_tensor_row_elements(t);
+    p.samples = samples->count;
+    memcpy(p.name, point, strlen(point) + 1);
+    memcpy(p.shape, t->shape, sizeof p.shape);
+    p.shape[0] = samples->start[samples->count];
+    INVAR_TRY(invar_parcel_put(&dump->kept, &p, 1, sizeof p));
+    INVAR_TRY(invar_parcel_put(&dump->kept, samples->start, (size_t)p.samples + 1,
+                               sizeof *samples->start));
+    INVAR_TRY(invar_parcel_add(&to, &dump->kept, (size_t)p.shape[0], row));
+    for (int64_t i = 0; i < p.shape[0]; i++)
+        memcpy((char *)to + (size_t)i * row, (const char *)t->data + (size_t)i * stride, row);
+    dump->n_kept++;
+    return INVAR_OK;
+}
+
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
                              const invar_segments *samples)
 {
@@ -315,6 +360,8 @@ invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_te
     file like = {.dtype = tensor->dtype, .rank = tensor->rank, .whole = !samples}, *f;
 
     INVAR_TRY(check_name(point));
+    if (dump->keeps)
+        return keep(dump, point, tensor, samples);
     INVAR_TRY(type_of(like.type, point, tensor->dtype));
     memcpy(like.name, point, strlen(point) + 1);
     for (int32_t i = 1; i < tensor->rank; i++)
@@ -323,6 +370,58 @@ invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_te
     if (samples)
         INVAR_TRY(note_starts(f, samples));
     return add(f, dump, tensor, rows);
+}
+
+invar_status invar_dump_pack(invar_parcel *to, invar_dump *dump)
+{
+    INVAR_TRY(invar_parcel_put(to, &dump->n_kept, 1, sizeof dump->n_kept));
+    INVAR_TRY(invar_parcel_put(to, dump->kept.data, dump->kept.bytes, 1));
+    dump->kept.bytes = 0;
+    dump->n_kept = 0;
+    return INVAR_OK;
+}
+
+static bool plausible(const piece *p)
+{
+    bool fits = memchr(p->name, '\0', sizeof p->name) && p->rank >= 1 &&
+                p->rank <= INVAR_MAX_RANK && p->dtype >= 0 && p->dtype < INVAR_DTYPE_COUNT &&
+                p->samples >= 0 && p->samples < INT64_MAX;
+
+    for (int64_t i = 0; fits && i < p->rank; i++)
+        fits = p->shape[i] >= 0 && p->shape[i] <= INT32_MAX;
+    return fits;
+}
+
+static invar_status unpack_rows(invar_dump *dump, invar_parcel_rest *from)
+{
+    const void *item, *start, *rows;
+    const piece *p;
+    invar_tensor t = {0};
+
+    INVAR_TRY(invar_parcel_take(&item, from, 1, sizeof *p));
+    p = item;
+    if (!plausible(p))
+        return invar_parcel_damaged();
+    t.dtype = (invar_dtype)p->dtype;
+    t.rank = (int32_t)p->rank;
+    memcpy(t.shape, p->shape, sizeof p->shape);
+    t.row_stride = invar_tensor_row_elements(&t);
+    INVAR_TRY(invar_parcel_take(&start, from, p->samples + 1, sizeof(int64_t)));
+    INVAR_TRY(invar_parcel_take(&rows, from, p->shape[0], row_bytes(&t)));
+    if (((const int64_t *)start)[p->samples] != p->shape[0])
+        return invar_parcel_damaged();
+    t.data = (void *)(uintptr_t)rows;
+    return invar_dump_rows(dump, p->name, &t, &(invar_segments){start, p->samples});
+}
+
+invar_status invar_dump_unpack(invar_dump *dump, invar_parcel_rest *from)
+{
+    const void *count;
+
+    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
+    for (int64_t i = 0; i < *(const int64_t *)count; i++)
+        INVAR_TRY(unpack_rows(dump, from));
+    return INVAR_OK;
 }
 
 /* ---- completing ------------------------------------------------------------------------------ */
@@ -370,6 +469,8 @@ static invar_status write_array(const invar_dump *dump, const char *name, const 
 invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data, size_t bytes)
 {
     INVAR_TRY(check_name(point));
+    if (dump->keeps)
+        return INVAR_OK;
     INVAR_TRY(write_array(dump, point, ".npy", "|u1", data, (int64_t)bytes, 1));
     dump->complete++;
     return INVAR_OK;

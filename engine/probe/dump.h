@@ -11,6 +11,7 @@
 #ifndef INVAR_ENGINE_PROBE_DUMP_H
 #define INVAR_ENGINE_PROBE_DUMP_H
 
+#include "engine/probe/parcel.h"
 #include "kernels-deterministic/ops.h"
 
 #ifdef __cplusplus
@@ -21,7 +22,8 @@ typedef struct invar_dump invar_dump;
 
 /*
  * `points` is a list of names with commas between, in which * stands for any characters:
- * "logits,layer.0.*". The folder is made; what it holds of other dumps stays.
+ * "logits,layer.0.*". The folder is made; what it holds of other dumps stays. NULL: another rank
+ * has it, and rows of samples are kept for that one.
  */
 invar_status invar_dump_new(invar_dump **out, const char *folder,
                             const char *points) INVAR_MUST_USE;
@@ -34,6 +36,10 @@ invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_te
                              const invar_segments *samples) INVAR_MUST_USE;
 invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data,
                               size_t bytes) INVAR_MUST_USE;
+
+/* The rows that were kept since the last time; and those of another rank, behind the own ones. */
+invar_status invar_dump_pack(invar_parcel *to, invar_dump *dump) INVAR_MUST_USE;
+invar_status invar_dump_unpack(invar_dump *dump, invar_parcel_rest *from) INVAR_MUST_USE;
 
 /*
  * Completes the files; *count_out is how many points were written. Another dump may follow in

@@ -11,72 +11,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/digests.h"
-#include "engine/probe/leaves.h"
+#include "engine/probe/inside.h"
 #include "engine/probe/stat.h"
-#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
-
-/* What a point has got in this step. */
-typedef struct value {
-    invar_digest *leaves; /* (count) */
-    int64_t count, capacity;
-    uint64_t bytes;
-    int64_t shards;
-    bool present;
-    bool whole;   /* nothing may be added */
-    bool given;   /* the digest came from elsewhere */
-    bool counted; /* there are statistics */
-    invar_ledger_stat stat;
-} value;
-
-/* Leaves of a point that are still in far memory: `count` from number `first` on. */
-typedef struct far_leaves {
-    int64_t point, first, count;
-} far_leaves;
-
-enum { SOURCES = 32 };
-
-/* Points that another is computed from. */
-typedef struct sources {
-    int64_t of[SOURCES];
-    int64_t count;
-} sources;
-
-/* A point above the level: what stands for it where it is an input. The k-th has the number -2 - k
- * where the dump wants it. */
-typedef struct absent {
-    char name[INVAR_LEDGER_NAME_BYTES + 1];
-    sources sources;
-} absent;
-
-struct invar_probe {
-    invar_probe_options options;
-    invar_dump *dump;
-    /* Arrays of `capacity`; the texts and arrays of a point are one block, points[i].name. */
-    invar_ledger_point *points;
-    invar_digest *digests;
-    value *values;
-    int64_t count, capacity;
-    invar_ledger_stat *stats; /* (stats_capacity) of the last result */
-    int64_t stats_capacity;
-    int64_t listed; /* points of the last result */
-    absent *absent;
-    int64_t n_absent, absent_capacity;
-    /* Names of both, hashed: 0, or a key (see key_of_point). */
-    int64_t *table; /* (table_size) a power of two, or 0 */
-    int64_t table_size;
-    invar_window window; /* tensors that are read back */
-    /* Tensors that are hashed where they are: their points, and the digests that are not read. */
-    invar_digests digesting;
-    int64_t *awaited; /* (digesting.count) */
-    int64_t awaited_capacity;
-    /* Rows that are hashed where they are: whose leaves those are that are not read, in order. */
-    invar_leaves leaves;
-    far_leaves *far;
-    int64_t n_far, far_capacity;
-};
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -101,6 +39,7 @@ void invar_probe_free(invar_probe *probe)
     for (int64_t i = 0; i < probe->count; i++) {
         invar_free((void *)(uintptr_t)probe->points[i].name);
         invar_free(probe->values[i].leaves);
+        invar_free(probe->values[i].samples);
     }
     invar_free(probe->points);
     invar_free(probe->digests);
@@ -121,8 +60,11 @@ void invar_probe_free(invar_probe *probe)
 void invar_probe_begin(invar_probe *probe, invar_dump *dump)
 {
     for (int64_t i = 0; i < probe->count; i++) {
-        value *v = &probe->values[i];
-        *v = (value){.leaves = v->leaves, .capacity = v->capacity};
+        invar_probe_value *v = &probe->values[i];
+        *v = (invar_probe_value){.leaves = v->leaves,
+                                 .capacity = v->capacity,
+                                 .samples = v->samples,
+                                 .samples_capacity = v->samples_capacity};
     }
     probe->digesting.count = 0;
     probe->leaves.count = probe->n_far = 0;
@@ -178,8 +120,7 @@ static int64_t *find_place(const invar_probe *probe, const char *name)
     }
 }
 
-/* The key of the name; 0: nobody has heard of it. */
-static int64_t find(const invar_probe *probe, const char *name)
+int64_t invar_probe_find(const invar_probe *probe, const char *name)
 {
     return probe->table_size ? *find_place(probe, name) : 0;
 }
@@ -276,10 +217,10 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
 /* Above the level: a number for the dump, or none. */
 static invar_status hide_point(int64_t *out, invar_probe *probe, const char *name)
 {
-    int64_t key = find(probe, name), used = probe->n_absent;
+    int64_t key = invar_probe_find(probe, name), used = probe->n_absent;
 
     if (key == 0) {
-        absent *a;
+        invar_probe_absent *a;
         INVAR_TRY(grow_table(probe));
         INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
                        sizeof *probe->absent));
@@ -305,10 +246,10 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
                           length, INVAR_LEDGER_NAME_BYTES);
     if (point->level > probe->options.level)
         return hide_point(point_out, probe, point->name);
-    key = find(probe, point->name);
+    key = invar_probe_find(probe, point->name);
     if (key == 0)
         return add_point(point_out, probe, point);
-    if (key < 0 || !same_point(&probe->points[key - 1], point))
+    if (key < 0 || (!probe->options.part && !same_point(&probe->points[key - 1], point)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "probe: point \"%.100s\" was defined before as something else",
                           point->name);
@@ -333,7 +274,7 @@ static invar_status check_number(const invar_probe *probe, int64_t point)
 /* The point is not there yet (`fresh`), or at least not whole. */
 static invar_status check_open(const invar_probe *probe, int64_t point, bool fresh)
 {
-    const value *v = &probe->values[point];
+    const invar_probe_value *v = &probe->values[point];
 
     if (v->whole || (fresh && v->present))
         return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -387,17 +328,17 @@ static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t 
     return 2;
 }
 
-static invar_status grow_leaves(value *v, int64_t count)
+invar_status invar_probe_grow_leaves(invar_probe_value *v, int64_t count)
 {
     return grow((void **)&v->leaves, &v->capacity, v->count, v->count + count, sizeof *v->leaves);
 }
 
-static invar_status add_leaves(invar_probe *probe, value *v, const invar_tree_input *in)
+static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const invar_tree_input *in)
 {
     int64_t count;
 
     INVAR_TRY(invar_tree_leaf_count(&count, in));
-    INVAR_TRY(grow_leaves(v, count));
+    INVAR_TRY(invar_probe_grow_leaves(v, count));
     INVAR_TRY(invar_tree_leaves(v->leaves + v->count, count, probe->options.pool, in));
     v->count += count;
     v->shards += in->n_shards;
@@ -408,7 +349,7 @@ static invar_status add_leaves(invar_probe *probe, value *v, const invar_tree_in
 }
 
 /* The rows between neighbours of `start`, each of them a shard. */
-static invar_status add_rows(invar_probe *probe, value *v, const invar_tensor *tensor,
+static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const invar_tensor *tensor,
                              const invar_segments *parts)
 {
     invar_tree_shard *shards;
@@ -426,15 +367,29 @@ static invar_status add_rows(invar_probe *probe, value *v, const invar_tensor *t
     return status;
 }
 
-/* Where statistics are wanted: those of rows that the host can read. */
-static void count_rows(invar_probe *probe, int64_t point, const invar_tensor *near, int64_t rows)
+/* Where statistics are wanted: those of samples that the host can read; NULL: one of all rows. */
+static invar_status count_rows(invar_probe *probe, int64_t point, const invar_tensor *near,
+                               const invar_segments *samples)
 {
-    value *v = &probe->values[point];
+    const int64_t all[] = {0, near->shape[0]};
+    const invar_segments whole = {all, 1}, *s = samples ? samples : &whole;
+    invar_probe_value *v = &probe->values[point];
 
     if (!probe->options.stats || !invar_stat_counts(near->dtype))
-        return;
-    invar_stat_add(&v->stat, near, rows);
+        return INVAR_OK;
     v->counted = true;
+    for (int64_t i = 0; i < s->count; i++) {
+        invar_tensor rows = invar_tensor_rows(near, s->start[i], s->start[i + 1] - s->start[i]);
+        invar_ledger_stat one = {0};
+        invar_stat_add(&one, &rows, rows.shape[0]);
+        invar_stat_join(&v->stat, &one);
+        if (!probe->options.part || !samples)
+            continue;
+        INVAR_TRY(grow((void **)&v->samples, &v->samples_capacity, v->n_samples, v->n_samples + 1,
+                       sizeof *v->samples));
+        v->samples[v->n_samples++] = one;
+    }
+    return INVAR_OK;
 }
 
 static bool dumped(const invar_probe *probe, int64_t point)
@@ -459,7 +414,7 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
         INVAR_TRY(check_open(probe, point, false));
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(add_rows(probe, &probe->values[point], tensor, samples));
-        count_rows(probe, point, tensor, samples->start[samples->count]);
+        INVAR_TRY(count_rows(probe, point, tensor, samples));
     }
     return dumped_tensor(probe, point, tensor)
                ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, samples)
@@ -470,7 +425,7 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
 static invar_status add_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     int64_t shards = probe->points[point].shards, n = tensor->shape[0], *start;
-    value *v = &probe->values[point];
+    invar_probe_value *v = &probe->values[point];
     invar_status status;
 
     INVAR_TRY(check_open(probe, point, true));
@@ -481,8 +436,7 @@ static invar_status add_whole(invar_probe *probe, int64_t point, const invar_ten
     status = add_rows(probe, v, tensor, &(invar_segments){start, shards});
     invar_free(start);
     v->whole = status == INVAR_OK;
-    count_rows(probe, point, tensor, n);
-    return status;
+    return status == INVAR_OK ? count_rows(probe, point, tensor, NULL) : status;
 }
 
 invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
@@ -504,8 +458,7 @@ static bool is_far(const invar_probe *probe)
     return probe->options.dev && invar_device_far(probe->options.dev);
 }
 
-/* All leaves that are in far memory, to their points. */
-static invar_status read_leaves(invar_probe *probe)
+invar_status invar_probe_read_leaves(invar_probe *probe)
 {
     const invar_digest *read;
     int64_t at = 0;
@@ -514,7 +467,7 @@ static invar_status read_leaves(invar_probe *probe)
         return INVAR_OK;
     INVAR_TRY(invar_leaves_read(&read, &probe->leaves));
     for (int64_t i = 0; i < probe->n_far; i++) {
-        const far_leaves *f = &probe->far[i];
+        const invar_probe_far *f = &probe->far[i];
         if (f->count > 0)
             memcpy(probe->values[f->point].leaves + f->first, read + at,
                    (size_t)f->count * sizeof *read);
@@ -529,15 +482,15 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
                               const invar_segments *samples, const invar_segments *there)
 {
     int64_t count = invar_hash_leaf_count(rows, samples);
-    value *v = &probe->values[point];
+    invar_probe_value *v = &probe->values[point];
 
     if (invar_leaves_full(&probe->leaves, count))
-        INVAR_TRY(read_leaves(probe));
-    INVAR_TRY(grow_leaves(v, count));
+        INVAR_TRY(invar_probe_read_leaves(probe));
+    INVAR_TRY(invar_probe_grow_leaves(v, count));
     INVAR_TRY(grow((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
                    sizeof *probe->far));
     INVAR_TRY(invar_leaves_add(&probe->leaves, rows, there, count));
-    probe->far[probe->n_far++] = (far_leaves){point, v->count, count};
+    probe->far[probe->n_far++] = (invar_probe_far){point, v->count, count};
     v->count += count;
     v->shards += invar_dtype_scale_block(rows->dtype) ? 2 * samples->count : samples->count;
     v->bytes += (uint64_t)(rows->shape[0] * invar_tensor_row_elements(rows)) *
@@ -559,7 +512,7 @@ static invar_status read_back(invar_probe *probe, int64_t point, const invar_ten
         return INVAR_OK;
     INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
     if (counts)
-        count_rows(probe, point, &near, near.shape[0]);
+        INVAR_TRY(count_rows(probe, point, &near, samples));
     return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, samples) : INVAR_OK;
 }
 
@@ -584,7 +537,7 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
 /* The digest comes with those of the others when the step is finished. */
 static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
-    value *v = &probe->values[point];
+    invar_probe_value *v = &probe->values[point];
 
     INVAR_TRY(check_open(probe, point, true));
     INVAR_TRY(check_tensor(&probe->points[point], tensor));
@@ -711,13 +664,15 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
     size_t n_stats;
 
     INVAR_TRY(read_digests(probe));
-    INVAR_TRY(read_leaves(probe));
+    INVAR_TRY(invar_probe_read_leaves(probe));
     for (int64_t i = 0; i < probe->count; i++) {
-        const value *v = &probe->values[i];
-        if (!v->present)
+        const invar_probe_value *v = &probe->values[i];
+        if (!v->present && !probe->options.part)
             return INVAR_FAIL(INVAR_E_STATE, 0, "probe: point \"%.100s\" got no value in this step",
                               probe->points[i].name);
-        if (!v->given)
+        if (!v->present)
+            probe->digests[i] = (invar_digest){{0}};
+        else if (!v->given)
             INVAR_TRY(
                 invar_tree_root(&probe->digests[i], v->leaves, v->count, v->bytes, v->shards));
     }
@@ -746,24 +701,24 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
 
 /* ---- what points are computed from ----------------------------------------------------------- */
 
-static void add_source(sources *list, int64_t point)
+static void add_source(invar_probe_sources *list, int64_t point)
 {
     for (int64_t i = 0; i < list->count; i++)
         if (list->of[i] == point)
             return;
-    INVAR_CHECK(list->count < SOURCES); // the model's own layout, nothing from outside
+    INVAR_CHECK(list->count < INVAR_PROBE_SOURCES); // the model's own layout, nothing from outside
     list->of[list->count++] = point;
 }
 
 /* Adds the point of that name, or what stands for it. */
-static void add_sources(sources *list, const invar_probe *probe, const char *name)
+static void add_sources(invar_probe_sources *list, const invar_probe *probe, const char *name)
 {
-    int64_t key = find(probe, name);
+    int64_t key = invar_probe_find(probe, name);
 
     if (key > 0) {
         add_source(list, key - 1);
     } else if (key < 0) {
-        const sources *known = &probe->absent[-1 - key].sources;
+        const invar_probe_sources *known = &probe->absent[-1 - key].sources;
         for (int64_t i = 0; i < known->count; i++)
             add_source(list, known->of[i]);
     }
@@ -773,7 +728,7 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
                                      const invar_ledger_point *point, const char *const *inputs)
 {
     invar_ledger_point full = *point;
-    sources from = {.count = 0};
+    invar_probe_sources from = {.count = 0};
 
     for (; probe->options.level > INVAR_PROBE_STEP && inputs && *inputs; inputs++)
         add_sources(&from, probe, *inputs);
@@ -781,6 +736,6 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
     full.n_inputs = (size_t)from.count;
     INVAR_TRY(invar_probe_define(point_out, probe, &full));
     if (*point_out < 0)
-        probe->absent[-1 - find(probe, point->name)].sources = from;
+        probe->absent[-1 - invar_probe_find(probe, point->name)].sources = from;
     return INVAR_OK;
 }

@@ -23,6 +23,7 @@
 
 #include "engine/choices/choices.h"
 #include "engine/probe/dump.h"
+#include "engine/probe/parcel.h"
 #include "kernels-deterministic/ops.h"
 #include "ledger/ledger.h"
 
@@ -35,6 +36,8 @@ typedef struct invar_probe_options {
     bool stats;       /* count what is not finite, too; whatever is far is read back for it */
     invar_pool *pool; /* NULL: the calling thread */
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
+    /* Another rank has all samples: definitions are not compared, and a point may have no value. */
+    bool part;
 } invar_probe_options;
 
 typedef struct invar_probe invar_probe;
@@ -91,6 +94,13 @@ invar_status invar_probe_digest(invar_probe *probe, int64_t point,
 /* Statistics of it, with the sum of squares in l2; ignored where none are wanted. */
 invar_status invar_probe_stat(invar_probe *probe, int64_t point,
                               const invar_ledger_stat *stat) INVAR_MUST_USE;
+
+/*
+ * The samples that a part's points have got since the last time, and those of another rank's part
+ * behind the own ones: in the end the values are as if this probe had got them all.
+ */
+invar_status invar_probe_pack(invar_parcel *to, invar_probe *probe) INVAR_MUST_USE;
+invar_status invar_probe_unpack(invar_probe *probe, invar_parcel_rest *from) INVAR_MUST_USE;
 
 typedef struct invar_probe_result {
     const invar_ledger_point *points; /* (count) for invar_ledger_define */

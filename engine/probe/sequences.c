@@ -186,14 +186,6 @@ static int64_t leaves_of(const invar_tensor *rows)
     return invar_hash_leaf_count(rows, &(invar_segments){ends, 1});
 }
 
-static void add_stat(invar_ledger_stat *sum, const invar_ledger_stat *more)
-{
-    sum->nans += more->nans;
-    sum->infs += more->infs;
-    sum->absmax = more->absmax > sum->absmax ? more->absmax : sum->absmax;
-    sum->l2 += more->l2;
-}
-
 /* Of each row, on the host. */
 static invar_status count_rows(invar_sequences *s, int64_t index, const invar_tensor *rows,
                                const invar_row_owner *owners)
@@ -208,11 +200,11 @@ static invar_status count_rows(invar_sequences *s, int64_t index, const invar_te
         if (owners[i].count == 0)
             continue;
         invar_stat_add(&stat, &row, 1);
-        add_stat(&p->seen, &stat);
+        invar_stat_join(&p->seen, &stat);
         for (int64_t n = 0; n < owners[i].count; n++) {
             sequence *of;
             INVAR_TRY(find_sequence(&of, p, owners[i].draws[n]));
-            add_stat(&of->stat, &stat);
+            invar_stat_join(&of->stat, &stat);
         }
     }
     return INVAR_OK;
@@ -303,7 +295,7 @@ static invar_status give_point(point *p, const invar_probe_view *view, const uin
         sequence *of;
         INVAR_TRY(find_sequence(&of, p, numbers[i]));
         invar_hasher_update(&hasher, &of->chain, sizeof of->chain);
-        add_stat(&stat, &of->stat);
+        invar_stat_join(&stat, &of->stat);
     }
     invar_hasher_final(&digest, &hasher);
     INVAR_TRY(invar_probe_digest(view->probe, number, &digest));
@@ -317,6 +309,85 @@ invar_status invar_sequences_give(invar_sequences *s, const invar_probe_view *vi
         INVAR_TRY(give_point(&s->points[i], view, numbers, count));
     return INVAR_OK;
 }
+
+/* ---- several ranks --------------------------------------------------------------------------- */
+
+/* A sequence on its way. */
+typedef struct packed {
+    uint64_t number;
+    sequence is;
+} packed;
+
+static bool has_rows(const sequence *s)
+{
+    static const invar_digest none;
+
+    return !invar_digest_equal(&s->chain, &none);
+}
+
+static invar_status pack_point(invar_parcel *to, const point *p)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < p->capacity; i++)
+        count += has_rows(&p->of[i]);
+    INVAR_TRY(invar_parcel_put(to, &p->value.name, 1, sizeof p->value.name));
+    INVAR_TRY(invar_parcel_put(to, &count, 1, sizeof count));
+    for (int64_t i = 0; i < p->capacity; i++) {
+        const packed one = {(uint64_t)i, p->of[i]};
+        if (has_rows(&p->of[i]))
+            INVAR_TRY(invar_parcel_put(to, &one, 1, sizeof one));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_sequences_pack(invar_parcel *to, const invar_sequences *s)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < s->n_points; i++)
+        count += s->points[i].hashed;
+    INVAR_TRY(invar_parcel_put(to, &count, 1, sizeof count));
+    for (int64_t i = 0; i < s->n_points; i++)
+        if (s->points[i].hashed)
+            INVAR_TRY(pack_point(to, &s->points[i]));
+    return INVAR_OK;
+}
+
+static invar_status unpack_point(invar_sequences *s, invar_parcel_rest *from)
+{
+    const void *name, *count, *items;
+    point *p = NULL;
+
+    INVAR_TRY(invar_parcel_take(&name, from, 1, sizeof(invar_value_name)));
+    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
+    for (int64_t i = 0; i < s->n_points && !p; i++)
+        if (same_name(&s->points[i].value.name, name))
+            p = &s->points[i];
+    for (int64_t i = 0; i < *(const int64_t *)count; i++) {
+        const packed *one;
+        sequence *of;
+        INVAR_TRY(invar_parcel_take(&items, from, 1, sizeof *one));
+        one = items;
+        if (!p || one->number > UINT32_MAX)
+            return invar_parcel_damaged();
+        INVAR_TRY(find_sequence(&of, p, (uint32_t)one->number));
+        *of = one->is;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_sequences_unpack(invar_sequences *s, invar_parcel_rest *from)
+{
+    const void *count;
+
+    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
+    for (int64_t i = 0; i < *(const int64_t *)count; i++)
+        INVAR_TRY(unpack_point(s, from));
+    return INVAR_OK;
+}
+
+/* ---- what is not finite ---------------------------------------------------------------------- */
 
 const invar_forward_value *invar_sequences_odd(invar_ledger_stat *out, const invar_sequences *s)
 {

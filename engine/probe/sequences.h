@@ -57,6 +57,15 @@ invar_status invar_sequences_give(invar_sequences *sequences, const invar_probe_
                                   const uint32_t *numbers, int64_t count) INVAR_MUST_USE;
 
 /*
+ * The sequences that this rank has followed, and those of another rank beside the own ones. Which
+ * points there are a rank knows by itself, once it has followed a sequence.
+ */
+invar_status invar_sequences_pack(invar_parcel *to,
+                                  const invar_sequences *sequences) INVAR_MUST_USE;
+invar_status invar_sequences_unpack(invar_sequences *sequences,
+                                    invar_parcel_rest *from) INVAR_MUST_USE;
+
+/*
  * Where statistics are wanted: the first value, in order, with a number that is not finite, and its
  * statistics; NULL: none has one. Borrowed until the next call.
  */

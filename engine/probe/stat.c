@@ -41,3 +41,11 @@ void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *x, int64_t rows
             add(stat, x->dtype == INVAR_DTYPE_F32 ? f32[i] : invar_f32_from_bf16(bf16[i]));
     }
 }
+
+void invar_stat_join(invar_ledger_stat *sum, const invar_ledger_stat *more)
+{
+    sum->nans += more->nans;
+    sum->infs += more->infs;
+    sum->absmax = more->absmax > sum->absmax ? more->absmax : sum->absmax;
+    sum->l2 += more->l2;
+}

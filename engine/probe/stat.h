@@ -18,10 +18,12 @@ bool invar_stat_counts(invar_dtype dtype);
 
 /*
  * Adds rows [0, rows) of a tensor in the host's memory: NaN and infinities, and of the finite
- * numbers the largest magnitude and, in l2, the sum of squares, in double and index order. So what
- * comes out does not depend on how rows were cut.
+ * numbers the largest magnitude and, in l2, the sum of squares, in double and index order.
  */
 void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *tensor, int64_t rows);
+
+/* The sum of both. Samples are joined in their order: what comes out depends on nothing else. */
+void invar_stat_join(invar_ledger_stat *sum, const invar_ledger_stat *more);
 
 #ifdef __cplusplus
 }

@@ -164,6 +164,14 @@ static int64_t elements_of(const invar_audit *audit, const plan *p)
     return n < MOST_PER_CALL ? n : MOST_PER_CALL;
 }
 
+/* Ranks number their calls in turn, as they take units. */
+static uint32_t number_of(const invar_audit *audit, int64_t call)
+{
+    int64_t ranks = audit->options.ranks > 1 ? audit->options.ranks : 1;
+
+    return (uint32_t)(call * ranks + audit->options.rank);
+}
+
 /* ---- around an op ---------------------------------------------------------------------------- */
 
 invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *args)
@@ -176,7 +184,7 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
     audit->n_choices = elements_of(audit, p);
     for (int64_t i = 0; i < audit->n_choices; i++) {
         invar_audit_choice *c = &audit->choices[i];
-        draw(c->word, audit, (uint32_t)op, (uint32_t)p->calls, (uint32_t)i);
+        draw(c->word, audit, (uint32_t)op, number_of(audit, p->calls), (uint32_t)i);
         INVAR_TRY(invar_audit_note(c, &audit->desk, op, args));
     }
     p->done += audit->n_choices;

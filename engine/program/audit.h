@@ -4,7 +4,8 @@
  * Of the products and the attention that callers run, some output elements are chosen. Their
  * operands are fetched, the op of the CPU computes the element again, and the bits are compared: by
  * the contract an element depends on its own rows and columns alone, so the problem is small. The
- * choice is a function of the step and of the number of the call; nothing here reaches a result.
+ * choice is a function of the step, of the number of the call and of the rank; nothing here reaches
+ * a result.
  *
  *     invar_audit_begin(audit, step, INVAR_AUDIT_TRAIN);  ...  invar_audit_end(audit);
  *
@@ -41,6 +42,7 @@ typedef struct invar_audit_finding {
 
 typedef struct invar_audit_options {
     int64_t elements; /* of a step */
+    int rank, ranks;  /* which of those whose choices differ; 0 of 0: there is one */
     /* Told of every element that differs; what it returns is what the op's caller gets. */
     invar_status (*found)(void *payload, const invar_audit_finding *finding);
     void *payload;

@@ -60,6 +60,8 @@ typedef struct invar_forward_sum {
 typedef struct invar_forward_probe {
     invar_status (*take)(void *payload, const invar_forward_value *value);
     invar_status (*sum)(void *payload, const invar_forward_sum *sum); /* NULL: nobody asks */
+    /* Of several ranks, by each of them, when all have shown a micro-batch; NULL: nobody asks. */
+    invar_status (*round)(void *payload);
     void *payload;
     bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
     bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
+#include "engine/layout/agree.h"
 #include "engine/program/audit.h"
 #include "engine/record/replicas.h"
 #include "engine/rollout/coords.h"
@@ -289,19 +290,29 @@ static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const e
 
 /* ---- the entry ------------------------------------------------------------------------------- */
 
-/* How much of the step was computed again; free, so no part of the content. */
-static void audit_gauges(entry *e)
+/* How much of the step was computed again, by all ranks; free, so no part of the content. */
+static invar_status audit_gauges(entry *e, const invar_layout *layout)
 {
-    int64_t checked, differ;
+    int64_t own[2], (*all)[2] = NULL, checked = 0, differ = 0;
+    invar_status status;
 
     if (!e->step->audit)
-        return;
-    invar_audit_counted(&checked, &differ, e->step->audit);
+        return INVAR_OK;
+    invar_audit_counted(&own[0], &own[1], e->step->audit);
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
+                          "audits of all ranks"));
+    status = invar_agree_gather(layout, "audits", own, sizeof own, all);
+    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK; r++) {
+        checked += all[r][0];
+        differ += all[r][1];
+    }
+    invar_free(all);
     gauge(e, "audit/elements", (double)checked);
     gauge(e, "audit/differ", (double)differ);
+    return status;
 }
 
-static invar_status gather(entry *e)
+static invar_status gather(entry *e, const invar_layout *layout)
 {
     if (e->step->n_learners)
         INVAR_TRY(train_metrics(e));
@@ -309,8 +320,7 @@ static invar_status gather(entry *e)
         INVAR_TRY(rollout_metrics(e));
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
-    audit_gauges(e);
-    return INVAR_OK;
+    return audit_gauges(e, layout);
 }
 
 static invar_status append(entry *e, invar_recorder *recorder, const invar_probe_result *points)
@@ -351,7 +361,7 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step
         status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
                              "coordinates of samples");
     if (status == INVAR_OK)
-        status = gather(e);
+        status = gather(e, recorder->options.layout);
     if (status == INVAR_OK)
         status = append(e, recorder, points);
     invar_free(e->rng);

@@ -15,7 +15,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/layout/agree.h"
 #include "engine/record/entry.h"
+#include "engine/record/rounds.h"
 
 #include "base/invar_banned.h"
 
@@ -26,7 +28,8 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
     const invar_probe_options o = {.level = options->level,
                                    .stats = options->stats,
                                    .pool = options->pool,
-                                   .dev = options->dev};
+                                   .dev = options->dev,
+                                   .part = !invar_agree_leads(options->layout)};
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
     INVAR_TRY(invar_probe_new(&out->probe, &o));
@@ -201,6 +204,11 @@ static invar_status take_sum(void *payload, const invar_forward_sum *sum)
     return INVAR_OK;
 }
 
+static invar_status take_round(void *payload)
+{
+    return invar_rounds_learned(payload);
+}
+
 static bool fine(const invar_recorder *r)
 {
     return r->options.level > INVAR_PROBE_STEP || r->dump;
@@ -244,6 +252,8 @@ static invar_status open_dump(invar_recorder *r, const char *run)
     r->dump = NULL;
     if (!points || !points[0] || !r->step->n_learners)
         return INVAR_OK;
+    if (!invar_agree_leads(r->options.layout))
+        return invar_dump_new(&r->dump, NULL, points);
     (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
                    r->step->number);
     INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : run, name));
@@ -257,7 +267,7 @@ static invar_status close_dump(invar_recorder *r)
     if (!r->dump)
         return INVAR_OK;
     INVAR_TRY(invar_dump_finish(&count, r->dump));
-    if (count == 0)
+    if (count == 0 && invar_agree_leads(r->options.layout))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "debug-dump: no point of the step is called \"%.100s\"; try "
                           "train.logp, grad.*, layer.0.*, or * for all",
@@ -270,6 +280,7 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
     token_point points[INVAR_TOKEN_POINTS];
 
     r->step = step;
+    INVAR_TRY(invar_rounds_rollout(r));
     list_token_points(points, r);
     for (int i = 0; i < INVAR_TOKEN_POINTS; i++)
         r->loss_inputs[i] = points[i].name;
@@ -287,6 +298,7 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
 {
     const invar_forward_probe show = {.take = take_point,
                                       .sum = take_sum,
+                                      .round = r->options.layout ? take_round : NULL,
                                       .payload = r,
                                       .parts = r->options.level >= INVAR_PROBE_FULL};
 
@@ -330,8 +342,10 @@ void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, boo
 
     if (!r->sampled)
         return;
-    if (watch)
+    if (watch) {
         invar_sequences_begin(r->sampled);
+        r->united = false;
+    }
     if (rollout)
         invar_rollout_watch(rollout, watch ? &watcher : NULL);
 }
@@ -376,6 +390,8 @@ static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *
 {
     char message[INVAR_LEDGER_NAME_BYTES + 200], data[INVAR_LEDGER_NAME_BYTES + 300];
 
+    if (!r->ledger)
+        return INVAR_OK;
     (void)snprintf(message, sizeof message,
                    "%s (%s): %" PRId64 " NaN, %" PRId64
                    " infinite, the largest of the others is %g",

@@ -84,7 +84,8 @@ typedef struct invar_recorder {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
-    invar_sequences *sampled; /* points of the rollout that the steps are of */
+    invar_sequences *sampled; /* points of the rollout that the steps are of, */
+    bool united;              /* which rank 0 has of all ranks */
     invar_probe_view view;    /* how activations are named */
     const char *loss_inputs[INVAR_TOKEN_POINTS + 1]; /* what a backward begins with */
     invar_dump *dump;                                /* of the current step, owned; NULL: none */

@@ -3,7 +3,8 @@
  *
  * Between ranks that are in step 16 bytes each are moved. The points of a run are not marked as
  * replicated, whatever the number of its ranks; those of a step in which ranks differ are, which is
- * what the ledger's query asks for.
+ * what the ledger's query asks for. Points finer than the chain are computed by one rank each, and
+ * there is nothing to compare.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,8 +22,14 @@
 #define PHASE "compare"
 #define TEXT_SIZE (INVAR_LEDGER_NAME_BYTES + 512)
 
+static bool compared(const invar_ledger_point *point)
+{
+    return point->level == INVAR_PROBE_STEP;
+}
+
 /* All of an entry that must not depend on who made it. */
-static void hash_step(invar_digest *out, const invar_ledger_step *step, int64_t points)
+static void hash_step(invar_digest *out, const invar_ledger_step *step,
+                      const invar_probe_result *points)
 {
     invar_hasher hasher;
 
@@ -30,7 +37,9 @@ static void hash_step(invar_digest *out, const invar_ledger_step *step, int64_t 
     invar_hasher_update(&hasher, &step->step, sizeof step->step);
     invar_hasher_update(&hasher, step->batch.bytes, sizeof step->batch.bytes);
     invar_hasher_update(&hasher, step->rng.bytes, sizeof step->rng.bytes);
-    invar_hasher_update(&hasher, step->digests, (size_t)points * sizeof *step->digests);
+    for (int64_t i = 0; i < points->count; i++)
+        if (compared(&points->points[i]))
+            invar_hasher_update(&hasher, &step->digests[i], sizeof *step->digests);
     for (size_t i = 0; i < step->n_metrics; i++) {
         const invar_ledger_metric *m = &step->metrics[i];
         invar_hasher_update(&hasher, m->name, strlen(m->name) + 1);
@@ -39,19 +48,27 @@ static void hash_step(invar_digest *out, const invar_ledger_step *step, int64_t 
     invar_hasher_final(out, &hasher);
 }
 
-/* all (ranks, points) */
-static void describe(char out[TEXT_SIZE], const invar_layout *layout, const invar_agree_odd *who,
-                     const invar_digest *all, const invar_probe_result *points)
-{
-    const invar_digest *odd = all + who->odd * points->count;
-    const invar_digest *usual = all + who->usual * points->count;
-    const char *what = "its metrics";
-    int64_t i = 0;
+/* The digests that are compared, of all ranks. */
+typedef struct digests {
+    invar_digest *of; /* (ranks, count) */
+    int64_t count;
+} digests;
 
-    while (i < points->count && invar_digest_equal(&odd[i], &usual[i]))
-        i++;
-    if (i < points->count)
-        what = points->points[i].name;
+static void describe(char out[TEXT_SIZE], const invar_layout *layout, const invar_agree_odd *who,
+                     const digests *all, const invar_probe_result *points)
+{
+    const invar_digest *odd = all->of + who->odd * all->count;
+    const invar_digest *usual = all->of + who->usual * all->count;
+    const char *what = "its metrics";
+
+    for (int64_t i = 0; i < points->count; i++) {
+        if (!compared(&points->points[i]))
+            continue;
+        if (!invar_digest_equal(odd++, usual++)) {
+            what = points->points[i].name;
+            break;
+        }
+    }
     (void)snprintf(out, TEXT_SIZE,
                    "rank %d on %s is out of step: %s differs from that of rank %d on %s; check the "
                    "host with invar doctor, then start the run again, on other ranks if you like",
@@ -59,56 +76,100 @@ static void describe(char out[TEXT_SIZE], const invar_layout *layout, const inva
                    invar_comm_host(layout->world, who->usual));
 }
 
+/* What rank 0 writes of the others; release. */
+typedef struct writing {
+    invar_ledger_point *points;     /* (count) */
+    invar_ledger_replica *replicas; /* (others) */
+    invar_digest *digests;          /* (others, count) */
+} writing;
+
+static void writing_release(writing *w)
+{
+    invar_free(w->points);
+    invar_free(w->replicas);
+    invar_free(w->digests);
+}
+
+/* Points that are not compared are rank 0's for all. */
+static invar_status writing_make(writing *out, int others, const digests *all,
+                                 const invar_probe_result *points)
+{
+    const invar_digest *at = all->of + all->count;
+    size_t count = (size_t)points->count;
+
+    INVAR_TRY(invar_alloc((void **)&out->points, count, sizeof *out->points, "points"));
+    INVAR_TRY(
+        invar_alloc((void **)&out->replicas, (size_t)others, sizeof *out->replicas, "replicas"));
+    INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)others * count, sizeof *out->digests,
+                          "digests of replicas"));
+    memcpy(out->points, points->points, count * sizeof *out->points);
+    for (size_t i = 0; i < count; i++)
+        out->points[i].replicated = compared(&out->points[i]);
+    for (int r = 0; r < others; r++) {
+        invar_digest *of = out->digests + (size_t)r * count;
+        out->replicas[r] = (invar_ledger_replica){r + 1, of};
+        for (size_t i = 0; i < count; i++)
+            of[i] = out->points[i].replicated ? *at++ : points->digests[i];
+    }
+    return INVAR_OK;
+}
+
 /* The step as rank 0 made it, with what the others have. */
 static invar_status write_all(invar_recorder *r, invar_ledger_step step, const char *text,
-                              const invar_digest *all, const invar_probe_result *points)
+                              const digests *all, const invar_probe_result *points)
 {
     const invar_ledger_event event = {
         .step = step.step, .level = "error", .kind = "rank-desync", .message = text};
     int others = invar_agree_size(r->options.layout) - 1;
-    invar_ledger_replica *replicas = NULL;
-    invar_ledger_point *marked = NULL;
-    invar_status status;
+    writing w = {0};
+    invar_status status = writing_make(&w, others, all, points);
 
-    INVAR_TRY(invar_alloc((void **)&marked, (size_t)points->count, sizeof *marked, "points"));
-    status = invar_alloc((void **)&replicas, (size_t)others, sizeof *replicas, "replicas");
-    if (status == INVAR_OK) {
-        memcpy(marked, points->points, (size_t)points->count * sizeof *marked);
-        for (int64_t i = 0; i < points->count; i++)
-            marked[i].replicated = true;
-        for (int i = 0; i < others; i++)
-            replicas[i] = (invar_ledger_replica){i + 1, all + (i + 1) * points->count};
-        step.replicas = replicas;
-        step.n_replicas = (size_t)others;
-        step.events = &event;
-        step.n_events = 1;
-        status = invar_ledger_define(r->ledger, marked, (size_t)points->count);
-    }
+    step.replicas = w.replicas;
+    step.n_replicas = (size_t)others;
+    step.events = &event;
+    step.n_events = 1;
+    if (status == INVAR_OK)
+        status = invar_ledger_define(r->ledger, w.points, (size_t)points->count);
     if (status == INVAR_OK)
         status = invar_ledger_append(r->ledger, &step);
-    invar_free(replicas);
-    invar_free(marked);
+    writing_release(&w);
+    return status;
+}
+
+/* Also the own ones, in one place. */
+static invar_status gather_digests(digests *out, const invar_layout *layout,
+                                   const invar_probe_result *points)
+{
+    size_t ranks = (size_t)invar_agree_size(layout);
+    invar_digest *own = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&own, (size_t)points->count, sizeof *own, "digests"));
+    for (int64_t i = 0; i < points->count; i++)
+        if (compared(&points->points[i]))
+            own[out->count++] = points->digests[i];
+    status = invar_alloc((void **)&out->of, ranks * (size_t)out->count, sizeof *own,
+                         "digests of all ranks");
+    if (status == INVAR_OK)
+        status = invar_agree_gather(layout, PHASE " points", own, (size_t)out->count * sizeof *own,
+                                    out->of);
+    invar_free(own);
     return status;
 }
 
 static invar_status tell(invar_recorder *r, const invar_ledger_step *step,
                          const invar_agree_odd *who, const invar_probe_result *points)
 {
-    const invar_layout *layout = r->options.layout;
-    size_t bytes = (size_t)points->count * sizeof(invar_digest);
-    invar_digest *all = NULL;
+    digests all = {NULL, 0};
     char text[TEXT_SIZE];
-    invar_status status;
+    invar_status status = gather_digests(&all, r->options.layout, points);
 
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), bytes,
-                          "digests of all ranks"));
-    status = invar_agree_gather(layout, PHASE " points", points->digests, bytes, all);
     if (status == INVAR_OK) {
-        describe(text, layout, who, all, points);
+        describe(text, r->options.layout, who, &all, points);
         if (r->ledger)
-            status = write_all(r, *step, text, all, points);
+            status = write_all(r, *step, text, &all, points);
     }
-    invar_free(all);
+    invar_free(all.of);
     INVAR_TRY(status);
     r->desync = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %s", step->step, text);
@@ -122,7 +183,7 @@ invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *
 
     if (!r->options.layout)
         return INVAR_OK;
-    hash_step(&own, step, points->count);
+    hash_step(&own, step, points);
     INVAR_TRY(invar_agree_compare(&who, r->options.layout, PHASE, &own));
     return who.odd < 0 ? INVAR_OK : tell(r, step, &who, points);
 }

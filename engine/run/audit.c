@@ -1,37 +1,122 @@
 /*
  * audit.c - the audit of a run: what its recipe asks for, and what a finding does.
  *
+ * A finding of one rank ends the run at once. One of several ranks notes what it finds, and all of
+ * them tell it together at the end of the phase: so that no rank stops alone, where others wait.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
 
+#define KIND "audit-mismatch"
+
+/* As far as there is room: the number of all is a gauge. */
+static void note(invar_findings *findings, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+
+    if (bytes > sizeof findings->text - findings->bytes)
+        return;
+    memcpy(findings->text + findings->bytes, text, bytes);
+    findings->bytes += bytes;
+}
+
 static invar_status found(void *payload, const invar_audit_finding *f)
 {
     invar_loop *loop = payload;
-    char layer[40] = "", text[INVAR_ERROR_MESSAGE_SIZE];
+    char layer[40] = "", rank[100] = "", text[INVAR_ERROR_MESSAGE_SIZE];
 
     if (f->layer >= 0)
         (void)snprintf(layer, sizeof layer, " in layer %" PRId64, f->layer);
+    if (loop->ranks)
+        (void)snprintf(rank, sizeof rank, "rank %d on %s: ", invar_comm_rank(loop->ranks->world),
+                       invar_comm_host(loop->ranks->world, invar_comm_rank(loop->ranks->world)));
     (void)snprintf(
         text, sizeof text,
-        "audit: %s%s: %.60s is 0x%0*" PRIx32 " on the device, 0x%0*" PRIx32
+        "audit: %s%s%s: %.60s is 0x%0*" PRIx32 " on the device, 0x%0*" PRIx32
         " computed again; check the device with invar doctor, and continue on another one",
-        invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
-    return invar_loop_mismatch(loop, "audit-mismatch", text);
+        rank, invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
+    if (!loop->ranks)
+        return invar_loop_mismatch(loop, KIND, text);
+    note(&loop->findings, text);
+    return INVAR_OK;
+}
+
+/* Lines that end with a NUL. */
+static invar_status write_events(invar_loop *loop, const char *lines, size_t bytes)
+{
+    const char *end = lines + bytes;
+
+    for (const char *at = lines; at < end; at += strlen(at) + 1)
+        INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", KIND, at));
+    return INVAR_OK;
+}
+
+static invar_status collect(invar_loop *loop)
+{
+    invar_agree_pile pile;
+    invar_status status =
+        invar_agree_collect(&pile, loop->ranks, KIND, loop->findings.text, loop->findings.bytes);
+    const char *at = pile.data;
+
+    for (int r = 0; status == INVAR_OK && r < invar_agree_size(loop->ranks); r++) {
+        status = write_events(loop, at, pile.bytes[r]);
+        at += pile.bytes[r];
+    }
+    invar_agree_pile_release(&pile);
+    return status;
+}
+
+invar_status invar_loop_gather_findings(bool *any_out, invar_loop *loop)
+{
+    int64_t first = 0;
+
+    *any_out = false;
+    if (!loop->audit || !loop->ranks)
+        return INVAR_OK;
+    if (loop->findings.bytes > 0)
+        first = invar_comm_rank(loop->ranks->world) + 1;
+    INVAR_TRY(invar_agree_first(&first, loop->ranks, KIND, first));
+    if (first == 0)
+        return INVAR_OK;
+    INVAR_TRY(collect(loop));
+    INVAR_TRY(invar_agree_share(loop->ranks, KIND, (int)first - 1, loop->findings.text,
+                                sizeof loop->findings.text));
+    loop->findings.bytes = 0;
+    *any_out = true;
+    return INVAR_OK;
+}
+
+invar_status invar_loop_tell_findings(invar_loop *loop)
+{
+    bool any;
+
+    INVAR_TRY(invar_loop_gather_findings(&any, loop));
+    if (!any || !loop->set.stop_on_mismatch)
+        return INVAR_OK;
+    loop->agreed = true;
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step,
+                      loop->findings.text);
 }
 
 invar_status invar_loop_attach_audit(invar_loop *loop)
 {
-    invar_audit_options o = {.elements = invar_recipe_int(loop->recipe, INVAR_KEY_AUDIT),
-                             .found = found,
-                             .payload = loop};
+    int64_t elements = invar_recipe_int(loop->recipe, INVAR_KEY_AUDIT);
+    int ranks = invar_agree_size(loop->ranks);
+    int rank = loop->ranks ? invar_comm_rank(loop->ranks->world) : 0;
+    const invar_audit_options o = {.elements = invar_layout_share_of(elements, ranks, rank).count,
+                                   .rank = rank,
+                                   .ranks = ranks,
+                                   .found = found,
+                                   .payload = loop};
 
-    if (o.elements == 0)
+    if (elements == 0)
         return INVAR_OK;
     INVAR_TRY(invar_audit_new(&loop->audit, &loop->session.dev, &o));
     invar_trainer_audit(loop->trainer, loop->audit);

@@ -23,10 +23,12 @@
 invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char *text)
 {
     int64_t unused;
+    bool found;
 
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
+    INVAR_TRY(invar_loop_gather_findings(&found, loop)); // that may be why
     // every rank has the same numbers: none ends before rank 0 has come here to tell it
     INVAR_TRY(invar_agree_least(&unused, loop->ranks, kind, 0));
     loop->agreed = true;

@@ -61,6 +61,12 @@ typedef struct invar_loop_place {
     int64_t weights; /* version */
 } invar_loop_place;
 
+/* What the audit of this rank has found and not told yet: lines that end with a NUL. */
+typedef struct invar_findings {
+    char text[8192];
+    size_t bytes;
+} invar_findings;
+
 typedef struct invar_loop {
     const invar_train_options *options;
     const invar_recipe *recipe;
@@ -79,6 +85,7 @@ typedef struct invar_loop {
     invar_budget_ask ask;     /* what it will ask of the device's memory, */
     invar_budget_block block; /* and where rollout and trainer have theirs */
     invar_audit *audit;       /* NULL: none */
+    invar_findings findings;  /* of one rank of several */
     invar_source source;
     invar_learner actor, critic;
     invar_recorder recorder;
@@ -149,6 +156,15 @@ invar_status invar_loop_follow(invar_loop *loop) INVAR_MUST_USE;
 
 /* The recipe's audit, of the rollout and the trainer. */
 invar_status invar_loop_attach_audit(invar_loop *loop) INVAR_MUST_USE;
+
+/*
+ * What several ranks have found since the last time is in the ledger; *any_out: there was
+ * something, and loop->findings has the first line. Calls of all ranks; of one nothing happens.
+ */
+invar_status invar_loop_gather_findings(bool *any_out, invar_loop *loop) INVAR_MUST_USE;
+
+/* At the end of a phase, the same; then, unless the recipe says otherwise, the end of the run. */
+invar_status invar_loop_tell_findings(invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- learn.c --------------------------------------------------------------------------------- */
 

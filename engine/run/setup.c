@@ -286,37 +286,12 @@ static invar_status open_outputs(invar_loop *loop)
     return invar_plugins_hook(&loop->plugins, &started);
 }
 
-/* What one rank can show of itself alone is not shown of several. */
-static invar_status check_ranks(const invar_loop *loop)
-{
-    static const struct {
-        invar_key key;
-        const char *instead;
-    } single[] = {
-        {INVAR_KEY_DEBUG_DETERMINISM, "replay the step on one rank, which has the same bits"},
-        {INVAR_KEY_DEBUG_STATS, "replay the step on one rank, which has the same bits"},
-        {INVAR_KEY_DEBUG_DUMP, "replay the step on one rank, which has the same bits"},
-        {INVAR_KEY_AUDIT, "run it on one rank"},
-    };
-    char why[160];
-
-    for (size_t i = 0; i < sizeof single / sizeof *single && loop->ranks; i++) {
-        if (!invar_config_set(loop->recipe, single[i].key))
-            continue;
-        (void)snprintf(why, sizeof why, "is not there with several ranks yet: %s",
-                       single[i].instead);
-        return invar_config_refuse(loop->recipe, single[i].key, why);
-    }
-    return INVAR_OK;
-}
-
 /* All that is read, but for the weights; what cannot fit is refused. */
 static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const invar_session_crowd crowd = crowd_of(loop);
 
-    INVAR_TRY(check_ranks(loop));
     INVAR_TRY(invar_session_open_beside(&loop->session, loop->recipe,
                                         MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd));
     if (hf[0]) // an export has the template that the model was trained with

@@ -139,6 +139,8 @@ static invar_status in_phase(invar_loop *loop, const char *name, invar_audit_par
     invar_audit_begin(loop->audit, loop->place.step, part);
     status = run(loop, payload);
     invar_audit_end(loop->audit);
+    if (status == INVAR_OK)
+        status = invar_loop_tell_findings(loop);
     invar_trace_end(loop->recorder.trace);
     return status;
 }

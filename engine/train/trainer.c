@@ -29,8 +29,8 @@ struct invar_trainer {
     invar_micro_batch batch;
     float *gradient; /* (2, most tokens of a micro-batch): dnow, dentropy */
     int64_t capacity;
-    size_t *bytes; /* (ranks) of a gather; NULL: this rank computes alone */
-    bool shows;    /* activations */
+    size_t *bytes;             /* (ranks) of a gather; NULL: this rank computes alone */
+    invar_forward_probe probe; /* `take` NULL: nobody looks at activations */
 };
 
 int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec)
@@ -92,7 +92,7 @@ void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan)
 
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)
 {
-    trainer->shows = probe != NULL;
+    trainer->probe = probe ? *probe : (invar_forward_probe){0};
     invar_pass_probe(trainer->learning, probe);
 }
 
@@ -415,6 +415,8 @@ static invar_status learn_round(walk *w, const lesson *l, const invar_plan *plan
         INVAR_TRY(backward(w, l, r->before, r->tokens));
     }
     w->token += r->tokens;
+    if (w->trainer->probe.round)
+        INVAR_TRY(w->trainer->probe.round(w->trainer->probe.payload));
     return invar_unit_sum_add(sum, l->grads, (int)r->units);
 }
 
@@ -460,10 +462,6 @@ static invar_status learn_divided(walk *w, const lesson *l, int64_t samples, inv
     invar_plan plan = {0};
     invar_status status;
 
-    if (w->trainer->shows)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "several ranks record no activations: set debug-determinism to step, or "
-                          "run this step on one rank");
     if (!l->grads->fresh)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
     l->result->micro_batches = 0;

@@ -173,11 +173,6 @@ for i in 1 2 3; do
     expect 0 '1' ledger sql "SELECT count(*) FROM event WHERE kind = 'logp-mismatch'" "differs-$i"
 done
 
-# ---- refused ----------------------------------------------------------------------------------
-ends 129 2 tiny.ini --run refused --audit 3
-holds grep -q "'audit' is not there with several ranks" err
-holds [ ! -e refused ]
-
 # ---- invar doctor --ranks ---------------------------------------------------------------------
 # checked CODE TEXT COMMAND ...: its exit code, and what a line of its output says.
 checked() {

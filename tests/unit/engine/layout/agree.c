@@ -69,6 +69,52 @@ static invar_status answer(rank_run *run)
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
 
+/* So many bytes of each rank; the seventh rank gives none. */
+static size_t bytes_of(int rank)
+{
+    return (size_t)((rank + 2) * 37 % 296);
+}
+
+static invar_status collect(rank_run *run)
+{
+    int rank = invar_comm_rank(run->comm), size = invar_comm_size(run->comm);
+    char own[300];
+    const char *at;
+    invar_agree_pile pile;
+    invar_layout layout;
+    bool right = true;
+
+    invar_layout_init(&layout, run->comm, SECONDS);
+    memset(own, 'a' + rank, sizeof own);
+    INVAR_TRY(invar_agree_collect(&pile, &layout, "collect", own, bytes_of(rank)));
+    at = pile.data;
+    for (int r = 0; r < size && right; r++) {
+        right = equal("bytes", (int64_t)pile.bytes[r], rank ? 0 : (int64_t)bytes_of(r));
+        for (size_t i = 0; i < pile.bytes[r] && right; i++)
+            right = equal("byte", *at++, 'a' + r);
+    }
+    invar_agree_pile_release(&pile);
+    return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
+}
+
+static void test_agree__rank_0_collects(void **state)
+{
+    invar_agree_pile pile;
+
+    (void)state;
+    for (int size = 2; size <= 8; size += 3) {
+        rank_run runs[MAX_RANKS];
+        run_ranks(runs, size, (uint64_t)size, 0, collect, NULL);
+        for (int r = 0; r < size; r++)
+            if (runs[r].status != INVAR_OK)
+                fail_msg("%d ranks, rank %d: %s", size, r, runs[r].error.message);
+    }
+    assert_ok(invar_agree_collect(&pile, NULL, "x", "own", 4));
+    assert_int_equal(pile.bytes[0], 4);
+    assert_string_equal(pile.data, "own");
+    invar_agree_pile_release(&pile);
+}
+
 static void test_agree__all_ranks_come_to_the_same(void **state)
 {
     (void)state;
@@ -111,6 +157,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agree__all_ranks_come_to_the_same),
+        cmocka_unit_test(test_agree__rank_0_collects),
         cmocka_unit_test(test_agree__one_rank_agrees_with_itself),
     };
 

@@ -149,6 +149,46 @@ static void test_sequences__a_pass_may_be_large(void **state)
     invar_test_free(&x);
 }
 
+/* Sequences that another rank has followed, which knows the point, too. */
+static void test_sequences__those_of_ranks_are_united(void **state)
+{
+    static const uint32_t draws[] = {0, 7};
+    const invar_row_owner first[] = {{draws, 1}}, second[] = {{draws + 1, 1}};
+    invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, 2));
+    invar_parcel parcel = {0};
+    invar_parcel_rest rest;
+    invar_digest one;
+    scene alone, here, there;
+
+    open_scene(&alone, *state, INVAR_PROBE_FULL, true);
+    open_scene(&here, *state, INVAR_PROBE_FULL, true);
+    open_scene(&there, *state, INVAR_PROBE_FULL, true);
+    memcpy(x.data, (float[]){3.0f, 4.0f}, 8);
+    take(&alone, "x", false, &x, first);
+    take(&alone, "x", false, &x, second);
+    take(&here, "x", false, &x, first);
+    take(&there, "x", false, &x, second);
+    assert_ok(invar_sequences_settle(alone.sequences));
+    assert_ok(invar_sequences_settle(here.sequences));
+    assert_ok(invar_sequences_settle(there.sequences));
+    one = give(&alone, draws, 2).digests[0];
+    assert_false(invar_digest_equal(&give(&here, draws, 2).digests[0], &one));
+    assert_ok(invar_sequences_pack(&parcel, there.sequences));
+    for (size_t bytes = 0; bytes < parcel.bytes; bytes += 8) {
+        rest = (invar_parcel_rest){parcel.data, bytes};
+        assert_fails(invar_sequences_unpack(here.sequences, &rest), INVAR_E_CORRUPT, "damaged");
+    }
+    rest = (invar_parcel_rest){parcel.data, parcel.bytes};
+    assert_ok(invar_sequences_unpack(here.sequences, &rest));
+    assert_true(invar_digest_equal(&give(&here, draws, 2).digests[0], &one));
+    assert_true(give(&here, draws, 2).stats[0].l2 == sqrt(50.0));
+    invar_parcel_release(&parcel);
+    close_scene(&alone);
+    close_scene(&here);
+    close_scene(&there);
+    invar_test_free(&x);
+}
+
 /* Of the samples asked for, each with the rows that it shares; what is not finite at once. */
 static void test_sequences__statistics(void **state)
 {
@@ -183,6 +223,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sequences__a_point_is_the_hash_of_chains),
         cmocka_unit_test(test_sequences__a_pass_may_be_large),
+        cmocka_unit_test(test_sequences__those_of_ranks_are_united),
         cmocka_unit_test(test_sequences__statistics),
     };
 

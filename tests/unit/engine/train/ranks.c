@@ -473,18 +473,10 @@ static void test_ranks__loss_fails(void **state)
     invar_model_free(model);
 }
 
-static invar_status show(void *payload, const invar_forward_value *value)
-{
-    (void)payload;
-    (void)value;
-    return INVAR_OK;
-}
-
 /* No rank waits for another where nothing can be computed. */
 static void test_ranks__refuses(void **state)
 {
     const invar_device *dev = *state;
-    const invar_forward_probe probe = {.take = show};
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 11, dev);
     invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
     float now[MOST], entropy[MOST];
@@ -502,10 +494,6 @@ static void test_ranks__refuses(void **state)
     options.layout = &layout;
     assert_ok(invar_trainer_new(&trainer, dev, &options));
     assert_ok(invar_grads_new(&grads, model));
-    invar_trainer_probe(trainer, &probe);
-    assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
-                 INVAR_E_UNSUPPORTED, "set debug-determinism to step");
-    invar_trainer_probe(trainer, NULL);
     grads->fresh = false;
     assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
                  INVAR_E_INVALID, "gradients of zero only");

@@ -1,0 +1,28 @@
+/*
+ * rounds.h - points that several ranks have computed: they become rank 0's, as if it had been one.
+ *
+ * Every rank computes units of its own, one a round, and samples some sequences of the rollout.
+ * Rank 0 takes the units of a round in their order, which is that of ranks. Calls of all ranks; of
+ * one alone nothing happens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RECORD_ROUNDS_H
+#define INVAR_ENGINE_RECORD_ROUNDS_H
+
+#include "engine/record/recorder.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Once a rollout, before its first step. */
+invar_status invar_rounds_rollout(invar_recorder *recorder) INVAR_MUST_USE;
+
+/* After every round of learning that is watched. */
+invar_status invar_rounds_learned(invar_recorder *recorder) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# ranks_points.sh INVAR INVAR_FAR INVAR_WRONG FOLDER - what several ranks record of their steps.
+#
+# Points of every op, their statistics and dumps are those of one rank, row by row and byte by byte.
+# An audit names the rank whose device computes other bits. INVAR_FAR has a device with memory of
+# its own, INVAR_WRONG one with a wrong op: both call it cuda.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") far=$(readlink -f "$2") wrong=$(readlink -f "$3") folder=$4
+unset INVAR_LEDGER INVAR_SAVE
+export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+INVAR_MODULES=$(dirname "$invar") # the other programs lie elsewhere
+export INVAR_MODULES
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+expect_logs=(out err)
+
+mpi=false
+if command -v mpirun >/dev/null && [ -e "$INVAR_MODULES/invar-mpi.so" ]; then
+    mpi=true
+fi
+tiny_recipe 2 >tiny.ini
+
+# ends CODE RANKS PROGRAM FLAG ...: threads; with m before the number processes. Into out and err.
+ends() {
+    local code=$1 ranks=$2 program=$3 rc=0
+    shift 3
+    checks=$((checks + 1))
+    if [[ $ranks = m* ]]; then
+        timeout 300 mpirun --oversubscribe -n "${ranks#m}" "$program" train tiny.ini --no-report \
+            "$@" >out 2>err </dev/null || rc=$?
+    else
+        timeout 300 "$program" train tiny.ini --no-report --ranks "$ranks" "$@" \
+            >out 2>err </dev/null || rc=$?
+    fi
+    ((rc == code)) || complain "$ranks $*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
+}
+
+# rows RUN: all that its ledger has of points, digests and statistics.
+rows() {
+    local table
+    for table in point digest stat; do
+        sqlite3 -readonly "$1/ledger.db" "SELECT * FROM $table ORDER BY 1, 2, 3, 4"
+    done
+}
+
+# same NAME WORLDS FLAG ...: as one rank records it. Far devices are an f before the number.
+same() {
+    local name=$1 worlds=$2 world program flags
+    shift 2
+    ends 0 1 "$invar" --run "$name-1" "$@"
+    rows "$name-1" >"$name-1/rows"
+    for world in $worlds; do
+        program=$invar flags=()
+        [[ $world != f* ]] || program=$far flags=(--device cuda)
+        [[ $world != m* ]] || $mpi || continue
+        ends 0 "${world#f}" "$program" --run "$name-$world" "$@" "${flags[@]}"
+        rows "$name-$world" >"$name-$world/rows"
+        holds cmp "$name-1/rows" "$name-$world/rows"
+        [ ! -e "$name-1/dump" ] || holds diff -rq "$name-1/dump" "$name-$world/dump"
+        expect 0 'identical: ' diff "$name-1" "$name-$world"
+        expect 0 'clean' ledger verify "$name-$world"
+    done
+}
+full=(--debug-determinism full --debug-stats --debug-dump 'layer.*,head.logits,train.*,grad.*')
+experts=(--model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --dtype bf16
+    --advantage-estimator ppo --rollout-batch-size 5 --n-samples-per-prompt 3
+    --num-steps-per-rollout 3 --unit-count 3)
+same dense '2 4 m2 m4 f2' "${full[@]}" # 4 samples: a rank of 4 has one
+same few '3 8' "${full[@]}" --rollout-batch-size 1 # some have none
+same experts '2 4 m3 f3' "${full[@]}" "${experts[@]}" --rollout-stop '["1"]'
+same fp8 '3' --debug-determinism full --dtype fp8 --hidden-size 32 --ffn-hidden-size 32
+same point '2' --debug-determinism point --dynamic-sampling-filter nonzero_std \
+    --over-sampling-batch-size 3
+same stats '3' --debug-stats
+same dump '2' --debug-dump 'layer.0.*'
+holds [ "$(sqlite3 experts-1/ledger.db 'SELECT count(*) FROM point')" -gt 150 ]
+holds [ "$(find experts-1/dump -name '*.npy' | wc -l)" -gt 100 ]
+# what is compared can differ
+ends 0 2 "$invar" --run other "${full[@]}" --seed 7
+rows other >other/rows
+holds [ "$(diff dense-1/rows other/rows | grep -c '^<')" -gt 100 ]
+holds [ "$(diff -rq dense-1/dump other/dump | wc -l)" -gt 20 ]
+# the point in which two runs differ is found as among runs of one rank
+expect 1 'differ' diff dense-2 other
+ends 129 3 "$invar" --run nothing --debug-dump 'no.such.*'
+holds grep -q '^invar: .*debug-dump: no point of the step is called "no.such.\*"' err
+
+# ---- audits -----------------------------------------------------------------------------------
+# audited RUN: how many elements a step had checked, and how many differed.
+audited() {
+    sqlite3 -readonly "$1/ledger.db" "SELECT s.name, cast(sum(value) AS INTEGER) FROM gauge g
+        JOIN series s USING (series) WHERE s.name LIKE 'audit/%' GROUP BY 1 ORDER BY 1" |
+        tr '\n' ' '
+}
+ends 0 4 "$invar" --run sound --audit 40
+holds [ "$(audited sound)" = 'audit/differ|0 audit/elements|80 ' ]
+expect 0 'identical: ' diff dense-1 sound
+
+# Of all ranks the device is wrong: one line, one event for each finding.
+INVAR_TEST_WRONG=linear.fwd ends 1 3 "$wrong" --run threads --device cuda --audit 3000
+holds grep -q '^invar: step [01]: audit: rank [012] on .*: linear.fwd.*: y\[.*computed again' err
+holds [ "$(grep -c '^invar: step' err)" = 1 ]
+expect 0 'audit-mismatch' ledger query events --run threads --text audit:
+
+$mpi || {
+    ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
+    exit "$failed"
+}
+# one NAME FLAG ...: rank 2 alone has a wrong device.
+one() {
+    local command=("$wrong" train tiny.ini --device cuda --no-report --run "$1" --audit 3000)
+    shift
+    rc=0
+    timeout 300 mpirun --oversubscribe -n 2 "${command[@]}" "$@" : \
+        -n 1 -x INVAR_TEST_WRONG=linear.dw "${command[@]}" "$@" >out 2>err </dev/null || rc=$?
+}
+one stopped
+holds [ "$rc" = 1 ]
+holds grep -q '^invar: step [01]: audit: rank 2 on .*: linear.dw' err
+holds [ "$(grep -c '^invar: step' err)" = 1 ]
+one recorded --on-mismatch record
+holds [ "$rc" = 0 ]
+holds [ "$(sqlite3 recorded/ledger.db "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'
+    AND message NOT LIKE 'audit: rank 2 on %'")" = 0 ]
+holds [ "$(sqlite3 recorded/ledger.db "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'
+    AND step = 1")" -gt 0 ]
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"
