@@ -67,7 +67,7 @@ static invar_status make_schema(invar_sql *sql)
     INVAR_TRY(invar_sql_query_int(&objects, sql, "SELECT count(*) FROM sqlite_schema", 0));
     INVAR_TRY(invar_sql_query_int(&application, sql, "PRAGMA application_id", 0));
     if (objects == 0 && application == 0)
-        INVAR_TRY(invar_schema_migrate(sql, invar_ledger_schemas));
+        INVAR_TRY(invar_schema_migrate(sql, INVAR_LEDGER_VERSION));
     return INVAR_OK;
 }
 
@@ -81,6 +81,7 @@ static invar_status open_locked(invar_ledger *ledger, const char *path,
         INVAR_TRY(make_schema(ledger->sql));
     INVAR_TRY(invar_schema_check(ledger->sql));
     // only now, when it is known to be a ledger, may the file be changed
+    INVAR_TRY(invar_schema_migrate(ledger->sql, INVAR_LEDGER_VERSION));
     return invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
                                        "PRAGMA foreign_keys = ON; "
                                        "PRAGMA journal_size_limit = 67108864");
@@ -116,6 +117,8 @@ static invar_status open_as(invar_ledger *ledger, const char *path, invar_sql_mo
 
     INVAR_TRY(invar_sql_open(&ledger->sql, path, mode));
     status = invar_schema_check(ledger->sql);
+    if (status == INVAR_OK)
+        status = invar_schema_complete(ledger->sql);
     if (status != INVAR_OK) {
         invar_sql_close(ledger->sql);
         ledger->sql = NULL;

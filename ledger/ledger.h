@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define INVAR_LEDGER_VERSION 1      /* of the schema: this one is written, no newer one is read */
+#define INVAR_LEDGER_VERSION 2      /* of the schema: this one is written, no newer one is read */
 #define INVAR_LEDGER_NAME_BYTES 255 /* of names, keys, kinds and the like, at most */
 #define INVAR_LEDGER_UUID_SIZE 33   /* 32 hexadecimal digits and the terminating NUL */
 
@@ -207,6 +207,20 @@ typedef struct invar_ledger_timing {
     int64_t start_ns, duration_ns; /* Unix time; never part of a result */
 } invar_ledger_timing;
 
+/*
+ * What one of several ranks did in a phase: it computed, or it moved something and waited for that.
+ * Every nanosecond of a rank is in one row of its own; never part of a result.
+ */
+typedef struct invar_ledger_work {
+    int64_t rank;     /* from 0 */
+    const char *host; /* of the rank */
+    const char *phase;
+    const char *move;       /* what was moved; "": it computed */
+    int64_t calls;          /* moves, or how often the phase began */
+    int64_t duration_ns;    /* waited or computed */
+    int64_t sent, received; /* bytes, to and from other ranks */
+} invar_ledger_work;
+
 typedef struct invar_ledger_event {
     int64_t step;      /* -1: at no step; ignored inside a step */
     const char *level; /* debug info warning error */
@@ -238,6 +252,8 @@ typedef struct invar_ledger_step {
     size_t n_replies;
     const invar_ledger_timing *timings;
     size_t n_timings;
+    const invar_ledger_work *work; /* of all ranks, where there are several */
+    size_t n_work;
     const invar_ledger_metric *gauges; /* volatile: speeds, memory */
     size_t n_gauges;
     const invar_ledger_event *events;
@@ -363,7 +379,8 @@ invar_status invar_ledger_import(int64_t *runs_out, invar_ledger *ledger,
 invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from,
                                      int64_t run) INVAR_MUST_USE;
 
-/* What a copy leaves out: digests, stats, samples, replies, timings and gauges of old steps. */
+/* What a copy leaves out: digests, stats, samples, replies, timings, work and gauges of old
+   steps. */
 typedef struct invar_ledger_keep {
     int64_t last;  /* keep the detail of this many last steps of each run; -1: of all */
     int64_t every; /* and of every step divisible by this; 0: of none */

@@ -88,6 +88,17 @@ static void reply_row(invar_ledger_value *row, const draft *d, const invar_ledge
     row[5] = invar_value_blob(reply->data, reply->bytes);
 }
 
+static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_work *work)
+{
+    const invar_row values = {invar_value_int(d->step->step), invar_value_int(d->seg),
+                              invar_value_int(work->rank),    invar_value_text(work->phase),
+                              invar_value_text(work->move),   invar_value_text(work->host),
+                              invar_value_int(work->calls),   invar_value_int(work->duration_ns),
+                              invar_value_int(work->sent),    invar_value_int(work->received)};
+
+    memcpy(row, values, sizeof values);
+}
+
 /* ---- what was handed in ---------------------------------------------------------------------- */
 
 static invar_status check_samples(const invar_ledger_step *step)
@@ -122,6 +133,23 @@ static invar_status check_replies(const invar_ledger_reply **order, const invar_
     return INVAR_OK;
 }
 
+static invar_status check_work(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_work; i++) {
+        const invar_ledger_work *w = &step->work[i];
+
+        if (w->rank < 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: work of rank %" PRId64 "; ranks are numbered from 0",
+                              w->rank);
+        INVAR_TRY(invar_input_name("the host of a rank", w->host));
+        INVAR_TRY(invar_input_name("a rank's phase", w->phase));
+        if (!w->move || w->move[0])
+            INVAR_TRY(invar_input_name("what a rank moved", w->move));
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_details(const invar_ledger *ledger, const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_replicas; i++)
@@ -140,7 +168,7 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
         INVAR_TRY(invar_input_name("a timing's phase", step->timings[i].phase));
     for (size_t i = 0; i < step->n_events; i++)
         INVAR_TRY(invar_input_event(&step->events[i]));
-    return INVAR_OK;
+    return check_work(step);
 }
 
 static invar_status check_state(const invar_ledger *ledger, const invar_ledger_step *step)
@@ -213,6 +241,7 @@ static invar_status write_digests(invar_ledger *ledger, const draft *d, int64_t 
 static invar_status write_details(invar_ledger *ledger, const draft *d)
 {
     const invar_ledger_step *s = d->step;
+    invar_row row;
 
     for (size_t i = 0; i < s->n_replicas; i++)
         INVAR_TRY(write_digests(ledger, d, s->replicas[i].rank, s->replicas[i].digests));
@@ -229,6 +258,10 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
                                                invar_value_text(s->timings[i].phase),
                                                invar_value_int(s->timings[i].start_ns),
                                                invar_value_int(s->timings[i].duration_ns)}));
+    for (size_t i = 0; i < s->n_work; i++) {
+        work_row(row, d, &s->work[i]);
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_WORK, row));
+    }
     for (size_t i = 0; i < s->n_events; i++)
         INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
     return INVAR_OK;

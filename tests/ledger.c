@@ -148,6 +148,7 @@ static const char *const fault_names[] = {
     [INVAR_TEST_REWARD_SHIFT] = "reward_shift",
     [INVAR_TEST_EVAL_DROP] = "eval_drop",
     [INVAR_TEST_SLOW] = "slow",
+    [INVAR_TEST_STRAGGLER] = "straggler",
     [INVAR_TEST_REWARD_JUMP] = "reward_jump",
     [INVAR_TEST_LOGP_MISMATCH] = "logp_mismatch",
     [INVAR_TEST_STALE] = "stale",
@@ -481,6 +482,38 @@ static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const 
     put(gauges, "perf/cpu_memory_used_gb", 12.5);
 }
 
+#define WORK_PHASES 2
+#define WORK_ROWS (2 * WORK_PHASES * (RANKS + 1))
+
+/* The others wait as much longer as a straggler computes. */
+static void work(invar_ledger_work out[WORK_ROWS], const place *at)
+{
+    static const char *const phases[WORK_PHASES][2] = {{"rollout", "samples"},
+                                                       {"train", "gradients"}};
+    const invar_test_fault *slow = fault_since(at->spec, INVAR_TEST_STRAGGLER, at->step);
+    const int64_t ms = 1000000;
+
+    for (int64_t i = 0; i < WORK_ROWS; i += 2) {
+        int64_t rank = i / 2 / WORK_PHASES;
+        bool other = slow && slow->other != rank;
+        invar_ledger_work *row = &out[i];
+
+        row[0] = (invar_ledger_work){.rank = rank,
+                                     .host = rank < RANKS ? "node1" : "node2",
+                                     .phase = phases[i / 2 % WORK_PHASES][0],
+                                     .move = "",
+                                     .calls = 1,
+                                     .duration_ns = 400 * ms};
+        row[1] = row[0];
+        row[1].move = phases[i / 2 % WORK_PHASES][1];
+        row[1].calls = 8;
+        row[1].duration_ns = (other ? 500 : 100) * ms;
+        row[1].sent = row[1].received = 1000000;
+        if (slow && !other)
+            row[0].duration_ns *= 2;
+    }
+}
+
 /* Events inside the step. */
 static size_t events(invar_ledger_event out[2], char text[64], const place *at)
 {
@@ -572,6 +605,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     invar_ledger_sample samples[SAMPLES];
     invar_ledger_stat odd[MOST_POINTS];
     invar_ledger_timing phases[PHASES];
+    invar_ledger_work did[WORK_ROWS];
     invar_ledger_event happened[2];
     invar_ledger_replica replicas[RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
     invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
@@ -592,6 +626,8 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .n_replies = 1,
                               .timings = phases,
                               .n_timings = PHASES,
+                              .work = did,
+                              .n_work = WORK_ROWS,
                               .events = happened,
                               .n_events = events(happened, text, at)};
 
@@ -608,6 +644,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     step.metrics = metrics.metrics;
     step.n_metrics = metrics.count;
     timings(phases, &gauges, at);
+    work(did, at);
     step.gauges = gauges.metrics;
     step.n_gauges = gauges.count;
     return invar_ledger_append(ledger, &step);

@@ -12,7 +12,8 @@
  * A healthy run: weights version = step; 8 samples a step, four of each of two prompts out of 16;
  * an evaluation ("gsm8k": reward, truncated_ratio) and a complete checkpoint after every 10th step
  * (9, 19, ...); digests of two ranks' replicas; statistics of two points every 8th step; one reply
- * of the plug-in "reward" a step; timings of the phases rollout, forward, backward, optimizer;
+ * of the plug-in "reward" a step; timings of the phases rollout, forward, backward, optimizer; work
+ * of three ranks, which compute and wait equally long;
  * gauges of performance; an event where the run begins and at every checkpoint; facts of build,
  * host, gpu, free.
  *
@@ -55,6 +56,7 @@ typedef enum invar_test_fault_kind {
     INVAR_TEST_REWARD_SHIFT, /* [value] from `step` on rollout/raw_reward is that much higher */
     INVAR_TEST_EVAL_DROP,    /* from `step` on the evaluation's reward is 0.25 lower */
     INVAR_TEST_SLOW,         /* the phase rollout takes ten times as long */
+    INVAR_TEST_STRAGGLER,    /* [other] from `step` on rank `other` computes twice as long */
     /* samples */
     INVAR_TEST_REWARD_JUMP,   /* from `step` on prompts 3 and 5: reward 1, 200 more tokens */
     INVAR_TEST_LOGP_MISMATCH, /* [other, value] sample `other` is `value` apart, at token 17 */

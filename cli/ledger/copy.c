@@ -272,9 +272,9 @@ static void help_backup(void)
     invar_help_text(
         "Copies a ledger, also while a run is writing it. --keep-last and --keep-every leave the\n"
         "detail of the other steps out of the copy: digests, statistics, samples, plug-in\n"
-        "replies, timings, gauges. Roots, chains and metrics stay, and the copy can still be\n"
-        "verified. This is the only way to get a smaller ledger; nothing is ever deleted from the\n"
-        "original.\n");
+        "replies, timings, work of ranks, gauges. Roots, chains and metrics stay, and the copy\n"
+        "can still be verified. This is the only way to get a smaller ledger; nothing is ever\n"
+        "deleted from the original.\n");
     invar_options_help(backup_options(&s));
 }
 

@@ -128,6 +128,9 @@ static const section of_step[] = {
     {.name = "timings",
      .sql = "SELECT phase, " START_TIME " AS begun, duration_ns FROM timing"
             " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY start_ns, phase"},
+    {.name = "ranks",
+     .sql = "SELECT rank, host, phase, move, calls, duration_ns, sent, received FROM work"
+            " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY rank, phase, move"},
     {.name = "gauges", .sql = NUMBERS("gauge")},
     {.name = "events",
      .sql = "SELECT " ENTRY_TIME " AS time, v.seg AS segment, v.level, v.kind, v.message, v.data"
@@ -489,7 +492,7 @@ static void help(void)
         "\n"
         "With --step it shows that step: hashes, metrics (with --exact also their bits), the\n"
         "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
-        "replies, timings. --json prints everything.\n");
+        "replies, timings, what each rank did. --json prints everything.\n");
     invar_options_help(options(&s));
 }
 

@@ -321,6 +321,17 @@ static void drop_due(invar_comm_ticket *ticket)
     ticket->due = false;
 }
 
+/* A call has completed: it counts, and who watches is shown it. */
+static void end_call(const invar_comm_ticket *ticket, double waited)
+{
+    const invar_world *world = ticket->comm->world;
+
+    count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
+    if (world->done)
+        world->done(world->payload, &(invar_comm_done){ticket->op, ticket->phase, ticket->sent,
+                                                       ticket->received, waited});
+}
+
 static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar_comm_move *move)
 {
     invar_world *world = comm->world;
@@ -403,7 +414,7 @@ invar_status invar_comm_wait(invar_comm_ticket *ticket)
 
     status = ticket->due ? carry(ticket) : meet(ticket);
     if (status == INVAR_OK)
-        count_call(comm, ticket->op, ticket->sent, ticket->received, invar_comm_clock() - from);
+        end_call(ticket, invar_comm_clock() - from);
     while (*link != ticket)
         link = &(*link)->next;
     *link = ticket->next;
@@ -523,4 +534,11 @@ const char *invar_comm_host(const invar_comm *comm, int rank)
 invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op)
 {
     return comm->counts[op];
+}
+
+void invar_comm_watch(invar_comm *comm, void (*done)(void *payload, const invar_comm_done *call),
+                      void *payload)
+{
+    comm->world->done = done;
+    comm->world->payload = payload;
 }

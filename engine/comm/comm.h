@@ -128,6 +128,21 @@ invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op);
 invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
                                    const invar_comm_move *move, int rank, int size) INVAR_MUST_USE;
 
+/* A call that has completed. */
+typedef struct invar_comm_done {
+    invar_comm_op op;
+    const char *phase;
+    uint64_t sent, received; /* bytes, as they are counted */
+    double waited;           /* seconds, up to now */
+} invar_comm_done;
+
+/*
+ * Shows each call of this rank that completes from now on, in whatever group of more than one rank;
+ * NULL: no longer.
+ */
+void invar_comm_watch(invar_comm *comm, void (*done)(void *payload, const invar_comm_done *call),
+                      void *payload);
+
 /* ---- where groups come from ------------------------------------------------------------------ */
 
 /* One rank. */

@@ -112,7 +112,9 @@ typedef struct invar_world {
     invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
     uint64_t next_context;        /* that no group of this rank has had */
     invar_comm_failure failure;
-    char (*hosts)[INVAR_COMM_HOST_SIZE]; /* (size) */
+    void (*done)(void *payload, const invar_comm_done *call); /* invar_comm_watch; may be NULL */
+    void *payload;                                            /* for it */
+    char (*hosts)[INVAR_COMM_HOST_SIZE];                      /* (size) */
 } invar_world;
 
 /* One rank of a group. */

@@ -41,7 +41,7 @@ typedef struct open_phase {
 
 struct invar_trace {
     int fd; /* -1: no file, or no longer */
-    int64_t origin_ns;
+    int64_t origin_ns, origin_unix_ns;
     int64_t step;
     open_phase stack[INVAR_TRACE_DEPTH];
     int depth;
@@ -49,7 +49,9 @@ struct invar_trace {
     int n_tracks;
     invar_ledger_timing *timings;
     size_t n_timings, capacity;
-    bool asked; /* the timings are known to the ledger */
+    bool asked;       /* the timings are known to the ledger */
+    invar_work *work; /* owned; NULL: of one rank there is none */
+    int named;        /* so many ranks have a track */
     invar_json_text line;
     invar_error failure;
     char path[INVAR_PATH_SIZE];
@@ -97,8 +99,12 @@ static invar_status write_bytes(const invar_trace *trace, const char *data, size
     return INVAR_OK;
 }
 
+/* A process of the picture: the phases of the run, or its ranks. */
+enum { RUN = 1, RANKS = 2 };
+
 /* Begins an event of the kind `ph`. */
-static invar_json_text *event(invar_trace *trace, const char *name, const char *ph, int track)
+static invar_json_text *event(invar_trace *trace, const char *name, const char *ph, int process,
+                              int track)
 {
     invar_json_text *line = &trace->line;
 
@@ -109,7 +115,7 @@ static invar_json_text *event(invar_trace *trace, const char *name, const char *
     invar_json_text_key(line, "ph");
     invar_json_text_string(line, ph, strlen(ph));
     invar_json_text_key(line, "pid");
-    invar_json_text_int(line, 1);
+    invar_json_text_int(line, process);
     invar_json_text_key(line, "tid");
     invar_json_text_int(line, track);
     return line;
@@ -133,10 +139,22 @@ static void put_event(invar_trace *trace)
     give_up(trace, trace->line.status);
 }
 
+/* What a track or a process is called. */
+static void put_name(invar_trace *trace, const char *what, int process, int track, const char *name)
+{
+    invar_json_text *line = event(trace, what, "M", process, track);
+
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "name");
+    invar_json_text_string(line, name, strlen(name));
+    invar_json_text_close(line, '}');
+    put_event(trace);
+}
+
 /* The number of the phase's track; its first use names it. */
 static int track_of(invar_trace *trace, const char *phase)
 {
-    invar_json_text *line;
     int track = 0;
 
     while (track < trace->n_tracks && strcmp(trace->tracks[track], phase) != 0)
@@ -144,20 +162,14 @@ static int track_of(invar_trace *trace, const char *phase)
     if (track < trace->n_tracks || track == INVAR_TRACE_TRACKS)
         return track;
     trace->tracks[trace->n_tracks++] = phase;
-    line = event(trace, "thread_name", "M", track);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    invar_json_text_key(line, "name");
-    invar_json_text_string(line, phase, strlen(phase));
-    invar_json_text_close(line, '}');
-    put_event(trace);
+    put_name(trace, "thread_name", RUN, track, phase);
     return track;
 }
 
 static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_ns)
 {
     int track = track_of(trace, phase->name);
-    invar_json_text *line = event(trace, phase->name, "X", track);
+    invar_json_text *line = event(trace, phase->name, "X", RUN, track);
 
     put_time(line, "ts", phase->begin_ns - trace->origin_ns);
     put_time(line, "dur", end_ns - phase->begin_ns);
@@ -217,6 +229,7 @@ invar_status invar_trace_open(invar_trace **out, const char *path)
     trace->fd = -1;
     trace->step = -1;
     trace->origin_ns = clock_ns(CLOCK_MONOTONIC);
+    trace->origin_unix_ns = clock_ns(CLOCK_REALTIME);
     if (path && path[0])
         status = open_file(trace, path);
     if (status != INVAR_OK) {
@@ -241,6 +254,7 @@ void invar_trace_close(invar_trace *trace)
             close(trace->fd);
     }
     invar_json_text_release(&trace->line);
+    invar_work_free(trace->work);
     invar_free(trace->timings);
     invar_free(trace);
 }
@@ -251,6 +265,11 @@ invar_status invar_trace_check(const invar_trace *trace)
         return INVAR_OK;
     invar_error_put(&trace->failure);
     return trace->failure.status;
+}
+
+void invar_trace_watch(invar_trace *trace, invar_work *work)
+{
+    trace->work = work;
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -268,6 +287,7 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
     INVAR_CHECK(trace->depth < INVAR_TRACE_DEPTH);
     trace->stack[trace->depth++] =
         (open_phase){phase, clock_ns(CLOCK_MONOTONIC), clock_ns(CLOCK_REALTIME)};
+    invar_work_begin(trace->work, phase);
 }
 
 /* The ledger has one row for a phase of a step: further ones add to the first. */
@@ -306,6 +326,7 @@ void invar_trace_end(invar_trace *trace)
         return;
     INVAR_CHECK(trace->depth > 0);
     phase = &trace->stack[--trace->depth];
+    invar_work_end(trace->work);
     if (trace->fd >= 0)
         put_phase(trace, phase, end_ns);
     give_up(trace, keep(trace, phase, end_ns));
@@ -317,7 +338,7 @@ void invar_trace_count(invar_trace *trace, const char *name, double value)
 
     if (!trace || trace->fd < 0 || !isfinite(value))
         return;
-    line = event(trace, name, "C", 0);
+    line = event(trace, name, "C", RUN, 0);
     put_time(line, "ts", clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
     invar_json_text_key(line, "args");
     invar_json_text_open(line, '{');
@@ -335,4 +356,68 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
     *count_out = trace->asked ? 0 : trace->n_timings;
     trace->asked = true;
     return trace->timings;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* Ranks come in ascending order, so that the next one without a name is this one or none. */
+static void name_rank(invar_trace *trace, const invar_work_slice *slice)
+{
+    char name[160];
+
+    if (slice->rank < trace->named)
+        return;
+    if (trace->named == 0)
+        put_name(trace, "process_name", RANKS, 0, "ranks");
+    (void)snprintf(name, sizeof name, "rank %d on %s", slice->rank, slice->host);
+    put_name(trace, "thread_name", RANKS, slice->rank, name);
+    trace->named = slice->rank + 1;
+}
+
+static void put_number(invar_json_text *line, const char *key, int64_t number)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_int(line, number);
+}
+
+/* By the calendar: ranks of other hosts have no other clock in common. */
+static void put_slice(invar_trace *trace, const invar_work_slice *slice)
+{
+    int64_t from = slice->start_ns - trace->origin_unix_ns, cut = from < 0 ? -from : 0;
+    char name[INVAR_COMM_PHASE_SIZE + 16];
+    invar_json_text *line;
+
+    if (cut > slice->duration_ns) // before rank 0 began its own
+        return;
+    (void)snprintf(name, sizeof name, slice->move[0] ? "wait: %s" : "%s",
+                   slice->move[0] ? slice->move : slice->phase);
+    name_rank(trace, slice);
+    line = event(trace, name, "X", RANKS, slice->rank);
+    put_time(line, "ts", from + cut);
+    put_time(line, "dur", slice->duration_ns - cut);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    put_number(line, "step", trace->step);
+    if (slice->move[0]) {
+        put_number(line, "sent", slice->sent);
+        put_number(line, "received", slice->received);
+    }
+    invar_json_text_close(line, '}');
+    put_event(trace);
+}
+
+invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out, invar_trace *trace)
+{
+    invar_work_all all;
+
+    *out = NULL;
+    *count_out = 0;
+    if (!trace)
+        return INVAR_OK;
+    INVAR_TRY(invar_work_collect(&all, trace->work));
+    for (size_t i = 0; i < all.n_slices && trace->fd >= 0; i++)
+        put_slice(trace, &all.slices[i]);
+    *out = all.rows;
+    *count_out = all.n_rows;
+    return INVAR_OK;
 }

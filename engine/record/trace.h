@@ -8,7 +8,9 @@
  *
  * The file is a JSON array of events, one a line, written as phases end: what a killed run leaves
  * is still loaded, since the format does not insist on the closing bracket. Each name of a phase is
- * a track of its own. Nothing here is part of a result. A NULL trace is silent. One thread.
+ * a track of its own. Of several ranks each has a trace, and rank 0 writes the file: it has a track
+ * for every rank, too, with its phases and waits. Nothing here is part of a result. A NULL trace is
+ * silent. One thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/record/work.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -36,6 +39,9 @@ invar_status invar_trace_check_path(const char *path) INVAR_MUST_USE;
 /* Replaces the file, where it may be replaced. `path` NULL or "": no file, timings only. */
 invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_USE;
 void invar_trace_close(invar_trace *trace);
+
+/* Phases are told to `work`, too, which is owned from now on; NULL: to nobody. */
+void invar_trace_watch(invar_trace *trace, invar_work *work);
 
 /* Why the file or the timings are not complete: a full disk does not end a run by its trace. */
 invar_status invar_trace_check(const invar_trace *trace) INVAR_MUST_USE;
@@ -55,6 +61,13 @@ void invar_trace_count(invar_trace *trace, const char *name, double value);
  * of the durations. Borrowed until the next end.
  */
 const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count_out);
+
+/*
+ * A call of all ranks that have work: what each did since this was last called, on rank 0, whose
+ * file gets the tracks of all. None without work. Borrowed until the next call.
+ */
+invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out,
+                              invar_trace *trace) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

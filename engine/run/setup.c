@@ -260,6 +260,20 @@ static invar_status take_memory(invar_loop *loop, size_t block)
     return settle_memory(loop);
 }
 
+/* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
+static invar_status open_trace(invar_loop *loop, const char *path)
+{
+    bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
+    invar_work *work;
+
+    INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
+    if (!loop->ranks)
+        return INVAR_OK;
+    INVAR_TRY(invar_work_new(&work, loop->ranks, slices));
+    invar_trace_watch(loop->recorder.trace, work);
+    return INVAR_OK;
+}
+
 /* All that the one rank has that writes. */
 static invar_status open_outputs(invar_loop *loop)
 {
@@ -280,7 +294,7 @@ static invar_status open_outputs(invar_loop *loop)
     INVAR_TRY(invar_loop_resume(loop));
     if (loop->summary->finished)
         return INVAR_OK;
-    INVAR_TRY(invar_trace_open(&loop->recorder.trace, trace[0] ? trace : NULL));
+    INVAR_TRY(open_trace(loop, trace));
     started.run = loop->home.at.name;
     started.folder = loop->home.at.run;
     return invar_plugins_hook(&loop->plugins, &started);
@@ -331,6 +345,8 @@ static invar_status open_parts(invar_loop *loop)
     } else {
         INVAR_TRY(open_source(loop));
         INVAR_TRY(invar_loop_resume(loop));
+        if (!loop->summary->finished)
+            INVAR_TRY(open_trace(loop, ""));
     }
     loop->custom = (invar_loss_custom){invar_loop_ask_loss, loop};
     loop->set.rl.custom = &loop->custom;

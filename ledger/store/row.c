@@ -1,8 +1,8 @@
 /*
  * row.c - the rows of a run: their tables, canonical bytes and sums, how they are written and read.
  *
- * The table of tables below repeats schema/1.sql on purpose, in a form that a program can walk; a
- * test compares the two. All SQL that touches rows of runs is made from it.
+ * The table of tables below repeats the scripts of schema/ on purpose, in a form that a program can
+ * walk; a test compares the two. All SQL that touches rows of runs is made from it.
  *
  * Invariants: L1, L2, L3 (docs/ledger.md)
  *
@@ -186,6 +186,20 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
                             {"data", TEXT, 0}},
                            false,
                            false},
+    [INVAR_TABLE_WORK] = {"work",
+                          10,
+                          {STEP,
+                           SEG,
+                           {"rank", INT, K},
+                           {"phase", TEXT, K},
+                           {"move", TEXT, K},
+                           {"host", TEXT, 0},
+                           {"calls", INT, 0},
+                           {"duration_ns", INT, 0},
+                           {"sent", INT, 0},
+                           {"received", INT, 0}},
+                          true,
+                          true},
 };
 
 const invar_table_spec *invar_table_get(invar_table table)

@@ -30,25 +30,36 @@ static invar_status run_script(invar_sql *sql, const invar_embedded *script, int
     return invar_sql_exec(sql, "COMMIT");
 }
 
-invar_status invar_schema_migrate(invar_sql *sql, const invar_embedded *scripts)
+invar_status invar_schema_migrate(invar_sql *sql, int version)
 {
-    int64_t version;
+    int64_t now;
 
-    INVAR_TRY(invar_sql_query_int(&version, sql, "PRAGMA user_version", 0));
-    for (int next = 1; scripts[next - 1].name; next++) {
-        invar_status status;
-        if (next <= version)
-            continue;
-        status = run_script(sql, &scripts[next - 1], next);
+    INVAR_TRY(invar_sql_query_int(&now, sql, "PRAGMA user_version", 0));
+    for (int next = (int)now + 1; next <= version; next++) {
+        invar_status status = run_script(sql, &invar_ledger_schemas[next - 1], next);
         if (status != INVAR_OK)
             return invar_sql_roll_back(sql, status);
     }
     return INVAR_OK;
 }
 
+/* An empty ledger of a version, in memory. */
+static invar_status make_fresh(invar_sql **out, int version)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_sql_open(out, "", INVAR_SQL_MODE_CREATE));
+    status = invar_schema_migrate(*out, version);
+    if (status != INVAR_OK) {
+        invar_sql_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 /* ---- is it a ledger? ------------------------------------------------------------------------- */
 
-static invar_status check_version(invar_sql *sql)
+static invar_status check_version(int *out, invar_sql *sql)
 {
     int64_t application, version;
 
@@ -63,10 +74,11 @@ static invar_status check_version(invar_sql *sql)
                           "ledger %.1000s: its schema has version %" PRId64
                           ", this program knows %d: use a newer invar",
                           invar_sql_path(sql), version, INVAR_LEDGER_VERSION);
-    if (version < INVAR_LEDGER_VERSION)
+    if (version < 1)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: its schema has version %" PRId64 ", which never was",
                           invar_sql_path(sql), version);
+    *out = (int)version;
     return INVAR_OK;
 }
 
@@ -127,19 +139,61 @@ invar_status invar_schema_check(invar_sql *sql)
     invar_sql *fresh = NULL;
     invar_sql_stmt *ours = NULL, *theirs = NULL;
     invar_status status;
+    int version;
 
-    INVAR_TRY(check_version(sql));
-    status = invar_sql_open(&fresh, "", INVAR_SQL_MODE_CREATE);
-    if (status == INVAR_OK)
-        status = invar_schema_migrate(fresh, invar_ledger_schemas);
-    if (status == INVAR_OK)
-        status = invar_sql_prepare(&ours, fresh, objects);
+    INVAR_TRY(check_version(&version, sql));
+    INVAR_TRY(make_fresh(&fresh, version));
+    status = invar_sql_prepare(&ours, fresh, objects);
     if (status == INVAR_OK)
         status = invar_sql_prepare(&theirs, sql, objects);
     if (status == INVAR_OK)
         status = compare_objects(sql, ours, theirs);
     invar_sql_free(ours);
     invar_sql_free(theirs);
+    invar_sql_close(fresh);
+    return status;
+}
+
+/* ---- older versions -------------------------------------------------------------------------- */
+
+/* What is there once that had no row of the schema before ?1; nobody writes it. */
+static const char later[] = "SELECT 'CREATE TEMP' || substr(sql, length('CREATE') + 1)"
+                            " FROM sqlite_schema WHERE rowid > ?1 AND type IN ('table', 'view')"
+                            " ORDER BY rowid";
+
+static invar_status add_later(invar_sql *sql, invar_sql *fresh)
+{
+    invar_sql_stmt *stmt = NULL;
+    invar_status status;
+    int64_t objects_before;
+    size_t bytes;
+    bool row = true;
+
+    INVAR_TRY(
+        invar_sql_query_int(&objects_before, fresh, "SELECT max(rowid) FROM sqlite_schema", 0));
+    INVAR_TRY(invar_schema_migrate(fresh, INVAR_LEDGER_VERSION));
+    INVAR_TRY(invar_sql_prepare(&stmt, fresh, later));
+    status = invar_sql_bind_int(stmt, 1, objects_before);
+    while (status == INVAR_OK && row) {
+        status = invar_sql_step(&row, stmt);
+        if (status == INVAR_OK && row)
+            status = invar_sql_stand_in(sql, invar_sql_text(stmt, 0, &bytes));
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+invar_status invar_schema_complete(invar_sql *sql)
+{
+    invar_sql *fresh = NULL;
+    invar_status status;
+    int version;
+
+    INVAR_TRY(check_version(&version, sql));
+    if (version == INVAR_LEDGER_VERSION)
+        return INVAR_OK;
+    INVAR_TRY(make_fresh(&fresh, version));
+    status = add_later(sql, fresh);
     invar_sql_close(fresh);
     return status;
 }

@@ -22,13 +22,22 @@ extern "C" {
 extern const invar_embedded invar_ledger_schemas[];
 
 /*
- * Runs the scripts that take a database from the version it has to that of the last script, each
- * in one transaction. An empty database has version 0.
+ * Runs the scripts that take a database from the version it has to `version`, each in one
+ * transaction. An empty database has version 0.
  */
-invar_status invar_schema_migrate(invar_sql *sql, const invar_embedded *scripts) INVAR_MUST_USE;
+invar_status invar_schema_migrate(invar_sql *sql, int version) INVAR_MUST_USE;
 
-/* Fails unless the database is a ledger with exactly the tables, views and triggers of ours. */
+/*
+ * Fails unless the database is a ledger with exactly the tables, views and triggers of its version,
+ * which is this one or an older one.
+ */
 invar_status invar_schema_check(invar_sql *sql) INVAR_MUST_USE;
+
+/*
+ * For a reader of a file that was checked: tables and views that its version does not have are
+ * there for this connection, and empty.
+ */
+invar_status invar_schema_complete(invar_sql *sql) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

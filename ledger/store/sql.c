@@ -32,6 +32,7 @@ struct invar_sql {
     sqlite3_stmt *rollback; /* prepared ahead: ending a transaction must not need memory */
     int64_t guard_ms;       /* how long a guarded statement may run; 0: for ever */
     int64_t guard_start;    /* when the current one began */
+    bool stands_in;         /* it has temporary tables or views */
     bool limits_heap;       /* this connection has set the limit of SQLite's memory */
     char path[PATH_BYTES];
 };
@@ -214,6 +215,20 @@ const char *invar_sql_path(const invar_sql *sql)
 invar_status invar_sql_exec(invar_sql *sql, const char *text)
 {
     return check(sql, sqlite3_exec(sql->db, text, NULL, NULL, NULL));
+}
+
+invar_status invar_sql_stand_in(invar_sql *sql, const char *text)
+{
+    int64_t query_only;
+    invar_status status;
+
+    INVAR_TRY(invar_sql_query_int(&query_only, sql, "PRAGMA query_only", 0));
+    INVAR_TRY(invar_sql_exec(sql, "PRAGMA temp_store = MEMORY; PRAGMA query_only = OFF"));
+    sql->stands_in = true;
+    status = invar_sql_exec(sql, text);
+    if (query_only)
+        sqlite3_exec(sql->db, "PRAGMA query_only = ON", NULL, NULL, NULL);
+    return status;
 }
 
 bool invar_sql_in_transaction(const invar_sql *sql)
@@ -502,7 +517,8 @@ void invar_sql_unguard(invar_sql *sql)
     if (sql->limits_heap)
         sqlite3_hard_heap_limit64(0);
     sql->limits_heap = false;
-    sqlite3_exec(sql->db, "PRAGMA temp_store = DEFAULT", NULL, NULL, NULL);
+    if (!sql->stands_in) // a change would remove what is temporary
+        sqlite3_exec(sql->db, "PRAGMA temp_store = DEFAULT", NULL, NULL, NULL);
     sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, INT_MAX);
     sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, INT_MAX);
 }

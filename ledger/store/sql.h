@@ -47,6 +47,12 @@ const char *invar_sql_path(const invar_sql *sql);
 /* Runs statements that yield no rows. */
 invar_status invar_sql_exec(invar_sql *sql, const char *text) INVAR_MUST_USE;
 
+/*
+ * Makes a temporary table or view, which only this connection sees, a reader's too. From then on
+ * what SQLite keeps for a while is in memory, since that is where the table is.
+ */
+invar_status invar_sql_stand_in(invar_sql *sql, const char *text) INVAR_MUST_USE;
+
 /* True between BEGIN and its end: SQLite rolls back by itself after some failures. */
 bool invar_sql_in_transaction(const invar_sql *sql);
 

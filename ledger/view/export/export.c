@@ -157,6 +157,9 @@ static const part parts[] = {
     {.kind = "reply",
      .sql = "SELECT step, seg AS segment, plugin, call, request, data FROM reply WHERE run = ?1"
             " ORDER BY step, seg, plugin, call"},
+    {.kind = "work",
+     .sql = "SELECT step, seg AS segment, rank, host, phase, move, calls, duration_ns, sent,"
+            " received FROM work WHERE run = ?1 ORDER BY step, seg, rank, phase, move"},
     {.kind = "evaluation",
      .sql = "SELECT x.step, x.seg AS segment, e.ns, x.dataset, n.name, x.value_bits AS bits"
             " FROM evaluation x LEFT JOIN series n USING(series)"

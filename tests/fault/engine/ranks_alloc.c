@@ -1,8 +1,10 @@
 /*
- * ranks_alloc.c - every allocation of ranks that score, learn and step fails once, on one of them.
+ * ranks_alloc.c - every allocation of ranks that score, learn, step and tell what they did fails
+ * once, on one of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/record/work.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/fault/faulty.h"
@@ -81,18 +83,32 @@ static invar_status use(invar_trainer *trainer, const invar_layout *layout)
     return status;
 }
 
+static invar_status train(const invar_layout *layout)
+{
+    const invar_trainer_options options = {
+        .plan = {1, 1, 0, 0}, .temperature = 1.0f, .layout = layout};
+    invar_trainer *trainer;
+    invar_status status;
+
+    INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
+    status = use(trainer, layout);
+    invar_trainer_free(trainer);
+    return status;
+}
+
 static invar_status part(rank_run *run)
 {
-    invar_trainer_options options = {.plan = {1, 1, 0, 0}, .temperature = 1.0f};
-    invar_trainer *trainer;
     invar_layout layout;
+    invar_work_all all;
+    invar_work *work;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 60);
-    options.layout = &layout;
-    INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
-    status = use(trainer, &layout);
-    invar_trainer_free(trainer);
+    INVAR_TRY(invar_work_new(&work, &layout, true));
+    status = train(&layout);
+    if (status == INVAR_OK)
+        status = invar_work_collect(&all, work);
+    invar_work_free(work);
     return status;
 }
 

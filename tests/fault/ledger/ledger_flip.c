@@ -90,6 +90,7 @@ static const char *const dumps[] = {
     "SELECT * FROM checkpoint",
     "SELECT * FROM seal",
     "SELECT * FROM timing",
+    "SELECT * FROM work",
     "SELECT * FROM gauge",
     "SELECT * FROM event",
     "SELECT * FROM pruned",

@@ -18,6 +18,7 @@ typedef struct draft {
     invar_ledger_sample samples[2];
     invar_ledger_reply replies[2];
     invar_ledger_timing timings[2];
+    invar_ledger_work work[2];
     invar_ledger_event events[2];
     invar_ledger_replica replicas[1];
     invar_ledger_step step;
@@ -62,6 +63,8 @@ static void draft_init(draft *d, int64_t step)
                  .replies = {{"judge", 0, digest_of(step, 30), "yes", 3},
                              {"judge", 1, digest_of(step, 31), "no", 2}},
                  .timings = {{"rollout", 1, 2}, {"train", 3, 4}},
+                 .work = {{0, "node1", "train", "", 1, 2, 0, 0},
+                          {1, "node2", "train", "weights", 3, 4, 5, 6}},
                  .events = {{0, "info", "note", "text", NULL}, {0, "info", "note", "more", NULL}},
                  .dataset = "gsm8k",
                  .n_results = 2};
@@ -86,6 +89,8 @@ static void draft_init(draft *d, int64_t step)
                                   .n_replies = 2,
                                   .timings = d->timings,
                                   .n_timings = 2,
+                                  .work = d->work,
+                                  .n_work = 2,
                                   .gauges = d->gauges,
                                   .n_gauges = 2,
                                   .events = d->events,
@@ -186,6 +191,8 @@ CHANGE(nothing, (void)d)
 CHANGE(other_arrival, d->samples[0].arrival = 1)
 CHANGE(other_time, d->timings[0].duration_ns = 99)
 CHANGE(no_times, d->step.n_timings = 0)
+CHANGE(other_work, d->work[1].sent = 99)
+CHANGE(no_work, d->step.n_work = 0)
 CHANGE(other_gauge, d->gauges[0].value = 99)
 CHANGE(no_gauges, d->step.n_gauges = 0)
 CHANGE(other_event, d->events[0].message = "other")
@@ -201,7 +208,7 @@ static void test_ledger_content__same(void **state)
     static void (*const changes[])(draft *) = {
         nothing,          other_arrival, other_time,    no_times,     other_gauge, no_gauges,
         no_events,        other_event,   other_replica, no_replicas,  other_stat,  no_stats,
-        other_fine_point, swap_metrics,  swap_replies,  swap_results,
+        other_fine_point, swap_metrics,  swap_replies,  swap_results, other_work,  no_work,
     };
     invar_digest base = content_with(NULL), other;
 

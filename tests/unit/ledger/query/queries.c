@@ -663,6 +663,25 @@ static void test_ledger_queries__time(void **state)
             "rollout|70|1062\nbackward|70|637\nforward|70|318\noptimizer|70|106\n");
 }
 
+/* Rank 2 computes twice as long in the last ten of 60 steps. */
+static void test_ledger_queries__ranks(void **state)
+{
+    static const char columns[] = "rank host steps computing_s waiting_s slowest_in verdict";
+    const char *path =
+        with_fault("straggler.db", (invar_test_fault){INVAR_TEST_STRAGGLER, 50, NULL, 2, 0});
+
+    (void)state;
+    finds(path, "slow-ranks", "run=1", columns,
+          "2|node2|60|56|12|60|straggler\n0|node1|60|48|20|50|\n1|node1|60|48|20|50|\n");
+    expect(path, "slow-ranks", "run=1 margin=0.2", "rank verdict", "2|\n0|\n1|\n");
+    control(healthy, "slow-ranks", "run=3", columns,
+            "0|node1|60|48|12|60|\n1|node1|60|48|12|60|\n2|node2|60|48|12|60|\n");
+    finds(path, "rank-moves", "run=1", "phase move ranks calls sent_mb received_mb waiting_s",
+          "rollout|samples|3|1440|180|180|26\ntrain|gradients|3|1440|180|180|26\n");
+    control(healthy, "rank-moves", "run=3", "phase move waiting_s longest_ms",
+            "rollout|samples|18|100\ntrain|gradients|18|100\n");
+}
+
 /* ---- around the run -------------------------------------------------------------------------- */
 
 static void test_ledger_queries__lineage(void **state)
@@ -833,6 +852,7 @@ int main(void)
         cmocka_unit_test(test_ledger_queries__eval_history),
         cmocka_unit_test(test_ledger_queries__ab_effect),
         cmocka_unit_test(test_ledger_queries__time),
+        cmocka_unit_test(test_ledger_queries__ranks),
         cmocka_unit_test(test_ledger_queries__lineage),
         cmocka_unit_test(test_ledger_queries__ends),
         cmocka_unit_test(test_ledger_queries__ledger_gaps),
