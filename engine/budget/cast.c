@@ -51,8 +51,11 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
     return INVAR_OK;
 }
 
+/* What ranks divide goes to a checkpoint through the host's memory. */
 static invar_status list_all(invar_digests *digests, const invar_learner *l)
 {
+    if (l->model && invar_model_is_divided(l->model))
+        return INVAR_OK;
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
         INVAR_TRY(
             invar_digests_add_cut(digests, &l->model->params[i].master, &l->model->params[i].cut));
@@ -76,7 +79,7 @@ static invar_status hash(const invar_budget_cast *cast)
     if (status == INVAR_OK)
         status = list_all(&digests, &cast->critic_learner);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&of, (size_t)digests.count, sizeof *of, "digests");
+        status = invar_alloc((void **)&of, (size_t)digests.count + 1, sizeof *of, "digests");
     if (status == INVAR_OK)
         status = invar_digests_read(of, &digests);
     invar_digests_release(&digests);

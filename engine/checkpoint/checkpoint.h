@@ -266,6 +266,10 @@ bool invar_checkpoint_has(const invar_checkpoint *checkpoint, const char *set);
 invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpoint,
                                    const char *set, const char *name) INVAR_MUST_USE;
 
+/* One that other ranks load: it counts as asked for, and is not read. INVAR_E_NOTFOUND without. */
+invar_status invar_checkpoint_pass(invar_checkpoint *checkpoint, const char *set,
+                                   const char *name) INVAR_MUST_USE;
+
 /* After loading a set: INVAR_E_STATE names a tensor of it that nobody asked for. */
 invar_status invar_checkpoint_loaded(const invar_checkpoint *checkpoint,
                                      const char *set) INVAR_MUST_USE;

@@ -531,16 +531,35 @@ static invar_status load(invar_tensor *into, const invar_checkpoint *c,
     return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
 }
 
+static invar_status find(invar_checkpoint_entry **out, int64_t *number, invar_checkpoint *c,
+                         const char *set, const char *name)
+{
+    *number = find_set(c, set);
+    *out = find_entry(c, *number, name);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: %.40s: there is no tensor \"%.80s\"", c->shown,
+                          set, name);
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_pass(invar_checkpoint *c, const char *set, const char *name)
+{
+    invar_checkpoint_entry *e;
+    int64_t number;
+
+    INVAR_TRY(find(&e, &number, c, set, name));
+    e->taken = true;
+    return INVAR_OK;
+}
+
 invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, const char *set,
                                    const char *name)
 {
-    int64_t number = find_set(c, set);
-    invar_checkpoint_entry *e = find_entry(c, number, name);
+    invar_checkpoint_entry *e;
     invar_safetensors_type type;
+    int64_t number;
 
-    if (!e)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: %.40s: there is no tensor \"%.80s\"", c->shown,
-                          set, name);
+    INVAR_TRY(find(&e, &number, c, set, name));
     INVAR_TRY(invar_checkpoint_type(&type, name, into->dtype));
     if (e->type != type || e->rank != into->rank ||
         memcmp(e->shape, into->shape, (size_t)e->rank * sizeof *e->shape) != 0)

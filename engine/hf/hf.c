@@ -1,9 +1,9 @@
 /*
  * hf.c - reading the weights of a Hugging Face folder.
  *
- * Shards are opened one after another and their tensors go straight into the masters; what has
- * arrived is noted, so that a tensor that comes twice or never is found. An index is believed only
- * as far as the shards confirm it.
+ * Shards are opened one after another and their tensors go straight into the masters, of each what
+ * this rank has; what has arrived is noted, so that a tensor that comes twice or never is found. An
+ * index is believed only as far as the shards confirm it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -80,15 +80,53 @@ static invar_status pass_over(loader *l, const char *path, const char *name)
     return bad_tensor(path, name, "the model that config.json describes has none of that name");
 }
 
+/* What this rank has of an expert, or of a parameter that has none. */
+typedef struct share {
+    float *to;            /* in the device's memory */
+    int64_t elements;     /* 0: nothing */
+    int64_t first, count; /* runs of the parameter's box */
+    int64_t begin;        /* of the expert in the whole parameter */
+} share;
+
+static share share_of(const invar_param *p, const invar_box_runs *runs, int64_t expert)
+{
+    int64_t number = expert - p->own.expert, each;
+    share out = {.begin = expert * runs->jump};
+
+    if (number < 0 || number >= p->own.experts)
+        return out;
+    each = invar_param_elements(p) / p->own.experts;
+    out.to = (float *)p->master.data + number * each;
+    out.elements = each;
+    out.first = number * runs->in_expert;
+    out.count = runs->in_expert;
+    return out;
+}
+
+static invar_status read_share(loader *l, const invar_safetensors *file, const invar_safetensor *t,
+                               const invar_param *p, int64_t expert)
+{
+    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+    share own = share_of(p, &runs, expert);
+    size_t bytes = (size_t)own.elements * sizeof(float);
+    void *near;
+
+    if (own.elements == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_window_write(&near, &l->window, own.to, bytes));
+    for (int64_t k = 0; k < own.count; k++)
+        INVAR_TRY(invar_safetensors_read_f32((float *)near + k * runs.length, file, t,
+                                             invar_box_run_at(&runs, own.first + k) - own.begin,
+                                             runs.length));
+    return invar_window_store(&l->window, own.to, bytes);
+}
+
 static invar_status take(loader *l, const char *path, const invar_safetensors *file,
                          const invar_safetensor *t)
 {
     int64_t expert;
     invar_param *p = invar_hf_find(&expert, l->model, t->name);
-    size_t bytes = (size_t)t->elements * sizeof(float);
     bool *seen;
-    float *to;
-    void *near;
 
     if (!p)
         return pass_over(l, path, t->name);
@@ -97,10 +135,7 @@ static invar_status take(loader *l, const char *path, const invar_safetensors *f
     if (*seen)
         return bad_tensor(path, t->name, "it is in another shard, too");
     *seen = true;
-    to = (float *)p->master.data + expert * t->elements;
-    INVAR_TRY(invar_window_write(&near, &l->window, to, bytes));
-    INVAR_TRY(invar_safetensors_read_f32(near, file, t, 0, t->elements));
-    return invar_window_store(&l->window, to, bytes);
+    return read_share(l, file, t, p, expert);
 }
 
 static invar_status take_all(loader *l, const char *path, const invar_safetensors *file)
@@ -251,9 +286,10 @@ static invar_status make_value_head(loader *l)
         bool *seen = &l->seen[l->first[i]];
         if (!m->spec.value_head || p->kind != INVAR_PARAM_HEAD || *seen)
             continue;
-        INVAR_TRY(invar_device_zero(&m->dev, p->master.data,
-                                    (size_t)(p->rows * p->cols) * sizeof(float)));
         *seen = true;
+        if (p->own.experts > 0)
+            INVAR_TRY(invar_device_zero(&m->dev, p->master.data,
+                                        (size_t)invar_param_elements(p) * sizeof(float)));
     }
     return INVAR_OK;
 }
@@ -277,26 +313,37 @@ static invar_status check_missing(const loader *l)
     return INVAR_OK;
 }
 
-static invar_status compare_head(loader *l, const invar_safetensors *file)
+/* Elements of a run of the embedding, which begins at `at` in the file and at `own` here. */
+static invar_status compare_run(loader *l, const invar_safetensors *file, const invar_safetensor *t,
+                                int64_t at, const float *own, int64_t length)
 {
-    const invar_safetensor *t = invar_safetensors_find(file, HEAD);
-    const invar_param *p = l->model->embedding;
     float got[COMPARED];
 
-    if (!t)
-        return bad_tensor(l->head_file, HEAD, "the file changed while it was read");
-    INVAR_TRY(expect_shape(file, t, p));
-    for (int64_t i = 0; i < t->elements; i += COMPARED) {
-        int64_t count = t->elements - i < COMPARED ? t->elements - i : COMPARED;
+    for (int64_t i = 0; i < length; i += COMPARED) {
+        int64_t count = length - i < COMPARED ? length - i : COMPARED;
         size_t bytes = (size_t)count * sizeof *got;
         const void *expected;
-        INVAR_TRY(invar_safetensors_read_f32(got, file, t, i, count));
-        INVAR_TRY(
-            invar_window_read(&expected, &l->window, (const float *)p->master.data + i, bytes));
+        INVAR_TRY(invar_safetensors_read_f32(got, file, t, at + i, count));
+        INVAR_TRY(invar_window_read(&expected, &l->window, own + i, bytes));
         if (memcmp(got, expected, bytes) != 0)
             return bad_tensor(l->head_file, HEAD,
                               "config.json ties it to the embedding, whose bits are others");
     }
+    return INVAR_OK;
+}
+
+static invar_status compare_head(loader *l, const invar_safetensors *file)
+{
+    const invar_safetensor *t = invar_safetensors_find(file, HEAD);
+    const invar_param *p = l->model->embedding;
+    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+
+    if (!t)
+        return bad_tensor(l->head_file, HEAD, "the file changed while it was read");
+    INVAR_TRY(expect_shape(file, t, p));
+    for (int64_t k = 0; k < runs.count; k++)
+        INVAR_TRY(compare_run(l, file, t, invar_box_run_at(&runs, k),
+                              (const float *)p->master.data + k * runs.length, runs.length));
     return INVAR_OK;
 }
 

@@ -55,8 +55,8 @@ typedef struct invar_head_rows {
  * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
  */
 typedef struct invar_grads {
-    invar_tensor *of;     /* (n_params), shaped as the masters */
-    invar_tensor *pieces; /* (n_pieces) of them, in canonical order; what is not cut is one */
+    invar_tensor *of;     /* (n_params), shaped as the masters, as far as these are here */
+    invar_tensor *pieces; /* (n_pieces) of them that this rank gives (pieces.h), in their order */
     int64_t n_pieces;
     invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
     invar_tensor tied_head; /* present where the head is the embedding */
@@ -74,7 +74,10 @@ void invar_grads_free(invar_grads *grads);
 /* For the next step: the gradients are defined again after its join. */
 invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 
-/* Once a step, after the last backward: embedding += head, where tied (head + embedding). */
+/*
+ * Once a step, after the last backward: embedding += head, where tied (head + embedding). A call of
+ * all stages of a pipeline.
+ */
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 

@@ -6,8 +6,8 @@
 #include "engine/model/forward.h"
 
 #include "base/alloc.h"
+#include "engine/model/pieces.h"
 #include "engine/program/call.h"
-#include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
 
@@ -25,39 +25,28 @@ static invar_tensor placed(const invar_grads *grads, const invar_tensor *at)
     return t;
 }
 
-/* The pieces of a parameter's gradient; NULL: only their number. */
-static int64_t cut_up(invar_tensor *out, const invar_tensor *t, const invar_cut *cut)
+/* Those that this rank gives; NULL: only their number. */
+static int64_t cut_up(invar_tensor *out, const invar_grads *grads, const invar_model *model)
 {
-    int64_t rows = t->shape[0] / cut->stack, count = 0;
+    int64_t count = 0;
 
-    if (cut->pieces == 1) {
-        if (out)
-            *out = *t;
-        return 1;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        if (!invar_pieces_given(model, p))
+            continue;
+        for (int64_t k = 0; out && k < invar_pieces_here(p); k++)
+            out[count + k] = invar_piece_of(p, &grads->of[i], k);
+        count += invar_pieces_here(p);
     }
-    for (int64_t e = 0; e < cut->stack; e++)
-        for (int32_t v = 0; v < cut->pieces; v++, count++) {
-            int64_t n = cut->columns ? t->shape[1] : rows;
-            int64_t first = invar_shard_start(n, cut->atom, cut->pieces, v);
-            int64_t size = invar_shard_start(n, cut->atom, cut->pieces, v + 1) - first;
-            invar_tensor part = invar_tensor_rows(t, e * rows + (cut->columns ? 0 : first),
-                                                  cut->columns ? rows : size);
-            if (out)
-                out[count] = cut->columns ? invar_tensor_columns(&part, first, size) : part;
-        }
     return count;
 }
 
 static invar_status list_pieces(invar_grads *grads, const invar_model *model)
 {
-    int64_t next = 0;
-
-    for (int64_t i = 0; i < model->n_params; i++)
-        grads->n_pieces += cut_up(NULL, &grads->of[i], &model->params[i].cut);
+    grads->n_pieces = cut_up(NULL, grads, model);
     INVAR_TRY(invar_alloc((void **)&grads->pieces, (size_t)grads->n_pieces, sizeof *grads->pieces,
                           "the list of gradients"));
-    for (int64_t i = 0; i < model->n_params; i++)
-        next += cut_up(grads->pieces + next, &grads->of[i], &model->params[i].cut);
+    (void)cut_up(grads->pieces, grads, model);
     return INVAR_OK;
 }
 
@@ -131,6 +120,59 @@ invar_status invar_grads_zero(invar_grads *grads)
     return invar_device_zero(&grads->dev, grads->vectors, grads->vector_bytes);
 }
 
+typedef struct trade {
+    const invar_layout *layout;
+    invar_device *dev;
+    char *give, *get; /* in the device's memory */
+    size_t bytes;
+    char *room; /* twice a bucket of the host's */
+} trade;
+
+static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
+{
+    const invar_layout_axis *axis = &t->layout->pipeline;
+    int other = axis->rank == 0 ? axis->size - 1 : 0;
+    invar_comm_move move = {.op = INVAR_COMM_SENDRECV,
+                            .phase = "gradients of a tied head",
+                            .seconds = t->layout->seconds,
+                            .in = t->room,
+                            .out = t->room + bytes,
+                            .to = other,
+                            .from = other,
+                            .to_bytes = bytes,
+                            .from_bytes = bytes};
+
+    INVAR_TRY(invar_device_get(t->dev, t->room, t->give + at, bytes));
+    INVAR_TRY(invar_comm_run(axis->comm, &move));
+    return invar_device_put(t->dev, t->get + at, t->room + bytes, bytes);
+}
+
+/*
+ * The first stage of a pipeline has the embedding's gradient and room for the head's, the last the
+ * other way round: each gets what it lacks.
+ */
+static invar_status trade_tied(invar_grads *grads, const invar_model *model)
+{
+    const invar_layout *layout = model->layout;
+    bool first = model->part.stage == 0;
+    trade t = {.layout = layout,
+               .dev = &grads->dev,
+               .give = first ? grads->of[0].data : grads->tied_head.data,
+               .get = first ? grads->tied_head.data : grads->of[0].data,
+               .bytes = (size_t)invar_param_elements(model->embedding) * sizeof(float)};
+    size_t bucket;
+    invar_status status = INVAR_OK;
+
+    if (model->part.stages == 1 || grads->dev.backend->memory.dry)
+        return INVAR_OK;
+    bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
+    INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
+    for (size_t at = 0; at < t.bytes && status == INVAR_OK; at += bucket)
+        status = trade_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
+    invar_free(t.room);
+    return status;
+}
+
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
 {
     const invar_tensor *sum = &grads->of[0]; // the embedding comes first
@@ -144,6 +186,7 @@ invar_status invar_grads_join(invar_grads *grads, const invar_model *model, cons
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
     INVAR_CHECK(model->embedding == &model->params[0]);
+    INVAR_TRY(trade_tied(grads, model));
     invar_caller_init(&caller, dev);
     status = INVAR_CALL(&caller, ADD, add, .out = *sum, .a = grads->tied_head, .b = *sum);
     invar_caller_release(&caller);

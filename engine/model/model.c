@@ -19,6 +19,7 @@
 #include "base/carve.h"
 #include "engine/model/decoder.h"
 #include "engine/model/digests.h"
+#include "engine/model/pieces.h"
 #include "engine/program/call.h"
 #include "engine/program/near.h"
 #include "kernels-deterministic/math/elementary_f64.h"
@@ -308,6 +309,7 @@ void invar_model_free(invar_model *model)
 typedef struct init_job {
     float *out;
     int64_t count;
+    invar_box_runs runs; /* of what is here of the parameter */
     uint32_t param, seed;
     float std;
 } init_job;
@@ -322,14 +324,10 @@ static void normal_pair(float out[2], uint32_t a, uint32_t b)
     out[1] = (float)(radius * invar_sin_f64(angle));
 }
 
-static invar_status init_piece(void *payload, int64_t task, int worker)
+/* Values [first, first + count) of the whole parameter. */
+static void fill_values(float *out, const init_job *job, int64_t first, int64_t count)
 {
-    const init_job *job = payload;
-    int64_t first = task * INIT_PIECE, end = first + INIT_PIECE;
-
-    (void)worker;
-    end = end < job->count ? end : job->count;
-    for (int64_t i = first; i < end; i += 4) {
+    for (int64_t i = first; i < first + count;) {
         uint64_t block = (uint64_t)i / 4;
         uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), job->param, 0};
         uint32_t key[2] = {job->seed, invar_philox_purpose(PURPOSE_INIT, 0)}, word[4];
@@ -338,8 +336,24 @@ static invar_status init_piece(void *payload, int64_t task, int worker)
         invar_philox4x32(word, counter, key);
         normal_pair(z, word[0], word[1]);
         normal_pair(z + 2, word[2], word[3]);
-        for (int64_t j = 0; j < 4 && i + j < end; j++)
-            job->out[i + j] = z[j] * job->std;
+        do
+            out[i - first] = z[i % 4] * job->std;
+        while (++i % 4 && i < first + count);
+    }
+}
+
+static invar_status init_piece(void *payload, int64_t task, int worker)
+{
+    const init_job *job = payload;
+    int64_t first = task * INIT_PIECE, end = first + INIT_PIECE, count;
+
+    (void)worker;
+    end = end < job->count ? end : job->count;
+    for (int64_t i = first; i < end; i += count) {
+        int64_t into = i % job->runs.length, left = job->runs.length - into;
+        count = left < end - i ? left : end - i;
+        fill_values(job->out + i, job, invar_box_run_at(&job->runs, i / job->runs.length) + into,
+                    count);
     }
     return INVAR_OK;
 }
@@ -350,7 +364,8 @@ static invar_status first_values(float *out, const invar_model *model, int64_t i
 {
     const invar_param *p = &model->params[i];
     int64_t count = invar_param_elements(p);
-    init_job job = {out, count, (uint32_t)i, seed, model->spec.init_std};
+    init_job job = {out,         count, invar_box_runs_of(p, &p->own),
+                    (uint32_t)i, seed,  model->spec.init_std};
 
     if (p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS) {
         for (int64_t j = 0; j < count; j++)
@@ -377,7 +392,8 @@ invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_dev
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = init_param(model, i, seed, &window);
+        if (model->params[i].own.experts > 0)
+            status = init_param(model, i, seed, &window);
     invar_window_release(&window);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
@@ -433,7 +449,8 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
     for (int64_t i = 0; i < to->n_params; i++) {
         const invar_param *a = &to->params[i], *b = &from->params[i];
-        if (a->stack != b->stack || a->rows != b->rows || a->cols != b->cols)
+        if (a->stack != b->stack || a->rows != b->rows || a->cols != b->cols ||
+            invar_param_elements(a) != invar_param_elements(b))
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
                               a->name);
     }
@@ -443,8 +460,15 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     return INVAR_OK;
 }
 
+bool invar_model_is_divided(const invar_model *model)
+{
+    return model->part.tensors > 1 || model->part.stages > 1;
+}
+
 bool invar_model_is_cut(const invar_model *model)
 {
+    if (invar_model_is_divided(model))
+        return true;
     for (int64_t i = 0; i < model->n_params; i++)
         if (model->params[i].cut.pieces > 1)
             return true;
@@ -457,6 +481,8 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
     invar_status status = INVAR_OK;
     invar_digests digests;
 
+    if (invar_model_is_divided(model))
+        return invar_pieces_digests(out, model, of, dev);
     invar_digests_init(&digests, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];

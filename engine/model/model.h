@@ -83,17 +83,24 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev) IN
 /* Copies all masters and weights between models of one spec, format and device. */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 
-/* Whether logical tensor parallelism cuts a parameter. */
+/* Whether other ranks hold other parts of it. */
+bool invar_model_is_divided(const invar_model *model);
+
+/* Whether a digest is of several pieces: logical tensor parallelism or ranks cut a parameter. */
 bool invar_model_is_cut(const invar_model *model);
 
 /*
  * The hash.tree digests of all masters, or of tensors in the device's memory `of` their shapes, in
- * canonical order; each piece of a parameter that is cut is a shard.
+ * canonical order; each piece of a parameter that is cut is a shard. They are of whole parameters:
+ * a call of all ranks that hold the model together.
  */
 invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
 
-/* The digest of all masters in canonical order: hash of the hash.tree digests of each. */
+/*
+ * The digest of all masters in canonical order: hash of the hash.tree digests of each; a call of
+ * the same ranks.
+ */
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 

@@ -84,6 +84,42 @@ invar_param_box invar_model_part_box(const invar_model_part *part, const invar_m
     return box;
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+invar_box_runs invar_box_runs_of(const invar_param *p, const invar_param_box *box)
+{
+    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
+    bool whole_rows = own == cols; // then those of an expert lie together
+    invar_box_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
+                           .length = whole_rows ? box->rows * cols : own,
+                           .first = (box->expert * p->rows + box->row) * cols + box->col,
+                           .step = cols,
+                           .jump = p->rows * cols};
+
+    runs.count = box->experts * runs.in_expert;
+    return runs;
+}
+
+void invar_box_take(float *out, const invar_param *p, const invar_param_box *box,
+                    const float *whole)
+{
+    invar_box_runs runs = invar_box_runs_of(p, box);
+
+    for (int64_t k = 0; k < runs.count; k++)
+        memcpy(out + k * runs.length, whole + invar_box_run_at(&runs, k),
+               (size_t)runs.length * sizeof *out);
+}
+
+void invar_box_put(float *whole, const invar_param *p, const invar_param_box *box,
+                   const float *values)
+{
+    invar_box_runs runs = invar_box_runs_of(p, box);
+
+    for (int64_t k = 0; k < runs.count; k++)
+        memcpy(whole + invar_box_run_at(&runs, k), values + k * runs.length,
+               (size_t)runs.length * sizeof *whole);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 /* Has every rank some of the parameter? */
@@ -130,7 +166,8 @@ static bool fits(const invar_model_part *part, const invar_model_spec *spec,
     const invar_param *q = NULL;
 
     if (pieces_of(spec->logical_tp) % tensors != 0 ||
-        (part->expert_tensors > 1 && pieces_of(spec->logical_etp) % tensors != 0))
+        (part->expert_tensors > 1 && spec->experts > 0 &&
+         pieces_of(spec->logical_etp) % tensors != 0))
         return false;
     for (int64_t i = 0; i < count; i++) {
         const invar_param *p = &params[i];

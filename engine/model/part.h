@@ -49,6 +49,31 @@ bool invar_model_part_has(const invar_model_part *part, int64_t layers, int64_t 
 invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
                                      const invar_param *param);
 
+/*
+ * A box in the order of its memory, as runs of elements that lie together in the whole parameter:
+ * run k begins there at invar_box_run_at.
+ */
+typedef struct invar_box_runs {
+    int64_t count;      /* of all its experts */
+    int64_t in_expert;  /* of each */
+    int64_t length;     /* elements of a run */
+    int64_t first;      /* where the first begins */
+    int64_t step, jump; /* from one to the next; from an expert's first to the next one's */
+} invar_box_runs;
+
+invar_box_runs invar_box_runs_of(const invar_param *param, const invar_param_box *box);
+
+static inline int64_t invar_box_run_at(const invar_box_runs *runs, int64_t run)
+{
+    return runs->first + run / runs->in_expert * runs->jump + run % runs->in_expert * runs->step;
+}
+
+/* A box's elements out of the whole parameter, and into it. */
+void invar_box_take(float *out, const invar_param *param, const invar_param_box *box,
+                    const float *whole);
+void invar_box_put(float *whole, const invar_param *param, const invar_param_box *box,
+                   const float *values);
+
 #ifdef __cplusplus
 }
 #endif

@@ -56,6 +56,21 @@ static inline int64_t invar_param_elements(const invar_param *p)
     return p->own.experts * p->own.rows * (p->cols ? p->own.cols : 1);
 }
 
+/* All elements of it. */
+static inline int64_t invar_param_all_elements(const invar_param *p)
+{
+    return p->stack * p->rows * (p->cols ? p->cols : 1);
+}
+
+/* All of it at `data`, in f32. */
+static inline invar_tensor invar_param_whole(const invar_param *p, void *data)
+{
+    int64_t rows = p->stack * p->rows;
+
+    return p->cols ? invar_tensor_2d(data, INVAR_DTYPE_F32, rows, p->cols)
+                   : invar_tensor_1d(data, INVAR_DTYPE_F32, rows);
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -56,12 +56,14 @@ static invar_status load_moments(invar_checkpoint *c, const part *p, bool second
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < p->model->n_params && status == INVAR_OK; i++) {
-        invar_tensor near = p->model->params[i].master;
-        INVAR_TRY(invar_alloc(&near.data, invar_near_span(&near), 1, "moments of a checkpoint"));
-        status = invar_checkpoint_load(&near, c, set, p->model->params[i].name);
+        const invar_param *of = &p->model->params[i];
+        float *near;
+        INVAR_TRY(invar_alloc((void **)&near, (size_t)invar_param_elements(of), sizeof *near,
+                              "moments of a checkpoint"));
+        status = invar_session_load_own(near, of, c, set);
         if (status == INVAR_OK)
-            status = invar_optimizer_put(p->optimizer, i, second, near.data);
-        invar_free(near.data);
+            status = invar_optimizer_put(p->optimizer, i, second, near);
+        invar_free(near);
     }
     return status == INVAR_OK ? invar_checkpoint_loaded(c, set) : status;
 }

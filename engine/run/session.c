@@ -221,7 +221,34 @@ static invar_status read_stops(invar_session *s)
 
 static size_t master_bytes(const invar_param *p)
 {
-    return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
+    return (size_t)invar_param_elements(p) * sizeof(float);
+}
+
+/* Of a parameter of which the rank has not all: through the host's memory. */
+static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *c, const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&whole.data, (size_t)invar_param_all_elements(p), sizeof(float),
+                          "a tensor of a checkpoint"));
+    status = invar_checkpoint_load(&whole, c, set, p->name);
+    if (status == INVAR_OK)
+        invar_box_take(out, p, &p->own, whole.data);
+    invar_free(whole.data);
+    return status;
+}
+
+invar_status invar_session_load_own(float *out, const invar_param *p, invar_checkpoint *c,
+                                    const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, out);
+
+    if (p->own.experts == 0)
+        return invar_checkpoint_pass(c, set, p->name);
+    if (invar_param_elements(p) < invar_param_all_elements(p))
+        return cut_out(out, p, c, set);
+    return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
 invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
@@ -232,11 +259,11 @@ invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
-        invar_tensor near = p->master;
-        status = invar_window_write(&near.data, &window, p->master.data, master_bytes(p));
+        void *near;
+        status = invar_window_write(&near, &window, p->master.data, master_bytes(p));
         if (status == INVAR_OK)
-            status = invar_checkpoint_load(&near, checkpoint, set, p->name);
-        if (status == INVAR_OK)
+            status = invar_session_load_own(near, p, checkpoint, set);
+        if (status == INVAR_OK && p->own.experts > 0)
             status = invar_window_store(&window, p->master.data, master_bytes(p));
     }
     invar_window_release(&window);
@@ -389,6 +416,8 @@ static invar_status critic_from_actor(invar_session *s)
         invar_param *to = &s->critic->params[i];
         const invar_param *from = invar_model_find(s->actor, to->name);
         size_t bytes = master_bytes(to);
+        if (to->own.experts == 0)
+            continue;
         if (to->kind == INVAR_PARAM_HEAD)
             INVAR_TRY(invar_device_zero(&s->dev, to->master.data, bytes));
         else

@@ -95,6 +95,13 @@ invar_status invar_session_data(invar_dataset **out, const invar_session *sessio
 invar_status invar_session_prompt(invar_dataset **out, const invar_session *session,
                                   const char *text) INVAR_MUST_USE;
 
+/*
+ * What this rank has of a parameter, out of a set of a checkpoint, into the host's memory; of one
+ * that is not here nothing is read.
+ */
+invar_status invar_session_load_own(float *out, const invar_param *param,
+                                    invar_checkpoint *checkpoint, const char *set) INVAR_MUST_USE;
+
 /* A set of a checkpoint into the masters. */
 invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
                                     const char *set) INVAR_MUST_USE;

@@ -68,6 +68,15 @@ invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *v
     return take_sum(view, &l->model->tied_grad, sum);
 }
 
+/* Of a tensor whose values ranks divide only the digest is recorded. */
+static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
+                                const invar_tensor *tensor, const invar_digest *digest)
+{
+    return invar_model_is_divided(l->model)
+               ? invar_probe_digest(probe, point, digest)
+               : invar_probe_device_hashed(probe, point, tensor, digest);
+}
+
 static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
                                    int64_t param)
 {
@@ -75,7 +84,8 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     bool embedding = p == l->model->embedding;
     name own, sum, tied;
     const char *const inputs[] = {sum, embedding ? "batch.tokens" : NULL, tied, NULL};
-    invar_ledger_point at = point_of(own, l, "grad.", p->name, &p->master);
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_ledger_point at = point_of(own, l, "grad.", p->name, &whole);
 
     at.layer = p->layer;
     at.shards = shards_of(p);
@@ -83,7 +93,7 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)p->grad.data);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return invar_probe_device_hashed(probe, *out, &l->grads->of[param], &l->grads->digests[param]);
+    return give_digest(l, probe, *out, &l->grads->of[param], &l->grads->digests[param]);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -129,7 +139,8 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
 {
     name own, grad, norm;
     const char *const inputs[] = {grad, norm, NULL};
-    invar_ledger_point at = point_of(own, l, "weight.", p->name, &p->master);
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_ledger_point at = point_of(own, l, "weight.", p->name, &whole);
 
     at.phase = "optimizer";
     at.layer = p->layer;
@@ -155,8 +166,7 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
                  ? invar_model_digests(digests, l->model, NULL, l->options.dev)
                  : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
-        status = invar_probe_device_hashed(probe, l->weights[i], &l->model->params[i].master,
-                                           &digests[i]);
+        status = give_digest(l, probe, l->weights[i], &l->model->params[i].master, &digests[i]);
     invar_free(digests);
     return status;
 }

@@ -13,7 +13,7 @@
 
 #include "base/invar_banned.h"
 
-/* Of a master or its moments. */
+/* Of a master or its moments, as far as they are here. */
 static size_t element_bytes(const invar_tensor *t)
 {
     return (size_t)(t->shape[0] * t->row_stride) * sizeof(float);
@@ -53,7 +53,11 @@ static void place_moments(invar_optimizer *o, char *first, size_t apart)
 /* Masters lie as moments do: a slice of the one is a slice of the other. */
 static char *masters_of(const invar_model *model)
 {
-    return model->params[model->order[0]].master.data;
+    int64_t k = 0;
+
+    while (model->params[model->order[k]].own.experts == 0) // the first that is here
+        k++;
+    return model->params[model->order[k]].master.data;
 }
 
 static void lay_out(invar_optimizer *o, const invar_model *model)
@@ -62,7 +66,8 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         int64_t i = model->order[k];
         o->m[i] = o->v[i] = model->params[i].master;
         o->at[i] = o->block;
-        INVAR_CHECK((char *)model->params[i].master.data == masters_of(model) + o->at[i]);
+        INVAR_CHECK(model->params[i].own.experts == 0 ||
+                    (char *)model->params[i].master.data == masters_of(model) + o->at[i]);
         o->block += moment_bytes(&model->params[i]);
     }
     o->own = (invar_layout_slice){0, o->block};

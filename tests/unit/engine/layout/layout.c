@@ -5,7 +5,7 @@
  */
 #include "engine/layout/layout.h"
 #include "base/hash.h"
-#include "tests/support.h"
+#include "tests/ranks.h"
 
 static const int sizes[] = {1, 2, 3, 4, 7, 8, 64, INVAR_COMM_MAX_SIZE};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -83,6 +83,73 @@ static void test_layout__one_rank_divides_nothing(void **state)
     invar_comm_free(pair[1]);
 }
 
+/* Ranks of the world as Megatron numbers them: tensor changes fastest, then data, then pipeline. */
+static const invar_layout_sizes axes = {
+    .tensor = 2, .expert_tensor = 1, .pipeline = 2, .chunks = 3};
+
+static invar_status check_axis(const invar_layout_axis *axis, int rank, int size, int world)
+{
+    int seen = world;
+    invar_comm_move first = {
+        .op = INVAR_COMM_BROADCAST, .phase = "first", .out = &seen, .from_bytes = sizeof seen};
+
+    if (axis->rank == 0)
+        first.in = &world;
+    INVAR_TRY(invar_comm_run(axis->comm, &first));
+    if (axis->rank != rank || axis->size != size || invar_comm_size(axis->comm) != size)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d is %d of %d", world, axis->rank,
+                          axis->size);
+    return seen <= world ? INVAR_OK : INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d is first", seen);
+}
+
+static invar_status divide_part(rank_run *run)
+{
+    int rank = invar_comm_rank(run->comm);
+    invar_layout_place place;
+    invar_layout layout;
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, 60);
+    status = invar_layout_divide(&layout, &axes);
+    place = invar_layout_place_of(&layout, rank);
+    if (status == INVAR_OK && (place.tensor != rank % 2 || place.data != rank / 2 % 2 ||
+                               place.pipeline != rank / 4 || layout.chunks != 3))
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.tensor, rank % 2, 2, rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.data, rank / 2 % 2, 2, rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.pipeline, rank / 4, 2, rank);
+    invar_layout_release(&layout);
+    return status;
+}
+
+static void test_layout__axes(void **state)
+{
+    rank_run runs[MAX_RANKS];
+
+    (void)state;
+    run_ranks(runs, 8, 3, 0, divide_part, NULL);
+    assert_ok(ranks_status(runs, 8));
+}
+
+static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
+{
+    invar_layout layout;
+    invar_comm *ranks[6];
+
+    (void)state;
+    assert_ok(invar_comm_threads(ranks, 6, 0));
+    invar_layout_init(&layout, ranks[0], 0);
+    assert_fails(invar_layout_divide(&layout, &axes), INVAR_E_INVALID,
+                 "6 ranks: tensor-model-parallel-size 2 and pipeline-model-parallel-size 2 need a "
+                 "multiple of 4");
+    invar_layout_release(&layout);
+    for (int r = 0; r < 6; r++)
+        invar_comm_free(ranks[r]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -90,6 +157,8 @@ int main(void)
         cmocka_unit_test(test_layout__shares_are_even),
         cmocka_unit_test(test_layout__slices_begin_at_leaves),
         cmocka_unit_test(test_layout__one_rank_divides_nothing),
+        cmocka_unit_test(test_layout__axes),
+        cmocka_unit_test(test_layout__refuses_a_world_that_is_no_multiple),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

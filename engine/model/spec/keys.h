@@ -1,5 +1,5 @@
 /*
- * spec_keys.h - which keys a config.json may have, and the plain numbers among them.
+ * keys.h - which keys a config.json may have, and the plain numbers among them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * spec_keys.c - which keys a config.json may have.
+ * keys.c - which keys a config.json may have.
  *
  * A key goes into the spec, must have the one value whose mathematics we have, or is known to
  * change no bit: it is in the table, or transformers' base class defines it for every model. Any
@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/spec_keys.h"
+#include "engine/model/spec/keys.h"
 
 #include <limits.h>
 #include <stddef.h>

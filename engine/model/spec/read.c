@@ -1,5 +1,5 @@
 /*
- * spec_read.c - config.json into a spec.
+ * read.c - config.json into a spec.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 #include "base/json/json.h"
 #include "base/text.h"
 #include "engine/model/family.h"
-#include "engine/model/spec_keys.h"
+#include "engine/model/spec/keys.h"
 
 #include "base/invar_banned.h"
 

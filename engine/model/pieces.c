@@ -1,0 +1,420 @@
+/*
+ * pieces.c - what ranks know of their pieces, put together.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/pieces.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/program/call.h"
+#include "engine/program/near.h"
+#include "kernels-deterministic/math/shards.h"
+
+#include "base/invar_banned.h"
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static bool cut_along_columns(const invar_param *p)
+{
+    return p->cut.pieces > 1 && p->cut.columns;
+}
+
+int64_t invar_pieces_of(const invar_param *p)
+{
+    return p->cut.pieces > 1 ? p->stack * p->cut.pieces : 1;
+}
+
+int64_t invar_pieces_here(const invar_param *p)
+{
+    if (p->cut.pieces > 1)
+        return p->own.experts * p->own.pieces;
+    return p->own.experts > 0 ? 1 : 0;
+}
+
+/* Where piece v of an expert begins, along what is cut. */
+static int64_t start_of(const invar_param *p, int32_t v)
+{
+    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, v);
+}
+
+invar_tensor invar_piece_of(const invar_param *p, const invar_tensor *t, int64_t piece)
+{
+    const invar_param_box *own = &p->own;
+    int64_t row, first, size;
+    invar_tensor rows;
+    int32_t v;
+
+    if (p->cut.pieces == 1)
+        return *t;
+    row = piece / own->pieces * own->rows;
+    v = own->piece + (int32_t)(piece % own->pieces);
+    first = start_of(p, v) - (p->cut.columns ? own->col : own->row);
+    size = start_of(p, v + 1) - start_of(p, v);
+    rows =
+        invar_tensor_rows(t, row + (p->cut.columns ? 0 : first), p->cut.columns ? own->rows : size);
+    return p->cut.columns ? invar_tensor_columns(&rows, first, size) : rows;
+}
+
+static int64_t leaves_in(int64_t elements)
+{
+    int64_t bytes = elements * (int64_t)sizeof(float);
+
+    return bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
+}
+
+/* Of piece v of an expert, or of all of a parameter that is not cut. */
+static int64_t leaves_of(const invar_param *p, int32_t v)
+{
+    int64_t cols = p->cols ? p->cols : 1;
+
+    if (p->cut.pieces == 1)
+        return leaves_in(invar_param_all_elements(p));
+    return leaves_in((start_of(p, v + 1) - start_of(p, v)) * (p->cut.columns ? p->rows : cols));
+}
+
+/* Of those pieces of an expert, or of the parameter, that are here. */
+static int64_t leaves_each(const invar_param *p)
+{
+    int64_t leaves = 0;
+
+    for (int32_t v = p->own.piece; v < p->own.piece + p->own.pieces; v++)
+        leaves += leaves_of(p, v);
+    return leaves;
+}
+
+static int64_t leaves_here(const invar_param *p)
+{
+    return p->cut.pieces > 1 ? p->own.experts * leaves_each(p) : leaves_each(p);
+}
+
+/* ---- who gives ------------------------------------------------------------------------------- */
+
+/* The first that has piece v: its number among the ranks that hold the model together. */
+static int giver_of(const invar_model *model, const invar_param *p, int32_t v)
+{
+    invar_model_part part = model->part;
+
+    for (part.stage = 0; part.stage < part.stages; part.stage++)
+        for (part.tensor = 0; part.tensor < part.tensors; part.tensor++) {
+            invar_param_box box = invar_model_part_box(&part, &model->spec, p);
+            if (box.experts > 0 && v >= box.piece && v < box.piece + box.pieces)
+                return part.stage * part.tensors + part.tensor;
+        }
+    INVAR_CHECK(!"every piece has an owner");
+    return 0;
+}
+
+static int own_number(const invar_model *model)
+{
+    return model->part.stage * model->part.tensors + model->part.tensor;
+}
+
+bool invar_pieces_given(const invar_model *model, const invar_param *p)
+{
+    return p->own.experts > 0 && giver_of(model, p, p->own.piece) == own_number(model);
+}
+
+/* ---- gathering ------------------------------------------------------------------------------- */
+
+/* What ranks give lies one behind the other, in the order of their numbers. */
+typedef struct gathering {
+    const invar_model *model;
+    size_t size;
+    const int64_t *counts;
+    size_t *bytes; /* (ranks) that each gives */
+    size_t *at;    /* (ranks) where they begin */
+    char *all;
+} gathering;
+
+static size_t piece_bytes(const gathering *g, int64_t piece)
+{
+    return (g->counts ? (size_t)g->counts[piece] : 1) * g->size;
+}
+
+/* Counts what each rank gives, or, with `out`, brings it in canonical order. */
+static size_t walk(gathering *g, char *out)
+{
+    const invar_model *model = g->model;
+    size_t total = 0;
+    int64_t piece = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        int givers[INVAR_LINEAR_MAX_SHARDS];
+
+        for (int32_t v = 0; v < p->cut.pieces; v++)
+            givers[v] = giver_of(model, p, v);
+        for (int64_t k = 0; k < invar_pieces_of(p); k++, piece++) {
+            int giver = givers[k % p->cut.pieces];
+            size_t bytes = piece_bytes(g, piece);
+            if (out)
+                memcpy(out + total, g->all + g->at[giver], bytes);
+            *(out ? &g->at[giver] : &g->bytes[giver]) += bytes;
+            total += bytes;
+        }
+    }
+    return total;
+}
+
+static invar_status move(const gathering *g, const char *phase)
+{
+    const invar_layout *layout = g->model->layout;
+    int tensors = layout->tensor.size, stages = layout->pipeline.size;
+    int first = layout->pipeline.rank * tensors;
+    size_t *of_stages;
+    invar_status status;
+
+    if (tensors > 1)
+        INVAR_TRY(invar_layout_gather(layout, &layout->tensor, phase, g->all + g->at[first],
+                                      g->bytes + first));
+    if (stages == 1)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_alloc((void **)&of_stages, (size_t)stages, sizeof *of_stages, "the bytes of a move"));
+    for (int s = 0; s < stages; s++) {
+        of_stages[s] = 0;
+        for (int t = 0; t < tensors; t++)
+            of_stages[s] += g->bytes[s * tensors + t];
+    }
+    status = invar_layout_gather(layout, &layout->pipeline, phase, g->all, of_stages);
+    invar_free(of_stages);
+    return status;
+}
+
+static invar_status gather(gathering *g, void *out, const char *phase, const void *own)
+{
+    int ranks = g->model->part.stages * g->model->part.tensors, self = own_number(g->model);
+    size_t total;
+
+    INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)ranks, sizeof *g->bytes,
+                          "the bytes of a move"));
+    memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
+    g->at = g->bytes + ranks;
+    total = walk(g, NULL);
+    if (g->model->dev.backend->memory.dry) { // one rank plans by itself
+        memset(out, 0, total);
+        return INVAR_OK;
+    }
+    for (int r = 1; r < ranks; r++)
+        g->at[r] = g->at[r - 1] + g->bytes[r - 1];
+    INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
+    if (g->bytes[self] > 0)
+        memcpy(g->all + g->at[self], own, g->bytes[self]);
+    INVAR_TRY(move(g, phase));
+    (void)walk(g, out);
+    return INVAR_OK;
+}
+
+invar_status invar_pieces_gather(void *out, const invar_model *model, const char *phase,
+                                 const void *own, size_t size, const int64_t *counts)
+{
+    gathering g = {.model = model, .size = size, .counts = counts};
+    invar_status status = gather(&g, out, phase, own);
+
+    invar_free(g.bytes);
+    invar_free(g.all);
+    return status;
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+typedef struct hashing {
+    const invar_model *model;
+    const invar_tensor *of; /* NULL: masters */
+    invar_caller caller;
+    invar_staging staging;
+    int64_t *starts;         /* of the segments of all parameters that are given */
+    const void *starts_seen; /* as ops read them */
+    int64_t *counts;         /* leaves of all pieces of the model */
+    int64_t own, all;        /* leaves of those that are given, and of all */
+    invar_digest *there;     /* (own) in the device's memory */
+    invar_digest *came;      /* (own) in the order of calls, then (own) and (all) in canonical */
+} hashing;
+
+/* The rows of a parameter's pieces here, as segments; of columns there is a call each. */
+static int64_t segments_of(const invar_param *p)
+{
+    return cut_along_columns(p) ? p->own.experts : invar_pieces_here(p);
+}
+
+static void fill_starts(int64_t *out, const invar_param *p)
+{
+    const invar_param_box *own = &p->own;
+    int64_t count = segments_of(p);
+
+    for (int64_t s = 0; s < count; s++) {
+        if (p->cut.pieces == 1 || p->cut.columns)
+            out[s] = s * own->rows;
+        else
+            out[s] = s / own->pieces * own->rows +
+                     start_of(p, own->piece + (int32_t)(s % own->pieces)) - own->row;
+    }
+    out[count] = own->experts * own->rows;
+}
+
+/* All segments in one array, NULL: only their number. */
+static int64_t list_starts(int64_t *out, const invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        if (!invar_pieces_given(model, p))
+            continue;
+        if (out)
+            fill_starts(out + count, p);
+        count += segments_of(p) + 1;
+    }
+    return count;
+}
+
+/* The leaves of every piece, of whoever gives it. */
+static void count_leaves(hashing *h)
+{
+    int64_t piece = 0;
+
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        const invar_param *p = &h->model->params[i];
+        for (int64_t k = 0; k < invar_pieces_of(p); k++) {
+            h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.pieces));
+            h->all += h->counts[piece++];
+        }
+        if (invar_pieces_given(h->model, p))
+            h->own += leaves_here(p);
+    }
+}
+
+static invar_status make_room(hashing *h)
+{
+    const invar_model *model = h->model;
+    int64_t starts = list_starts(NULL, model), pieces = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        pieces += invar_pieces_of(&model->params[i]);
+    INVAR_TRY(invar_alloc((void **)&h->counts, (size_t)pieces, sizeof *h->counts, "leaf counts"));
+    INVAR_TRY(invar_alloc((void **)&h->starts, (size_t)starts + 1, sizeof *h->starts,
+                          "the rows of pieces"));
+    count_leaves(h);
+    INVAR_TRY(invar_alloc((void **)&h->came, (size_t)(2 * h->own + h->all), sizeof *h->came,
+                          "digests of leaves"));
+    INVAR_TRY(invar_device_take(&h->caller.dev, (void **)&h->there,
+                                (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
+    (void)list_starts(h->starts, model);
+    h->starts_seen = h->starts;
+    return invar_staging_send(&h->staging, &h->caller.dev,
+                              &(invar_staged){&h->starts_seen, (size_t)starts * sizeof *h->starts},
+                              1);
+}
+
+/* One call for all rows, or for all rows of each piece's columns. */
+static invar_status hash_param(hashing *h, int64_t param, int64_t starts, int64_t *used)
+{
+    const invar_param *p = &h->model->params[param];
+    const invar_tensor *t = h->of ? &h->of[param] : &p->master;
+    invar_segments here = {h->starts + starts, segments_of(p)};
+    invar_segments seen = {(const int64_t *)h->starts_seen + starts, here.count};
+    bool columns = cut_along_columns(p);
+
+    for (int32_t v = p->own.piece; v < p->own.piece + (columns ? p->own.pieces : 1); v++) {
+        int64_t first = columns ? start_of(p, v) : 0, end = columns ? start_of(p, v + 1) : 0;
+        invar_tensor x = columns ? invar_tensor_columns(t, first - p->own.col, end - first) : *t;
+        int64_t leaves = invar_hash_leaf_count(&x, &here);
+        if (leaves > 0)
+            INVAR_TRY(INVAR_CALL(&h->caller, HASH_LEAVES, hash_leaves, .digest = h->there + *used,
+                                 .x = x, .samples = seen, .leaves = leaves));
+        *used += leaves;
+    }
+    return INVAR_OK;
+}
+
+static invar_status hash_own(hashing *h)
+{
+    int64_t starts = 0, used = 0;
+
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        const invar_param *p = &h->model->params[i];
+        if (!invar_pieces_given(h->model, p))
+            continue;
+        INVAR_TRY(hash_param(h, i, starts, &used));
+        starts += segments_of(p) + 1;
+    }
+    INVAR_CHECK(used == h->own);
+    return used > 0
+               ? invar_caller_get(&h->caller, h->came, h->there, (size_t)used * sizeof *h->came)
+               : INVAR_OK;
+}
+
+/* Calls for columns yield all experts of a piece; in canonical order an expert has all pieces. */
+static void sort_leaves(invar_digest *out, const invar_digest *came, const invar_param *p)
+{
+    int64_t each = leaves_each(p), before = 0;
+
+    if (!cut_along_columns(p)) {
+        memcpy(out, came, (size_t)leaves_here(p) * sizeof *out);
+        return;
+    }
+    for (int32_t v = p->own.piece; v < p->own.piece + p->own.pieces; v++) {
+        int64_t count = leaves_of(p, v);
+        for (int64_t e = 0; e < p->own.experts; e++, came += count)
+            memcpy(out + e * each + before, came, (size_t)count * sizeof *out);
+        before += count;
+    }
+}
+
+static invar_status make_roots(invar_digest *out, const hashing *h, const invar_digest *leaves)
+{
+    const int64_t *counts = h->counts;
+
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        const invar_param *p = &h->model->params[i];
+        int64_t shards = invar_pieces_of(p), count = 0;
+        uint64_t bytes = (uint64_t)invar_param_all_elements(p) * sizeof(float);
+
+        for (int64_t k = 0; k < shards; k++)
+            count += *counts++;
+        INVAR_TRY(invar_tree_root(&out[i], leaves, count, bytes, shards));
+        leaves += count;
+    }
+    return INVAR_OK;
+}
+
+static invar_status hash_all(invar_digest *out, hashing *h)
+{
+    invar_digest *sorted, *all;
+    int64_t used = 0;
+
+    INVAR_TRY(make_room(h));
+    INVAR_TRY(hash_own(h));
+    sorted = h->came + h->own;
+    all = sorted + h->own;
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        const invar_param *p = &h->model->params[i];
+        if (!invar_pieces_given(h->model, p))
+            continue;
+        sort_leaves(sorted + used, h->came + used, p);
+        used += leaves_here(p);
+    }
+    INVAR_TRY(
+        invar_pieces_gather(all, h->model, "digests of pieces", sorted, sizeof *sorted, h->counts));
+    return make_roots(out, h, all);
+}
+
+invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
+                                  const invar_tensor *of, const invar_device *dev)
+{
+    hashing h = {.model = model, .of = of};
+    invar_status status;
+
+    invar_caller_init(&h.caller, dev);
+    status = hash_all(out, &h);
+    invar_caller_release(&h.caller);
+    invar_staging_release(&h.staging, dev);
+    if (h.there)
+        invar_device_give(dev, h.there);
+    invar_free(h.came);
+    invar_free(h.counts);
+    invar_free(h.starts);
+    return status;
+}

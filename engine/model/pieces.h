@@ -1,0 +1,48 @@
+/*
+ * pieces.h - the pieces of a model's parameters, and what the ranks that hold them know together.
+ *
+ * A piece is hashed and squared by itself (docs/arithmetic.md, section 14): one of the cut's
+ * pieces of an expert, or all of a parameter that is not cut. Pieces stand in canonical order. A
+ * rank has whole pieces; one that several ranks have is given by the first of them.
+ *
+ * The ranks that hold one copy of a model together differ in the tensor and the pipeline axis
+ * alone. Each copy puts together its own, so that copies of the data axis can be compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_PIECES_H
+#define INVAR_ENGINE_MODEL_PIECES_H
+
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of a whole parameter, and of what this rank has of it. */
+int64_t invar_pieces_of(const invar_param *param);
+int64_t invar_pieces_here(const invar_param *param);
+
+/* Piece number `piece` of those here, of a tensor with the master's extents. */
+invar_tensor invar_piece_of(const invar_param *param, const invar_tensor *tensor, int64_t piece);
+
+/* Does this rank give what it has of the parameter? */
+bool invar_pieces_given(const invar_model *model, const invar_param *param);
+
+/*
+ * `out` is what the ranks have of all pieces in canonical order: counts[i] elements (NULL: one) of
+ * `size` bytes of piece i. `own` is that of the pieces that this rank gives. The host's memory; a
+ * call of all ranks that hold the model together. A device that is dry gets zeros.
+ */
+invar_status invar_pieces_gather(void *out, const invar_model *model, const char *phase,
+                                 const void *own, size_t size,
+                                 const int64_t *counts) INVAR_MUST_USE;
+
+/* invar_model_digests of a model that ranks divide. */
+invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
+                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,168 @@
+/*
+ * divided.h - models that ranks divide, for tests: layouts, specs, and one rank to compare with.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_DIVIDED_H
+#define INVAR_TESTS_DIVIDED_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/layout/layout.h"
+#include "engine/program/call.h"
+#include "engine/program/near.h"
+#include "kernels-deterministic/math/bf16.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+#define DIVIDED_SECONDS 60
+
+/* A world and how it is divided; what is left are data-parallel ranks. */
+typedef struct divided_world {
+    int size;
+    invar_layout_sizes sizes;
+} divided_world;
+
+static const divided_world divided_worlds[] = {
+    {1, {1, 1, 1, 1}}, {2, {2, 2, 1, 1}}, {2, {1, 1, 2, 1}}, {2, {1, 1, 2, 2}}, {4, {4, 1, 1, 1}},
+    {4, {2, 2, 1, 1}}, {4, {2, 1, 2, 2}}, {4, {1, 1, 4, 1}}, {4, {1, 1, 2, 1}}, {8, {8, 8, 1, 1}},
+    {8, {2, 2, 2, 1}}, {8, {4, 4, 1, 1}}, {8, {2, 1, 4, 1}}, {8, {1, 1, 4, 1}}, {8, {4, 4, 2, 2}},
+};
+enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };
+
+/* Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. */
+static inline invar_model_spec divided_spec(invar_test_model kind, invar_format format)
+{
+    invar_model_spec s = invar_test_spec(kind, false);
+
+    s.vocab = 11 * 256;
+    s.hidden = 64;
+    s.layers = 4;
+    s.heads = s.kv_heads = 8;
+    s.head_dim = invar_format_head_block(format); // an atom is a head
+    s.intermediate = 11 * 128;
+    s.max_positions = 32;
+    s.logical_tp = 8;
+    if (s.experts) {
+        s.experts = 3;
+        s.expert_intermediate = 8 * 128;
+        s.logical_etp = 8;
+        s.sparse[1] = s.sparse[2] = true;
+    }
+    return s;
+}
+
+static inline invar_status divided_layout(invar_layout *out, invar_comm *world,
+                                          const divided_world *of)
+{
+    invar_layout_init(out, world, DIVIDED_SECONDS);
+    return invar_layout_divide(out, &of->sizes);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* A tensor's values as f32 in the host's memory (free); quantised: as they are computed with. */
+static inline invar_status divided_values(float **out, const invar_tensor *t,
+                                          const invar_device *dev)
+{
+    int64_t cols = invar_tensor_row_elements(t), count = t->shape[0] * cols;
+    invar_window window = {.dev = dev};
+    invar_device near = {.backend = invar_backend_cpu(), .numerics = dev->numerics};
+    invar_caller caller;
+    invar_tensor shown;
+    invar_status status = invar_window_tensor(&shown, &window, t);
+
+    *out = calloc((size_t)count + 1, sizeof **out);
+    invar_caller_init(&caller, &near);
+    for (int64_t i = 0; status == INVAR_OK && i < count; i++) {
+        if (t->dtype == INVAR_DTYPE_F32)
+            (*out)[i] = ((const float *)shown.data)[i];
+        else if (t->dtype == INVAR_DTYPE_BF16)
+            (*out)[i] = invar_f32_from_bf16(((const uint16_t *)shown.data)[i]);
+    }
+    if (status == INVAR_OK && invar_dtype_scale_block(t->dtype))
+        status =
+            INVAR_CALL(&caller, DEQUANTISE, dequantise,
+                       .x = invar_tensor_2d(*out, INVAR_DTYPE_F32, t->shape[0], cols), .q = shown);
+    invar_caller_release(&caller);
+    invar_window_release(&window);
+    return status;
+}
+
+/* Whether the box of a whole parameter has these values, element by element. */
+static inline bool divided_box_equal(const invar_param *p, const invar_param_box *box,
+                                     const float *whole, const float *values)
+{
+    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1, i = 0;
+
+    for (int64_t e = box->expert; e < box->expert + box->experts; e++)
+        for (int64_t r = box->row; r < box->row + box->rows; r++)
+            for (int64_t c = box->col; c < box->col + own; c++, i++)
+                if (memcmp(&values[i], &whole[(e * p->rows + r) * cols + c], sizeof *values) != 0)
+                    return false;
+    return true;
+}
+
+/* Whether a rank's tensor is that part of one rank's whole one. */
+static inline invar_status divided_compare(bool *equal, const invar_param *p,
+                                           const invar_param_box *box, const invar_tensor *whole,
+                                           const invar_device *whole_dev, const invar_tensor *own,
+                                           const invar_device *dev)
+{
+    float *a, *b = NULL;
+    invar_status status = divided_values(&a, whole, whole_dev);
+
+    if (status == INVAR_OK)
+        status = divided_values(&b, own, dev);
+    *equal = status == INVAR_OK && divided_box_equal(p, box, a, b);
+    free(a);
+    free(b);
+    return status;
+}
+
+/* Masters and compute weights of a rank are those of one rank. */
+static inline invar_status divided_same_model(const invar_model *one, const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i], *q = &one->params[i];
+        bool master, weight;
+
+        if (p->own.experts == 0)
+            continue;
+        INVAR_TRY(
+            divided_compare(&master, p, &p->own, &q->master, &one->dev, &p->master, &model->dev));
+        INVAR_TRY(
+            divided_compare(&weight, p, &p->own, &q->weight, &one->dev, &p->weight, &model->dev));
+        if (!master || !weight)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: another %s", p->name,
+                              master ? "weight" : "master");
+    }
+    return INVAR_OK;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* Where rank 1 may have a device of its own; `dev` of all others. */
+static inline invar_device divided_device(const invar_device *dev, const invar_device *far,
+                                          int rank)
+{
+    invar_device out = far && rank == 1 ? *far : *dev;
+
+    out.pool = NULL; // a rank is a thread
+    out.scratch = NULL;
+    return out;
+}
+
+static inline void divided_run(int size, uint64_t schedule, invar_status (*part)(rank_run *run),
+                               void *payload, const char *what)
+{
+    rank_run runs[MAX_RANKS];
+
+    run_ranks(runs, size, schedule, 0, part, payload);
+    for (int r = 0; r < size; r++)
+        if (runs[r].status != INVAR_OK)
+            fail_msg("%s: rank %d of %d: %s", what, r, size, runs[r].error.message);
+}
+
+#endif

@@ -1,0 +1,162 @@
+/*
+ * part.c - the parts of all ranks are the whole model, and nothing is in two of them by mistake.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/part.h"
+
+#include "tests/divided.h"
+
+/* Whether two boxes have an element in common. */
+static bool overlap(const invar_param *p, const invar_param_box *a, const invar_param_box *b)
+{
+    return a->row < b->row + b->rows && b->row < a->row + a->rows &&
+           (p->cols == 0 || (a->col < b->col + b->cols && b->col < a->col + a->cols));
+}
+
+static bool same(const invar_param_box *a, const invar_param_box *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+/* How many stages have some of it. */
+static int64_t check_param(const invar_model *model, const invar_param *p, invar_model_part part)
+{
+    int64_t all = invar_param_all_elements(p), stages = 0;
+
+    for (part.stage = 0; part.stage < part.stages; part.stage++) {
+        invar_param_box boxes[8];
+        int64_t sum = 0, whole = 0;
+
+        for (part.tensor = 0; part.tensor < part.tensors; part.tensor++) {
+            invar_param own = *p;
+            own.own = boxes[part.tensor] = invar_model_part_box(&part, &model->spec, p);
+            sum += invar_param_elements(&own);
+            whole += invar_param_elements(&own) == all;
+            for (int32_t t = 0; t < part.tensor; t++)
+                assert_true(boxes[t].experts == 0 || same(&boxes[t], &boxes[part.tensor]) ||
+                            !overlap(p, &boxes[t], &boxes[part.tensor]));
+        }
+        assert_true(sum == 0 || sum == all || whole == part.tensors);
+        stages += sum > 0;
+    }
+    return stages;
+}
+
+static void check_all(invar_test_model kind, invar_format format, const invar_device *dev)
+{
+    invar_model_spec spec = divided_spec(kind, format);
+    invar_model *model;
+
+    assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
+    for (int w = 0; w < DIVIDED_WORLDS; w++) {
+        const invar_layout_sizes *s = &divided_worlds[w].sizes;
+        invar_model_part part = {0, s->tensor, s->expert_tensor, 0, s->pipeline, s->chunks};
+
+        assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params));
+        for (int64_t i = 0; i < model->n_params; i++) {
+            bool twice = i == 0 && spec.tied && part.stages > 1;
+            assert_int_equal(check_param(model, &model->params[i], part), twice ? 2 : 1);
+        }
+    }
+    invar_model_free(model);
+}
+
+static void test_part__covers_the_model(void **state)
+{
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        check_all(INVAR_TEST_MODEL_DENSE, (invar_format)format, *state);
+        check_all(INVAR_TEST_MODEL_EXPERTS, (invar_format)format, *state);
+    }
+}
+
+/* Layers go round: of four stages with two runs each, stage 1 has the runs 1 and 5. */
+static void test_part__runs_of_layers(void **state)
+{
+    invar_model_part part = {0, 1, 1, 1, 4, 2};
+
+    (void)state;
+    for (int64_t layer = 0; layer < 16; layer++)
+        assert_int_equal(invar_model_part_has(&part, 16, layer), layer / 2 == 1 || layer / 2 == 5);
+    part = (invar_model_part){0, 1, 1, 0, 4, 2};
+    assert_int_equal(invar_model_part_chunk(&part, 11, 0).count, 2); // 11 layers in 8 runs
+    assert_int_equal(invar_model_part_chunk(&part, 11, 3).count, 1);
+    assert_int_equal(invar_model_part_chunk(&part, 11, 7).first, 10);
+}
+
+/* 11 atoms in 8 pieces: what the contract says, and not what is even. */
+static void test_part__eleven_atoms(void **state)
+{
+    static const int64_t atoms[] = {0, 3, 6, 9, 11}; // with 4 ranks
+    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
+    invar_model *model;
+
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state));
+    for (int32_t t = 0; t < 4; t++) {
+        invar_model_part part = {t, 4, 4, 0, 1, 1};
+        invar_param_box box = invar_model_part_box(&part, &spec, model->embedding);
+        assert_int_equal(box.row, 256 * atoms[t]);
+        assert_int_equal(box.rows, 256 * (atoms[t + 1] - atoms[t]));
+        assert_int_equal(box.piece, 2 * t);
+    }
+    invar_model_free(model);
+}
+
+/* What a box takes out of a parameter it puts back, and nothing else. */
+static void test_part__boxes_go_out_and_in(void **state)
+{
+    invar_param p = {.stack = 3, .rows = 5, .cols = 7};
+    const invar_param_box boxes[] = {{.expert = 1, .experts = 2, .row = 2, .rows = 3, .cols = 7},
+                                     {.experts = 3, .rows = 5, .col = 3, .cols = 2},
+                                     {.experts = 3, .rows = 5, .cols = 7}};
+    float whole[105], back[105], box[105];
+
+    (void)state;
+    for (int i = 0; i < 105; i++)
+        whole[i] = (float)(i + 1);
+    for (size_t b = 0; b < sizeof boxes / sizeof *boxes; b++) {
+        int64_t count = boxes[b].experts * boxes[b].rows * boxes[b].cols, kept = 0;
+
+        invar_box_take(box, &p, &boxes[b], whole);
+        assert_true(divided_box_equal(&p, &boxes[b], whole, box));
+        memset(back, 0, sizeof back);
+        invar_box_put(back, &p, &boxes[b], box);
+        for (int i = 0; i < 105; i++) {
+            assert_true(back[i] == 0.0f || back[i] == whole[i]);
+            kept += back[i] == whole[i];
+        }
+        assert_int_equal(kept, count);
+    }
+}
+
+static void test_part__refuses(void **state)
+{
+    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
+    invar_model_part part = {0, 1, 1, 0, 4, 2};
+    invar_model *model;
+
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state));
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params),
+                 INVAR_E_INVALID,
+                 "8 runs of layers (pipeline-model-parallel-size 4): the model has only 4 layers");
+    part = (invar_model_part){0, 16, 1, 0, 1, 1};
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params),
+                 INVAR_E_INVALID,
+                 "tensor-model-parallel-size 16 does not divide the pieces of this model: "
+                 "logical-tp is 8, logical-etp 1, and each rank needs whole groups of heads; "
+                 "sizes up to 8 do");
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_part__covers_the_model),
+        cmocka_unit_test(test_part__runs_of_layers),
+        cmocka_unit_test(test_part__eleven_atoms),
+        cmocka_unit_test(test_part__boxes_go_out_and_in),
+        cmocka_unit_test(test_part__refuses),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

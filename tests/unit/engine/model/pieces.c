@@ -1,0 +1,155 @@
+/*
+ * pieces.c - ranks that divide a model have the values and the digests of one rank, bit for bit.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/pieces.h"
+
+#include "tests/device/far.h"
+#include "tests/divided.h"
+
+enum { SEED = 7 };
+
+typedef struct lesson {
+    const divided_world *world;
+    invar_model_spec spec;
+    invar_format format;
+    const invar_device *dev, *far;
+    invar_model *one; /* one rank's */
+    invar_digest *digests, hash;
+} lesson;
+
+/* Digests of all ranks are those of one, and those of one other value are not. */
+static invar_status check_digests(const lesson *l, invar_model *model, const invar_device *dev,
+                                  bool same)
+{
+    invar_digest *digests, hash;
+    invar_status status;
+    int64_t odd = 0;
+
+    INVAR_TRY(invar_model_hash(&hash, model, dev));
+    digests = calloc((size_t)model->n_params, sizeof *digests);
+    status = invar_model_digests(digests, model, NULL, dev);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        odd += !invar_digest_equal(&digests[i], &l->digests[i]);
+    free(digests);
+    INVAR_TRY(status);
+    if (odd != (same ? 0 : 1) || invar_digest_equal(&hash, &l->hash) != same)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%lld digests differ", (long long)odd);
+    return INVAR_OK;
+}
+
+/* The last rank of the first stage has another value in its part of the embedding. */
+static invar_status spoil(const lesson *l, const invar_model *model)
+{
+    const float wrong = 42.0f;
+
+    (void)l;
+    if (model->part.stage > 0 || model->part.tensor < model->part.tensors - 1)
+        return INVAR_OK;
+    return invar_device_put(&model->dev, model->embedding->master.data, &wrong, sizeof wrong);
+}
+
+/* What another rank of the tensor axis has is something else. */
+static invar_status check_others(const lesson *l, const invar_model *model)
+{
+    const invar_param *p = &model->params[model->first[l->spec.layers - 1] + 1]; // q_proj
+    invar_model_part other = model->part;
+    invar_param_box box;
+    bool equal;
+
+    other.tensor = model->part.tensors - 1 - model->part.tensor;
+    box = invar_model_part_box(&other, &model->spec, p);
+    if (model->part.tensors == 1 || p->own.experts == 0 || box.rows != p->own.rows)
+        return INVAR_OK;
+    INVAR_TRY(divided_compare(&equal, p, &box, &l->one->params[p - model->params].master,
+                              &l->one->dev, &p->master, &model->dev));
+    return equal ? INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: ranks have the same", p->name) : INVAR_OK;
+}
+
+static invar_status check_model(const lesson *l, invar_model *model, const invar_device *dev)
+{
+    INVAR_TRY(invar_model_init(model, SEED, dev));
+    INVAR_TRY(divided_same_model(l->one, model));
+    INVAR_TRY(check_others(l, model));
+    INVAR_TRY(check_digests(l, model, dev, true));
+    INVAR_TRY(spoil(l, model));
+    return check_digests(l, model, dev, false);
+}
+
+static invar_status rank_part(rank_run *run)
+{
+    const lesson *l = run->payload;
+    invar_device dev = divided_device(l->dev, l->far, invar_comm_rank(run->comm));
+    invar_model *model = NULL;
+    invar_layout layout;
+    invar_status status = divided_layout(&layout, run->comm, l->world);
+
+    if (status == INVAR_OK)
+        status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
+    if (status == INVAR_OK)
+        status = check_model(l, model, &dev);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    invar_model_free(model);
+    invar_layout_release(&layout);
+    return status;
+}
+
+static void check(invar_test_model kind, invar_format format, const divided_world *world,
+                  uint64_t schedule, const invar_device *dev, const invar_device *far)
+{
+    lesson l = {.world = world,
+                .spec = divided_spec(kind, format),
+                .format = format,
+                .dev = dev,
+                .far = far};
+
+    assert_ok(invar_model_new(&l.one, &l.spec, format, NULL, dev));
+    assert_ok(invar_model_init(l.one, SEED, dev));
+    l.digests = calloc((size_t)l.one->n_params, sizeof *l.digests);
+    assert_ok(invar_model_digests(l.digests, l.one, NULL, dev));
+    assert_ok(invar_model_hash(&l.hash, l.one, dev));
+    divided_run(world->size, schedule, rank_part, &l, invar_test_model_name(kind));
+    invar_model_free(l.one);
+    free(l.digests);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void test_pieces__of_all_ranks_are_those_of_one(void **state)
+{
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS,
+                                             INVAR_TEST_MODEL_BIAS};
+    const invar_device *dev = *state;
+    int format = 0;
+
+    for (int w = 0; w < DIVIDED_WORLDS; w++)
+        for (int k = 0; k < 3; k++, format = (format + 1) % INVAR_FORMAT_COUNT)
+            check(kinds[k], (invar_format)format, &divided_worlds[w], (uint64_t)(w + k), dev, NULL);
+}
+
+static void test_pieces__far_device(void **state)
+{
+    const invar_device *dev = *state;
+    invar_device far = *dev;
+
+    far.backend = invar_far_backend();
+    far.scratch = NULL;
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&far));
+    check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, &divided_worlds[1], 1, dev, &far);
+    check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8, &divided_worlds[3], 2, dev, &far);
+    assert_int_equal(invar_far_counted().live, 0);
+    invar_device_close(&far);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces__of_all_ranks_are_those_of_one),
+        cmocka_unit_test(test_pieces__far_device),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
