@@ -40,13 +40,12 @@ struct invar_work {
     int depth;
     row *rows; /* (INVAR_WORK_ROWS), then slices (most_slices) */
     int64_t n_rows, n_slices, most_slices;
-    row *leaving;       /* the same, on their way to rank 0 */
-    size_t *give, *get; /* (ranks) bytes */
+    row *leaving; /* the same, on their way to rank 0 */
     /* rank 0: of the last call */
-    row *came;
+    invar_agree_pile came;
     invar_ledger_work *told;
     invar_work_slice *slices;
-    size_t room; /* of each of the three */
+    size_t room; /* of both */
 };
 
 static int64_t clock_ns(clockid_t clock)
@@ -157,33 +156,22 @@ static void take_move(void *payload, const invar_comm_done *done)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status allocate(invar_work *work)
-{
-    size_t rows = (size_t)(INVAR_WORK_ROWS + work->most_slices);
-    size_t ranks = (size_t)invar_agree_size(work->layout);
-
-    INVAR_TRY(invar_alloc((void **)&work->rows, 2 * rows, sizeof *work->rows, "work of a rank"));
-    work->leaving = work->rows + rows;
-    INVAR_TRY(invar_alloc((void **)&work->give, 2 * ranks, sizeof *work->give, "sizes of work"));
-    work->get = work->give + ranks;
-    memset(work->give, 0, 2 * ranks * sizeof *work->give);
-    return INVAR_OK;
-}
-
 invar_status invar_work_new(invar_work **out, const invar_layout *layout, bool slices)
 {
+    size_t most = slices ? INVAR_WORK_SLICES : 0, rows = INVAR_WORK_ROWS + most;
     invar_work *work = NULL;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&work, 1, sizeof *work, "work of a rank"));
-    *work = (invar_work){.layout = layout, .most_slices = slices ? INVAR_WORK_SLICES : 0};
-    status = allocate(work);
+    *work = (invar_work){.layout = layout, .most_slices = (int64_t)most};
+    status =
+        invar_alloc((void **)&work->rows, 2 * rows, sizeof *work->rows, "what a rank has done");
     if (status != INVAR_OK) {
-        invar_free(work->rows);
         invar_free(work);
         return status;
     }
+    work->leaving = work->rows + rows;
     work->mark_ns = clock_ns(CLOCK_MONOTONIC);
     invar_comm_watch(layout->world, take_move, work);
     *out = work;
@@ -197,8 +185,7 @@ void invar_work_free(invar_work *work)
     invar_comm_watch(work->layout->world, NULL, NULL);
     invar_free(work->slices);
     invar_free(work->told);
-    invar_free(work->came);
-    invar_free(work->give);
+    invar_agree_pile_release(&work->came);
     invar_free(work->rows);
     invar_free(work);
 }
@@ -224,40 +211,13 @@ static invar_status make_room(invar_work *work, size_t rows)
         return INVAR_OK;
     invar_free(work->slices);
     invar_free(work->told);
-    invar_free(work->came);
     work->slices = NULL;
     work->told = NULL;
-    work->came = NULL;
     work->room = 0;
-    INVAR_TRY(invar_alloc((void **)&work->came, rows, sizeof *work->came, "work of all ranks"));
     INVAR_TRY(invar_alloc((void **)&work->told, rows, sizeof *work->told, "work of all ranks"));
     INVAR_TRY(invar_alloc((void **)&work->slices, rows, sizeof *work->slices, "slices of ranks"));
     work->room = rows;
     return INVAR_OK;
-}
-
-/* work->get has then the bytes of each rank, where this one is rank 0. */
-static invar_status gather(invar_work *work, int64_t count)
-{
-    const invar_layout *layout = work->layout;
-    size_t own = (size_t)count * sizeof(row), all = 0;
-    int size = invar_agree_size(layout);
-
-    INVAR_TRY(invar_agree_gather(layout, TELLING, &own, sizeof own, work->get));
-    for (int r = 0; r < size; r++) {
-        if (!invar_agree_leads(layout))
-            work->get[r] = 0;
-        all += work->get[r];
-    }
-    INVAR_TRY(make_room(work, all / sizeof(row)));
-    work->give[0] = own;
-    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_ALLTOALLV,
-                                                            .phase = TELLING,
-                                                            .seconds = layout->seconds,
-                                                            .in = work->leaving,
-                                                            .out = work->came,
-                                                            .in_bytes = work->give,
-                                                            .out_bytes = work->get});
 }
 
 /* A sum or a slice of a rank, for the ledger or the trace. */
@@ -275,19 +235,35 @@ static void tell(invar_work *work, invar_work_all *out, int rank, row *is)
             rank, host, is->phase, is->move, is->calls, is->duration_ns, is->sent, is->received};
 }
 
-invar_status invar_work_collect(invar_work_all *out, invar_work *work)
+/* The rows of all ranks are here. */
+static invar_status tell_all(invar_work_all *out, invar_work *work)
 {
-    row *next;
+    const size_t *bytes = work->came.bytes;
+    int size = invar_agree_size(work->layout);
+    row *next = (row *)(void *)work->came.data;
+    size_t all = 0;
 
-    *out = (invar_work_all){0};
-    if (!work)
-        return INVAR_OK;
-    INVAR_TRY(gather(work, take_out(work)));
-    next = work->came;
-    for (int r = 0; r < invar_agree_size(work->layout); r++)
-        for (size_t i = 0; i < work->get[r] / sizeof(row); i++)
+    for (int r = 0; r < size; r++)
+        all += bytes[r] / sizeof *next;
+    INVAR_TRY(make_room(work, all));
+    for (int r = 0; r < size; r++)
+        for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
             tell(work, out, r, next++);
     out->rows = work->told;
     out->slices = work->slices;
     return INVAR_OK;
+}
+
+invar_status invar_work_collect(invar_work_all *out, invar_work *work)
+{
+    int64_t rows;
+
+    *out = (invar_work_all){0};
+    if (!work)
+        return INVAR_OK;
+    invar_agree_pile_release(&work->came);
+    rows = take_out(work);
+    INVAR_TRY(invar_agree_collect(&work->came, work->layout, TELLING, work->leaving,
+                                  (size_t)rows * sizeof *work->leaving));
+    return tell_all(out, work);
 }

@@ -12,7 +12,8 @@ every AS (
   FROM each GROUP BY rank)
 SELECT rank, host, steps, computing_s, waiting_s,
        computing_s / nullif(computing_s + waiting_s, 0) AS share, slowest_in, sent_mb, received_mb,
-       CASE WHEN computing_s = max(computing_s) OVER () AND (count(*) OVER () - 1) * computing_s >
-                 (1 + :margin) * (sum(computing_s) OVER () - computing_s)
+       CASE WHEN computing_s = max(computing_s) OVER () AND
+                 computing_s - (sum(computing_s) OVER () - computing_s) /
+                   nullif(count(*) OVER () - 1, 0) > :margin * (computing_s + waiting_s)
             THEN 'straggler' ELSE '' END AS verdict
 FROM every ORDER BY computing_s DESC, rank;

@@ -1,0 +1,347 @@
+/*
+ * traffic.c - a test of what ranks move in a run: the ledger's bytes are those of the plans.
+ *
+ * What is due is made of the same plans and functions of numbers that the run uses: units of a
+ * step, exchanges of blocks, shares of samples. The sizes of samples come from the ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/launch/launch.h"
+#include "engine/layout/exchange.h"
+#include "engine/run/session.h"
+#include "engine/train/micro_batch.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/plan.h"
+#include "tests/run.h"
+
+enum { SAMPLES = 8, STEPS = 3, ROWS = 2000 };
+
+/* Calls and bytes of one rank, or of several. */
+typedef struct traffic {
+    int64_t calls, sent, received;
+} traffic;
+
+/* A row of the ledger's table. */
+typedef struct row {
+    int64_t step, rank;
+    char phase[32], move[64];
+    traffic is;
+} row;
+
+static row rows[ROWS];
+static int n_rows;
+
+/* What a run is made of, and what is due may be made wrong by. */
+typedef struct plan {
+    int ranks;
+    size_t grads, moments; /* bytes of a block */
+    bool experts;
+    invar_plan_options units;
+    invar_rl_sample samples[STEPS][SAMPLES];
+} plan;
+
+/* ---- what was moved -------------------------------------------------------------------------- */
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    row *to = &rows[n_rows];
+
+    (void)payload;
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 7);
+    assert_true(n_rows++ < ROWS);
+    *to = (row){.step = values[0].integer,
+                .rank = values[1].integer,
+                .is = {values[4].integer, values[5].integer, values[6].integer}};
+    (void)snprintf(to->phase, sizeof to->phase, "%s", (const char *)values[2].data);
+    (void)snprintf(to->move, sizeof to->move, "%s", (const char *)values[3].data);
+    return INVAR_OK;
+}
+
+static invar_status take_sample(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    plan *p = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 4);
+    p->samples[values[0].integer][values[1].integer] =
+        (invar_rl_sample){.n_tokens = values[2].integer, .prompt_tokens = values[3].integer};
+    return INVAR_OK;
+}
+
+/* Of a step; rank -1: of all. */
+static traffic moved(int64_t step, int rank, const char *phase, const char *move)
+{
+    traffic sum = {0};
+
+    for (int i = 0; i < n_rows; i++) {
+        const row *r = &rows[i];
+
+        if (r->step != step || (rank >= 0 && r->rank != rank) || strcmp(r->phase, phase) != 0 ||
+            strcmp(r->move, move) != 0)
+            continue;
+        sum.calls += r->is.calls;
+        sum.sent += r->is.sent;
+        sum.received += r->is.received;
+    }
+    return sum;
+}
+
+/* ---- what is due ----------------------------------------------------------------------------- */
+
+static void add_move(traffic *to, invar_comm_move move, int rank, int size)
+{
+    uint64_t sent, received;
+
+    move.phase = "plan";
+    assert_ok(invar_comm_move_bytes(&sent, &received, &move, rank, size));
+    to->calls++;
+    to->sent += (int64_t)sent;
+    to->received += (int64_t)received;
+}
+
+typedef void (*make_move)(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
+
+/* All pieces of a block, as gather or collect move them. */
+static traffic due_block(const plan *p, int rank, size_t block, make_move make)
+{
+    traffic due = {0};
+    invar_comm_move move;
+    invar_exchange x;
+
+    assert_ok(invar_exchange_init(&x, block, INVAR_LAYOUT_BUCKET, p->ranks, rank));
+    for (int64_t i = 0; i < x.pieces; i++) {
+        make(&move, &x, i);
+        add_move(&due, move, rank, p->ranks);
+    }
+    invar_exchange_release(&x);
+    return due;
+}
+
+/* A number a response token of the samples from first[r] to first[r + 1] of each rank. */
+static void add_tokens(traffic *to, const plan *p, int64_t step, const int64_t *first, int rank)
+{
+    size_t bytes[16] = {0};
+
+    for (int r = 0; r < p->ranks; r++)
+        for (int64_t i = first[r]; i < first[r + 1]; i++)
+            bytes[r] += (size_t)invar_rl_sample_response(&p->samples[step][i]) * sizeof(float);
+    add_move(to, (invar_comm_move){.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes}, rank,
+             p->ranks);
+}
+
+static traffic due_scores(const plan *p, int64_t step, int rank)
+{
+    int64_t first[17] = {0};
+    traffic due = {0};
+
+    for (int r = 0; r < p->ranks; r++) {
+        invar_layout_share share = invar_layout_share_of(SAMPLES, p->ranks, r);
+        first[r + 1] = share.first + share.count;
+    }
+    add_tokens(&due, p, step, first, rank);
+    return due;
+}
+
+/* Units go round: as many at a time as there are ranks. */
+static void due_units(traffic *tokens, traffic *grads, const plan *p, int64_t step, int rank)
+{
+    int64_t length[SAMPLES], first[17];
+    invar_comm_move move;
+    invar_plan units;
+    invar_exchange x;
+
+    for (int i = 0; i < SAMPLES; i++)
+        length[i] = invar_micro_batch_rows(&p->samples[step][i]);
+    assert_ok(invar_plan_make(&units, length, SAMPLES, &p->units));
+    assert_ok(invar_exchange_init(&x, p->grads, INVAR_LAYOUT_BUCKET, p->ranks, rank));
+    *tokens = *grads = (traffic){0};
+    for (int64_t u = 0; u < units.units; u += p->ranks) {
+        int64_t left = units.units - u;
+
+        for (int r = 0; r <= p->ranks; r++)
+            first[r] = units.unit_sample[r < left ? u + r : units.units];
+        add_tokens(tokens, p, step, first, rank);
+        for (int64_t i = 0; i < x.pieces; i++) {
+            invar_exchange_scatter(&move, &x, i, (int)(left < p->ranks ? left : p->ranks));
+            add_move(grads, move, rank, p->ranks);
+        }
+    }
+    invar_exchange_release(&x);
+    invar_plan_release(&units);
+}
+
+static int differ(int64_t step, int rank, const char *phase, const char *move, traffic due)
+{
+    traffic is = moved(step, rank, phase, move);
+
+    return is.calls != due.calls || is.sent != due.sent || is.received != due.received;
+}
+
+/* How many kinds of moves of all steps and ranks were not as they were due. */
+static int differences(const plan *p)
+{
+    const traffic routes = {1, 16 * (p->ranks - 1), 16 * (p->ranks - 1)};
+    int found = 0;
+
+    for (int64_t step = 0; step < STEPS; step++)
+        for (int r = 0; r < p->ranks; r++) {
+            traffic m = due_block(p, r, p->moments, invar_exchange_collect), tokens, grads;
+
+            due_units(&tokens, &grads, p, step, r);
+            found += differ(step, r, "score", "scores", due_scores(p, step, r));
+            found += differ(step, r, "train", "log-probabilities", tokens);
+            found += differ(step, r, "train", "entropies", tokens);
+            found += differ(step, r, "train", "gradients of units", grads);
+            found += differ(step, r, "train", "gradients",
+                            due_block(p, r, p->grads, invar_exchange_gather));
+            found += differ(step, r, "train", "weights",
+                            due_block(p, r, p->moments, invar_exchange_gather));
+            found +=
+                differ(step, r, "train", "choices of experts", p->experts ? routes : (traffic){0});
+            // a checkpoint is saved after each step, and so before the next one
+            found += differ(step, r, "save", "first moments", step ? m : (traffic){0});
+            found += differ(step, r, "save", "second moments", step ? m : (traffic){0});
+        }
+    return found;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static const run_pair usual[] = {{"num-rollout", "3"},
+                                 {"rollout-batch-size", "4"},
+                                 {"rollout-max-response-len", "5"},
+                                 {"save-interval", "1"},
+                                 {"hidden-size", "48"},
+                                 {"ffn-hidden-size", "80"},
+                                 {NULL, NULL}};
+
+static void train(plan *out, const char *name, int ranks, const run_pair *more)
+{
+    invar_recipe *recipe = run_recipe(run_below(name), usual, more);
+    invar_train_summary summary;
+    invar_session session;
+    invar_optimizer *optimizer;
+    invar_grads *grads;
+    invar_launch launch;
+
+    *out = (plan){.ranks = ranks,
+                  .units = {.unit_rows = invar_recipe_int(recipe, INVAR_KEY_UNIT_ROWS),
+                            .unit_count = invar_recipe_int(recipe, INVAR_KEY_UNIT_COUNT)}};
+    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), ranks));
+    assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
+    invar_launch_close(&launch);
+    assert_ok(invar_session_open(&session, recipe, 0));
+    assert_ok(invar_grads_new(&grads, session.actor));
+    assert_ok(invar_optimizer_new(&optimizer, session.actor, 0, NULL));
+    out->grads = grads->bytes;
+    out->moments = optimizer->block;
+    out->experts = invar_model_sparse_layers(session.actor) > 0;
+    invar_optimizer_free(optimizer);
+    invar_grads_free(grads);
+    invar_session_close(&session);
+    invar_recipe_free(recipe);
+    n_rows = 0;
+    run_select(name, "SELECT step, rank, phase, move, calls, sent, received FROM work", take_row,
+               NULL);
+    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", take_sample, out);
+}
+
+/* Whatever one sends another receives, in moves of any kind. */
+static void assert_balanced(void)
+{
+    for (int i = 0; i < n_rows; i++) {
+        traffic all = moved(rows[i].step, -1, rows[i].phase, rows[i].move);
+        assert_int_equal(all.sent, all.received);
+    }
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const run_pair few[] = {{"unit-count", "3"}, {NULL, NULL}};
+static const run_pair experts[] = {{"model-type", "qwen3_moe"},
+                                   {"num-experts", "3"},
+                                   {"moe-router-topk", "2"},
+                                   {"dtype", "bf16"},
+                                   {NULL, NULL}};
+
+static void test_traffic__is_what_was_planned(void **state)
+{
+    static const struct {
+        const char *name;
+        int ranks;
+        const run_pair *more;
+    } runs[] = {{"two", 2, NULL},
+                {"three", 3, NULL},
+                {"four", 4, few},
+                {"five", 5, experts},
+                {"more", 9, experts}}; // more ranks than units
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        static plan p;
+
+        train(&p, runs[i].name, runs[i].ranks, runs[i].more);
+        assert_int_equal(differences(&p), 0);
+        assert_balanced();
+    }
+}
+
+/* The control: a plan that is wrong in one thing is not what was moved. */
+static void test_traffic__another_plan_is_seen(void **state)
+{
+    static plan right, wrong;
+
+    (void)state;
+    train(&right, "control", 3, few);
+    assert_int_equal(differences(&right), 0);
+    wrong = right;
+    wrong.grads += INVAR_TREE_LEAF_BYTES;
+    assert_true(differences(&wrong) >= STEPS * 3);
+    wrong = right;
+    wrong.moments -= sizeof(float);
+    assert_true(differences(&wrong) >= STEPS);
+    wrong = right;
+    wrong.units.unit_count = 64;
+    assert_true(differences(&wrong) >= STEPS * 3);
+    wrong = right;
+    wrong.samples[1][3].n_tokens++;
+    assert_true(differences(&wrong) >= 3);
+    for (int i = 0; i < n_rows; i++) // one byte of one call
+        if (strcmp(rows[i].move, "weights") == 0 && rows[i].step == 1 && rows[i].rank == 2)
+            rows[i].is.sent++;
+    assert_int_equal(differences(&right), 1);
+}
+
+/* One rank has nobody to move anything to. */
+static void test_traffic__of_one_rank_there_is_none(void **state)
+{
+    static plan p;
+
+    (void)state;
+    train(&p, "one", 1, NULL);
+    assert_int_equal(n_rows, 0);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/traffic");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traffic__is_what_was_planned),
+        cmocka_unit_test(test_traffic__another_plan_is_seen),
+        cmocka_unit_test(test_traffic__of_one_rank_there_is_none),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}
