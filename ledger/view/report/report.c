@@ -13,7 +13,9 @@
  *            series: [{name, kind, count, odd, at, bits}]   kind: metric gauge evaluation time
  *            checkpoints: [step], levels: {level: count},
  *            events: [{step, ms, level, kind, message, data}],
- *            slow: [{step, phase, ms, median_ms}]}],
+ *            slow: [{step, phase, ms, median_ms}],
+ *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
+ *            slowest: [{from, to, rank}]}],                 who computed longest in these steps
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
  *

@@ -73,6 +73,14 @@ static const struct {
      " ORDER BY CASE x.level WHEN 'error' THEN 0 WHEN 'warning' THEN 1 WHEN 'info' THEN 2"
      " ELSE 3 END, x.entry DESC, x.i DESC" LIMIT(INVAR_REPORT_EVENTS),
      take_object},
+    {"slowest", // of at most 400 stretches of steps the rank that computed longest
+     "WITH span AS (SELECT min(step) AS a, max(step) AS b FROM step WHERE run = ?1),"
+     " part AS (SELECT (step - a) * 400 / (b - a + 1) AS stretch, min(step) AS x, max(step) AS y,"
+     "  rank, total(computed_ns) AS computed FROM ranks, span WHERE run = ?1 GROUP BY 1, rank),"
+     " place AS (SELECT x, y, rank, row_number() OVER"
+     "  (PARTITION BY stretch ORDER BY computed DESC, rank) AS place FROM part)"
+     " SELECT x AS \"from\", y AS \"to\", rank FROM place WHERE place = 1 ORDER BY x",
+     take_object},
 };
 
 static const char origin[] = "SELECT parent, fork_step,"
@@ -117,6 +125,7 @@ static invar_status ask(json_t *answers, const invar_report_run *run, const char
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
         {"factor", {.type = INVAR_LEDGER_TYPE_REAL, .real = factor}},
+        {"margin", {.type = INVAR_LEDGER_TYPE_REAL, .real = 0.1}},
         {"count", {.type = INVAR_LEDGER_TYPE_INT, .integer = count}},
     };
     invar_ledger_query query;
@@ -183,6 +192,8 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
     }
     INVAR_TRY(invar_report_member(&member, object, "slow", json_array()));
     INVAR_TRY(ask(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
+    INVAR_TRY(invar_report_member(&member, object, "ranks", json_array()));
+    INVAR_TRY(ask(member, run, "slow-ranks", 0, 0));
     INVAR_TRY(invar_report_member(&member, object, "nan", json_array()));
     INVAR_TRY(ask(member, run, "nan-birth", 0, 1));
     INVAR_TRY(invar_report_member(&member, object, "series", json_array()));

@@ -28,6 +28,7 @@
   ];
   const FEATURED_EVALUATIONS = 6;
   const OPEN_METRICS = 40; // up to so many the groups of the others are unfolded
+  const OPEN_RANKS = 32; // of a run: those that computed longest
 
   const STATES = {equal: 'equal', different: 'different', records: 'other metrics or samples',
     mixed: 'some differ', a: 'only in the first run', b: 'only in the other run'};
@@ -147,6 +148,8 @@
     if (run.again.differ) say('bad', `${plural(run.again.differ, 'step')} executed twice with ` +
       `other bits, first ${group(run.again.first)}`);
     if (level('error')) say('bad', plural(level('error'), 'error'));
+    for (const one of run.ranks.filter(rank => rank.verdict))
+      say('warn', `Rank ${one.rank} on ${one.host} is a straggler: the others wait for it`);
     if (level('warning')) say('warn', plural(level('warning'), 'warning'));
     if (run.again.steps && !run.again.differ)
       say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
@@ -505,6 +508,48 @@
       : note('No phase took more than 1.5 times its median.'));
   }
 
+  /* A bar as wide as its cell; parts are [class, from, to] of 100. */
+  function gauge(text, parts) {
+    return html('div', {class: 'gauge', role: 'img', 'aria-label': text, title: text},
+      svg('svg', {viewBox: '0 0 100 10', preserveAspectRatio: 'none'}, parts.map(([kind, from, to]) =>
+        svg('rect', {class: kind, x: from, y: 0, width: Math.max(to - from, 0.3), height: 10}))));
+  }
+
+  function rankRow(run, one, longest) {
+    const share = seconds => 100 * seconds / longest;
+    const at = step => 100 * (step - run.first) / stepsOf(run);
+    const [computing, waiting] = [one.computing_s, one.waiting_s].map(s => duration(1e3 * s));
+    const turns = run.slowest.filter(stretch => stretch.rank === one.rank)
+      .map(({from, to}) => ['turn', at(from), at(to + 1)]);
+    return row(number(one.rank), one.host,
+      gauge(`computing ${computing}, waiting ${waiting}`, [['compute', 0, share(one.computing_s)],
+        ['wait', share(one.computing_s), share(one.computing_s + one.waiting_s)]]),
+      number(computing), number(waiting),
+      gauge(`computed longest in ${plural(one.slowest_in, 'step')}`, turns),
+      number(group(one.slowest_in)), number(`${format(one.sent_mb, 4)} MB`),
+      number(`${format(one.received_mb, 4)} MB`),
+      one.verdict ? tag(one.verdict, 'warn') : '');
+  }
+
+  function rankTable(data, run, i) {
+    const longest = Math.max(...run.ranks.map(one => one.computing_s + one.waiting_s), 1e-9);
+    const more = run.ranks.length - OPEN_RANKS;
+    return [data.runs.length > 1 ? html('h3', {}, runName(data, i)) : null,
+      table(`Ranks of ${run.label}`, ['rank', 'host', 'time', 'computing', 'waiting',
+        'where in the run it computed longest', 'steps', 'sent', 'received', ''],
+      run.ranks.slice(0, OPEN_RANKS).map(one => rankRow(run, one, longest))),
+      more > 0 ? note(`and ${plural(more, 'rank')} that computed less`) : null];
+  }
+
+  /* One rank has nobody to wait for. */
+  function ranks(data) {
+    const tables = data.runs.map((run, i) => run.ranks.length ? rankTable(data, run, i) : null);
+    byId('ranks').hidden = !tables.some(Boolean);
+    byId('ranks-body').append(...tables.flat().filter(Boolean), html('p', {class: 'key'},
+      [['compute', 'computing'], ['wait', 'waiting'], ['turn', 'computed longest']]
+        .map(([kind, text]) => html('span', {}, html('i', {class: `box ${kind}`}), text))));
+  }
+
   function events(data) {
     const all = data.runs.flatMap((run, i) => run.events.map(event => ({...event, run: i})))
       .sort((a, b) => a.ms - b.ms || a.run - b.run);
@@ -593,6 +638,7 @@
     others(data, view, featured(data, view));
     facts(data);
     slow(data);
+    ranks(data);
     events(data);
     compared(data);
     nav();

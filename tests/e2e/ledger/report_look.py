@@ -323,6 +323,31 @@ class Look:
         self.expect("parts at step 57" in b.ask("document.getElementById('verdict').textContent"),
                     "the verdict does not name the step")
 
+    def ranks(self, several, alone):
+        """Bars of ranks, the straggler first; of one rank there is nothing."""
+        b = self.browser
+        b.show(several, 1600, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        rows = b.ask("[...document.querySelectorAll('#ranks tbody tr')].map(e => e.innerText)")
+        self.expect(len(rows) == 3 and "straggler" in rows[0] and rows[0].startswith("1"),
+                    f"the ranks are {rows}")
+        self.expect(not any("straggler" in row for row in rows[1:]), f"two stragglers: {rows}")
+        widths = b.ask("[...document.querySelectorAll('#ranks rect.compute')]"
+                       ".map(e => e.getBoundingClientRect().width)")
+        self.expect(len(widths) == 3 and widths[0] > 1.2 * widths[1] > 10, f"bars of {widths}")
+        turns = b.ask("[...document.querySelectorAll('#ranks tbody tr')].map(e => [...e"
+                      ".querySelectorAll('rect.turn')].map(r => Number(r.getAttribute('x'))))")
+        self.expect(turns[0] and min(turns[0]) == 60 and max(turns[1]) < 60,
+                    f"the slowest of steps are at {turns}")
+        self.expect("Rank 1 on node1 is a straggler" in b.ask("document.body.innerText"),
+                    "the straggler is no finding")
+        links = "[...document.querySelectorAll('#nav a')].map(e => e.textContent)"
+        self.expect("Ranks" in b.ask(links), "no way to the ranks")
+        b.show(alone, 1600, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        self.expect(b.ask("document.getElementById('ranks').hidden"), "one rank has a section")
+        self.expect("Ranks" not in b.ask(links), "a way to the ranks, of which there is one")
+
     def search(self, path):
         """The picture of a bisect: marks in four colours, the found commit where it belongs."""
         b = self.browser
@@ -376,9 +401,14 @@ def make_pages(invar, make, answers, folder):
     run(invar, "ledger", "report", "--ledger", ledger, "1", "--out", one)
     run(invar, "ledger", "report", long, "--out", thin)
     run(invar, "diff", "--ledger", ledger, "1", "2", "--html", diff, codes=(1, 3))
+    ranks, alone, old = folder / "ranks.html", folder / "alone.html", folder / "old.db"
+    run(make, folder / "ranks.db", "steps=100", "name=ranks", "fault=straggler:60:1")
+    run(invar, "ledger", "report", folder / "ranks.db", "--out", ranks)
+    shutil.copy("tests/golden/ledger-1.db", old)  # of a version that knew no ranks
+    run(invar, "ledger", "report", "--ledger", old, "1", "--out", alone)
     run(answers)
     bisects = {folder / f"bisect-{name}.html": False for name in ("found", "changes", "suspects")}
-    return {three: True, one: True, thin: True, diff: False, **bisects}
+    return {three: True, one: True, thin: True, ranks: True, alone: True, diff: False, **bisects}
 
 
 def main():
@@ -396,6 +426,7 @@ def main():
     look.marks(first)
     look.controls(first)
     look.control(first)
+    look.ranks(folder / "ranks.html", folder / "alone.html")
     look.search(folder / "bisect-found.html")
     browser.close()
     for what in look.wrong:

@@ -477,6 +477,49 @@ static void test_ledger_report__what_a_run_is(void **state)
     page_release(&p);
 }
 
+/* Rank 1 computes twice as long from step 20 on; before that all are alike, and rank 0 is first. */
+static void test_ledger_report__ranks(void **state)
+{
+    const invar_test_ledger spec = {.steps = 40,
+                                    .faults = {{INVAR_TEST_STRAGGLER, 20, .other = 1}}};
+    page p;
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(path_of("ranks.db"), &spec));
+    p = page_of("ranks.db", 1);
+    assert_int_equal(json_array_size(at(&p, "runs/0/ranks")), 3);
+    assert_number(&p, "runs/0/ranks/0/rank", 1);
+    assert_text(&p, "runs/0/ranks/0/host", "node1");
+    assert_text(&p, "runs/0/ranks/0/verdict", "straggler");
+    assert_text(&p, "runs/0/ranks/1/verdict", "");
+    assert_true(json_real_value(at(&p, "runs/0/ranks/0/computing_s")) == 48);
+    assert_true(json_real_value(at(&p, "runs/0/ranks/1/waiting_s")) == 24);
+    assert_int_equal(json_array_size(at(&p, "runs/0/slowest")), 40); // a stretch is a step
+    for (int i = 0; i < 40; i++) {
+        char path[40];
+        (void)snprintf(path, sizeof path, "runs/0/slowest/%d/rank", i);
+        assert_number(&p, path, i < 20 ? 0 : 1);
+    }
+    page_release(&p);
+    assert_ok(invar_test_ledger_write(path_of("many.db"), &(invar_test_ledger){.steps = 1000}));
+    p = page_of("many.db", 1);
+    assert_int_equal(json_array_size(at(&p, "runs/0/slowest")), 400);
+    assert_number(&p, "runs/0/slowest/399/to", 999);
+    assert_text(&p, "runs/0/ranks/0/verdict", "");
+    page_release(&p);
+}
+
+/* Of one rank nothing is shown. */
+static void test_ledger_report__one_rank(void **state)
+{
+    page p = page_of("odd.db", 1);
+
+    (void)state;
+    assert_int_equal(json_array_size(at(&p, "runs/0/ranks")), 0);
+    assert_int_equal(json_array_size(at(&p, "runs/0/slowest")), 0);
+    page_release(&p);
+}
+
 static void test_ledger_report__all_kinds_of_series(void **state)
 {
     page p = page_of("runs.db", 1);
@@ -696,6 +739,8 @@ int main(void)
         cmocka_unit_test(test_ledger_report__thinning_keeps_extremes),
         cmocka_unit_test(test_ledger_report__where_runs_part),
         cmocka_unit_test(test_ledger_report__what_a_run_is),
+        cmocka_unit_test(test_ledger_report__ranks),
+        cmocka_unit_test(test_ledger_report__one_rank),
         cmocka_unit_test(test_ledger_report__all_kinds_of_series),
         cmocka_unit_test(test_ledger_report__newest_segment_counts),
         cmocka_unit_test(test_ledger_report__runs_of_several_ledgers),
