@@ -141,6 +141,16 @@ static uint32_t shards_there(const invar_product *p)
     return there;
 }
 
+/* Four elements of a row of which so many are left; behind its end nobody wrote. */
+static __device__ __forceinline__ float4 load_four(const float4 *at, int64_t left)
+{
+    const float *x = (const float *)at;
+
+    if (left >= 4)
+        return *at;
+    return make_float4(x[0], left > 1 ? x[1] : 0.0f, left > 2 ? x[2] : 0.0f, 0.0f);
+}
+
 /*
  * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements;
  * one that is not `there` is +0, and its memory is not read.
@@ -158,7 +168,8 @@ static __global__ void fold_shards(invar_product p, const float4 *shards, int64_
     float4 sum[MOST]; // shards beyond the last are not there: adding them changes no bit
 #pragma unroll
     for (int v = 0; v < MOST; v++)
-        sum[v] = there >> v & 1 ? shards[v * fours + at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        sum[v] = there >> v & 1 ? load_four(&shards[v * fours + at], p.cols - col)
+                                : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int apart = 1; apart < MOST; apart *= 2)
 #pragma unroll

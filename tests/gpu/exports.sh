@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# exports.sh MODULE - a module shows the program its table, and nothing else.
+#
+# Other symbols, such as those of a C++ library inside of it, would take the place of the same ones
+# in libraries that are loaded later: PyTorch ended with a fault in a stream. Exit code: 0 that is
+# so, 1 not so.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+others=$(nm -D --defined-only "$1" | awk '$NF !~ /^invar_cuda_v[0-9]+$/')
+if [[ -n $others ]]; then
+    printf '%s\n' "$others" | head -n 10 >&2
+    echo "$1 exports $(wc -l <<<"$others") symbols that nobody asks for" >&2
+    exit 1
+fi
