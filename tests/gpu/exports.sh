@@ -8,7 +8,7 @@
 set -euo pipefail
 others=$(nm -D --defined-only "$1" | awk '$NF !~ /^invar_cuda_v[0-9]+$/')
 if [[ -n $others ]]; then
-    printf '%s\n' "$others" | head -n 10 >&2
+    head -n 10 <<<"$others" >&2
     echo "$1 exports $(wc -l <<<"$others") symbols that nobody asks for" >&2
     exit 1
 fi
