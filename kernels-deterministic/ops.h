@@ -486,7 +486,8 @@ typedef struct invar_sample_args {
 /*
  * norm = sqrt of the sum of squares; clip = min(1, max_norm / (norm + 1e-6)), 1 for max_norm 0.
  * A sum that is not finite is a fault: INVAR_E_STATE, naming the first such tensor. The gradients
- * are read for their digests, too, where these are wanted: those of hash.tree with one shard. All
+ * are read for their digests, too, where these are wanted: those of hash.tree with one shard. Sums
+ * of squares that are wanted are written in spite of a fault: ranks may have some tensors each. All
  * results are in the host's memory.
  */
 typedef struct invar_grad_norm_args {
@@ -496,6 +497,7 @@ typedef struct invar_grad_norm_args {
     int64_t count;
     float max_norm;
     invar_digest *digest; /* (count), optional */
+    float *squares;       /* (count), optional: the sum of squares of each */
 } invar_grad_norm_args;
 
 /*

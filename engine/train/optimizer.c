@@ -5,11 +5,15 @@
  */
 #include "engine/train/optimizer.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/pieces.h"
 #include "engine/program/call.h"
 #include "engine/train/slices.h"
+#include "kernels-deterministic/math/clip.h"
+#include "kernels-deterministic/math/reduce.h"
 
 #include "base/invar_banned.h"
 
@@ -231,6 +235,20 @@ static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_o
                       .grads = grads, .count = count, .max_norm = clip_grad, .digest = digests);
 }
 
+static invar_status not_finite(const invar_param *p)
+{
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "the gradient of %s is not finite or its square overflows: look at the step "
+                      "with debug-determinism, or take a smaller lr",
+                      p->name);
+}
+
+static invar_status overflow(void)
+{
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "the gradients' sum of squares overflows: take a smaller lr");
+}
+
 /* The norm is no number: the first parameter whose own is none either, by name. */
 static invar_status blame(invar_caller *caller, const invar_model *model, const invar_grads *grads)
 {
@@ -239,14 +257,64 @@ static invar_status blame(invar_caller *caller, const invar_model *model, const 
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f, NULL);
         if (status == INVAR_E_STATE)
-            return INVAR_FAIL(INVAR_E_STATE, 0,
-                              "the gradient of %s is not finite or its square overflows: look at "
-                              "the step with debug-determinism, or take a smaller lr",
-                              model->params[i].name);
+            return not_finite(&model->params[i]);
         INVAR_TRY(status);
     }
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "the gradients' sum of squares overflows: take a smaller lr");
+    return overflow();
+}
+
+/* What the op makes of the squares of all tensors. */
+static invar_status finish_norm(float *norm_out, float *clip_out, const invar_model *model,
+                                const float *squares, int64_t count, float clip_grad)
+{
+    const float *next = squares;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        for (int64_t k = 0; k < invar_pieces_of(&model->params[i]); k++)
+            if (!isfinite(*next++))
+                return not_finite(&model->params[i]);
+    *norm_out = invar_sqrtf(invar_reduce_f32(squares, count));
+    if (!isfinite(*norm_out))
+        return overflow();
+    *clip_out = invar_norm_clip(*norm_out, clip_grad);
+    return INVAR_OK;
+}
+
+/* Of pieces that ranks divide: each squares those that it gives, and all add them up. */
+static invar_status norm_of_all(invar_caller *caller, float *norm_out, float *clip_out,
+                                const invar_model *model, const invar_grads *grads, float clip_grad)
+{
+    int64_t count = 0;
+    float *all = NULL, *own, norm, clip;
+    invar_status status;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        count += invar_pieces_of(&model->params[i]);
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)(count + grads->n_pieces), sizeof *all,
+                          "squares of gradients"));
+    own = all + count;
+    status = INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
+                        .grads = grads->pieces, .count = grads->n_pieces, .squares = own);
+    if (status == INVAR_E_STATE) { // all ranks find it together
+        invar_error_clear();
+        status = INVAR_OK;
+    }
+    if (status == INVAR_OK)
+        status = invar_pieces_gather(all, model, "squares of gradients", own, sizeof *own, NULL);
+    if (status == INVAR_OK)
+        status = finish_norm(norm_out, clip_out, model, all, count, clip_grad);
+    invar_free(all);
+    return status;
+}
+
+static invar_status norm_here(invar_caller *caller, float *norm_out, float *clip_out,
+                              const invar_model *model, const invar_grads *grads, float clip_grad,
+                              invar_digest *digests)
+{
+    invar_status status =
+        norm_of(caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad, digests);
+
+    return status == INVAR_E_STATE ? blame(caller, model, grads) : status;
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
@@ -258,10 +326,10 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
     invar_status status;
 
     invar_caller_init(&caller, dev);
-    status = norm_of(&caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad,
-                     digests && !cut ? grads->digests : NULL);
-    if (status == INVAR_E_STATE)
-        status = blame(&caller, model, grads);
+    status = invar_model_is_divided(model)
+                 ? norm_of_all(&caller, norm_out, clip_out, model, grads, clip_grad)
+                 : norm_here(&caller, norm_out, clip_out, model, grads, clip_grad,
+                             digests && !cut ? grads->digests : NULL);
     invar_caller_release(&caller);
     if (status == INVAR_OK && digests && cut)
         status = invar_model_digests(grads->digests, model, grads->of, dev);

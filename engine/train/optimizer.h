@@ -77,7 +77,8 @@ invar_status invar_optimizer_put(invar_optimizer *optimizer, int64_t param, bool
 
 /*
  * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a
- * parameter whose gradient is not finite; nothing has changed then.
+ * parameter whose gradient is not finite; nothing has changed then. A call of all ranks that hold
+ * the model together, with the same result.
  */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   invar_grads *grads, bool digests, float clip_grad,

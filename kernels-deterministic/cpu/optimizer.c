@@ -15,10 +15,12 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/cpu/pieces.h"
 #include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/math/clip.h"
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/reduce.h"
 #include "kernels-deterministic/row.h"
@@ -28,7 +30,6 @@
 /* ---- norm ------------------------------------------------------------------------------------ */
 
 #define CHUNKS_PER_TASK 4
-#define CLIP_EPS 1e-6f // 0x1.0c6f7ap-20
 
 static int64_t elements(const invar_tensor *t)
 {
@@ -89,12 +90,9 @@ size_t invar_cpu_grad_norm_workspace(const invar_device *dev, const invar_grad_n
     return summing > hashing ? summing : hashing;
 }
 
-invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
-                                 void *workspace)
+/* sums = (count), behind them room for those of chunks. */
+static invar_status sum_all(const invar_device *dev, const invar_grad_norm_args *a, float *sums)
 {
-    invar_hash_tree_args trees = trees_of(a);
-    float *sums = workspace /* (count) */, norm, clip;
-
     for (int64_t i = 0; i < a->count; i++) {
         norm_job job = {&a->grads[i], sums + a->count};
         invar_row_job rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
@@ -102,19 +100,31 @@ invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_
         INVAR_TRY(invar_rows_run(dev, &rows, NULL));
         // for one chunk as well: REDUCE of a single value is that value
         sums[i] = invar_reduce_f32(job.sums, rows.rows);
+    }
+    if (a->squares && a->count > 0)
+        memcpy(a->squares, sums, (size_t)a->count * sizeof *sums);
+    return INVAR_OK;
+}
+
+invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
+                                 void *workspace)
+{
+    invar_hash_tree_args trees = trees_of(a);
+    float *sums = workspace, norm;
+
+    INVAR_TRY(sum_all(dev, a, sums));
+    for (int64_t i = 0; i < a->count; i++)
         if (!is_finite(sums[i]))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
                               invar_op_name(INVAR_OP_GRAD_NORM), i);
-    }
     norm = invar_sqrtf(invar_reduce_f32(sums, a->count));
     if (!is_finite(norm))
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
                           invar_op_name(INVAR_OP_GRAD_NORM));
     INVAR_TRY(invar_cpu_hash_tree(dev, &trees, workspace));
-    clip = a->max_norm / (norm + CLIP_EPS);
     *a->norm = norm;
-    *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;
+    *a->clip = invar_norm_clip(norm, a->max_norm);
     return INVAR_OK;
 }
 

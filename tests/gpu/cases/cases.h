@@ -114,7 +114,8 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 /*
  * Seeds from here on make what the fast kernels for shards take: of linear.fwd, linear.dx and
  * moe's long chains of bf16 in 2, 4 or 8 shards, aligned; of rmsnorm.bwd many short heads. Now and
- * then a dense product has more tiles than a GPU has multiprocessors.
+ * then a dense product has more tiles than a GPU has multiprocessors. Those of grad.norm yield the
+ * sums of squares, too.
  */
 #define INVAR_CASE_SHARDS (UINT64_C(6) << 32)
 

@@ -404,7 +404,10 @@ static void make_norm_of_pieces(maker *m)
     a->clip = invar_case_take(m->c, sizeof *a->clip);
     if (hashed)
         a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
-    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors with gaps", count);
+    if (m->seed >= INVAR_CASE_SHARDS)
+        a->squares = invar_case_take(m->c, (size_t)count * sizeof *a->squares);
+    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors with gaps%s", count,
+             a->squares ? ", squares" : "");
 }
 
 static void make_tree_of_pieces(maker *m)

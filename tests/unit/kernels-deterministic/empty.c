@@ -162,8 +162,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         in_2d(F32, 0, 9), vector, vector, vector, vector, vector, in_2d(F32, 0, 9), ids, 1.0f};
     const invar_sample_args sample = {
         .tokens = ids, .logits = in_2d(F32, 0, 9), .temperature = 1.0f, .top_p = 0.5f};
-    const invar_grad_norm_args grad_norm = {&norm, &clip, count ? &vector : NULL,
-                                            count, 1.0f,  &digest};
+    const invar_grad_norm_args grad_norm = {&norm,   &clip, count ? &vector : NULL, count, 1.0f,
+                                            &digest, NULL};
     const invar_adamw_args adamw = {.weight = in_1d(BF16, 0),
                                     .master = vector,
                                     .m = vector,

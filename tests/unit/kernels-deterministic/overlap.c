@@ -255,7 +255,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
                                     .eps = 1e-8f};
     float norm_clip[2];
     invar_digest digest;
-    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest};
+    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest, NULL};
     const invar_hash_tree_args hash = {&digest, &a, 1, 1, NULL};
     const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
     invar_quantise_args scales = quantise;

@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/tree.cuh"
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
+#include "kernels-deterministic/math/clip.h"
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
@@ -31,8 +32,7 @@
  * A chunk of gradients is a leaf of their tree hash, too, so that one read serves both.
  */
 #define SUM_WARPS 4
-#define SUM_BLOCKS 4   // of threads, on a multiprocessor
-#define CLIP_EPS 1e-6f // 0x1.0c6f7ap-20
+#define SUM_BLOCKS 4 // of threads, on a multiprocessor
 
 static_assert(INVAR_REDUCE_CHUNK * sizeof(float) == INVAR_TREE_LEAF_BYTES, "a chunk is a leaf");
 
@@ -220,9 +220,9 @@ static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
     }
 }
 
-/* One block of threads, one for each of REDUCE's lanes. */
+/* One block of threads, one for each of REDUCE's lanes; `squares` NULL: they are not wanted. */
 static __global__ void __launch_bounds__(INVAR_REDUCE_LANES)
-    sum_tensors(norm_result *out, norm_level from, int64_t count)
+    sum_tensors(norm_result *out, float *squares, norm_level from, int64_t count)
 {
     __shared__ unsigned long long faulty;
     __shared__ float shared;
@@ -233,9 +233,12 @@ static __global__ void __launch_bounds__(INVAR_REDUCE_LANES)
     if (threadIdx.x == 0)
         faulty = (unsigned long long)count;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < count; i += INVAR_REDUCE_LANES)
+    for (int64_t i = threadIdx.x; i < count; i += INVAR_REDUCE_LANES) {
         if (!is_finite(sum_of(i)))
             atomicMin(&faulty, (unsigned long long)i);
+        if (squares)
+            squares[i] = sum_of(i);
+    }
     float sum = invar_reduce_block(count, &shared, sum_of);
     if (threadIdx.x == 0)
         *out = {(int64_t)faulty, invar_sqrtf(sum)};
@@ -306,7 +309,7 @@ static bool hashed_on_the_way(const invar_grad_norm_args *a)
 /* Where what is in the workspace begins, in bytes; digests are first. */
 struct norm_layout {
     size_t trees; /* what hash.tree needs */
-    size_t result, table, sums, end;
+    size_t result, table, sums, squares, end;
 };
 
 static norm_layout layout_of(const invar_device *dev, const invar_grad_norm_args *a)
@@ -318,7 +321,8 @@ static norm_layout layout_of(const invar_device *dev, const invar_grad_norm_args
     at.result = at.trees + invar_cuda_hash_tree_workspace(dev, &trees);
     at.table = at.result + sizeof(norm_result);
     at.sums = at.table + table_bytes(a);
-    at.end = at.sums + (size_t)sums_of_levels(a) * sizeof(float);
+    at.squares = at.sums + (size_t)sums_of_levels(a) * sizeof(float);
+    at.end = at.squares + (a->squares ? (size_t)a->count * sizeof(float) : 0);
     return at;
 }
 
@@ -388,7 +392,8 @@ static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_a
         from = to;
     }
     return invar_launch(dev, INVAR_OP_GRAD_NORM, sum_tensors, dim3(1), dim3(INVAR_REDUCE_LANES),
-                        0)((norm_result *)(scratch + at.result), from, a->count);
+                        0)((norm_result *)(scratch + at.result),
+                           a->squares ? (float *)(scratch + at.squares) : nullptr, from, a->count);
 }
 
 /* What the norm's first level has not hashed. */
@@ -420,6 +425,9 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
     // nobody wrote what fills up the struct
     INVAR_TRY(invar_device_get(dev, &result, scratch + layout_of(dev, a).result,
                                offsetof(norm_result, norm) + sizeof result.norm));
+    if (a->squares && a->count > 0)
+        INVAR_TRY(invar_device_get(dev, a->squares, scratch + layout_of(dev, a).squares,
+                                   (size_t)a->count * sizeof *a->squares));
     if (result.faulty < a->count)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
@@ -429,9 +437,8 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
                           invar_op_name(op));
     if (a->digest)
         INVAR_TRY(invar_device_get(dev, a->digest, scratch, (size_t)a->count * sizeof *a->digest));
-    float clip = a->max_norm / (result.norm + CLIP_EPS);
     *a->norm = result.norm;
-    *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;
+    *a->clip = invar_norm_clip(result.norm, a->max_norm);
     return INVAR_OK;
 }
 

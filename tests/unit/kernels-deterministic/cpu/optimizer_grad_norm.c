@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels-deterministic/math/portable.h"
+#include "kernels-deterministic/math/reduce.h"
 #include "tests/ops.h"
 
 enum { TENSORS = 6 };
@@ -68,7 +70,7 @@ static void test_grad_norm__bits_match_reference(void **state)
         norm = clip = NAN;
         assert_ok(invar_grad_norm(
             &devices[i % INVAR_TEST_DEVICES],
-            &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, limits[i], NULL}));
+            &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, limits[i], NULL, NULL}));
         assert_true(norm == expected);
         assert_true(clip == (i > 0 && ratio < 1.0f ? ratio : 1.0f));
     }
@@ -85,7 +87,7 @@ static void test_grad_norm__ranks_do_not_matter(void **state)
     invar_test_fill_normal(&flat, 1, 1.0f);
     for (int i = 0; i < 3; i++)
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[i], &clip, &shapes[i], 1, 0.0f, NULL}));
+            *state, &(invar_grad_norm_args){&norm[i], &clip, &shapes[i], 1, 0.0f, NULL, NULL}));
     invar_assert_bits_f32(norm + 1, norm, 1, "rank 2");
     invar_assert_bits_f32(norm + 2, norm, 1, "rank 4");
     invar_test_free(&flat);
@@ -101,8 +103,8 @@ static void test_grad_norm__accuracy_vs_f64(void **state)
     for (int i = 0; i < TENSORS; i++)
         for (int64_t j = 0; j < sizes[i]; j++)
             sum += pow((double)invar_test_get(&grads[i], 0, j), 2);
-    assert_ok(
-        invar_grad_norm(*state, &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, 0.5f, NULL}));
+    assert_ok(invar_grad_norm(
+        *state, &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, 0.5f, NULL, NULL}));
     assert_true(fabs((double)norm / sqrt(sum) - 1.0) < 1e-6);
     assert_true(fabs((double)clip * (sqrt(sum) + 1e-6) / 0.5 - 1.0) < 1e-6);
     grads_free(grads);
@@ -112,8 +114,32 @@ static void test_grad_norm__nothing_has_norm_zero(void **state)
 {
     float norm = NAN, clip = NAN;
 
-    assert_ok(invar_grad_norm(*state, &(invar_grad_norm_args){&norm, &clip, NULL, 0, 1.0f, NULL}));
+    assert_ok(
+        invar_grad_norm(*state, &(invar_grad_norm_args){&norm, &clip, NULL, 0, 1.0f, NULL, NULL}));
     assert_true(norm == 0.0f && clip == 1.0f);
+}
+
+/* The norm is made of them; of a fault they say what the op does not. */
+static void test_grad_norm__squares_of_each_tensor(void **state)
+{
+    float norm, clip, one, squares[TENSORS];
+    invar_tensor grads[TENSORS];
+    invar_grad_norm_args args = {&norm, &clip, grads, TENSORS, 1.0f, NULL, squares};
+
+    grads_new(grads);
+    assert_ok(invar_grad_norm(*state, &args));
+    assert_true(norm == invar_sqrtf(invar_reduce_f32(squares, TENSORS)));
+    for (int i = 0; i < TENSORS; i++) {
+        assert_ok(invar_grad_norm(
+            *state, &(invar_grad_norm_args){&one, &clip, &grads[i], 1, 1.0f, NULL, NULL}));
+        assert_true(one == invar_sqrtf(squares[i]));
+    }
+    invar_test_set(&grads[3], 0, 4096, NAN);
+    memset(squares, 0xFF, sizeof squares);
+    assert_fails(invar_grad_norm(*state, &args), INVAR_E_STATE, "tensor 3");
+    for (int i = 0; i < TENSORS; i++)
+        assert_true(isfinite(squares[i]) == (i != 3));
+    grads_free(grads);
 }
 
 /* A fault stops the step and names the first tensor that has one; nothing is written. */
@@ -123,7 +149,7 @@ static void test_grad_norm__faults_stop_the_step(void **state)
     invar_tensor grads[TENSORS];
     float norm = 5.0f, clip = 6.0f;
     invar_digest digests[TENSORS] = {{{7}}}, before[TENSORS] = {{{7}}};
-    invar_grad_norm_args args = {&norm, &clip, grads, TENSORS, 1.0f, digests};
+    invar_grad_norm_args args = {&norm, &clip, grads, TENSORS, 1.0f, digests, NULL};
 
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         grads_new(grads);
@@ -173,20 +199,20 @@ static void check_hashed_list(void **state, const hashed_list *list)
     }
     assert_ok(
         invar_hash_tree(devices, &(invar_hash_tree_args){expected, grads, list->count, 1, NULL}));
-    assert_ok(invar_grad_norm(
-        devices, &(invar_grad_norm_args){&norm[0], &clip[0], grads, list->count, 0.25f, NULL}));
+    assert_ok(invar_grad_norm(devices, &(invar_grad_norm_args){&norm[0], &clip[0], grads,
+                                                               list->count, 0.25f, NULL, NULL}));
     for (int d = 0; d < INVAR_TEST_DEVICES; d++) {
         memset(digests, 0xFF, sizeof digests);
-        assert_ok(
-            invar_grad_norm(&devices[d], &(invar_grad_norm_args){&norm[1], &clip[1], grads,
-                                                                 list->count, 0.25f, digests}));
+        assert_ok(invar_grad_norm(
+            &devices[d],
+            &(invar_grad_norm_args){&norm[1], &clip[1], grads, list->count, 0.25f, digests, NULL}));
         assert_memory_equal(digests, expected, (size_t)list->count * sizeof *digests);
         assert_true(norm[1] == norm[0] && clip[1] == clip[0]);
     }
     // the control: one bit
     ((uint32_t *)grads[0].data)[list->sizes[0] - 1] ^= 1;
-    assert_ok(invar_grad_norm(
-        devices, &(invar_grad_norm_args){&norm[1], &clip[1], grads, list->count, 0.25f, digests}));
+    assert_ok(invar_grad_norm(devices, &(invar_grad_norm_args){&norm[1], &clip[1], grads,
+                                                               list->count, 0.25f, digests, NULL}));
     for (int64_t i = 0; i < list->count; i++)
         assert_int_equal(invar_digest_equal(&digests[i], &expected[i]), i > 0);
     for (int64_t i = 0; i < list->count; i++)
@@ -211,9 +237,9 @@ static void test_grad_norm__gaps_between_rows_are_not_read(void **state)
         invar_test_fill_normal(&whole, 9, 1.0f);
         copy = invar_test_copy(&part);
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[0], &clip[0], &part, 1, 1.0f, NULL}));
+            *state, &(invar_grad_norm_args){&norm[0], &clip[0], &part, 1, 1.0f, NULL, NULL}));
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[1], &clip[1], &copy, 1, 1.0f, NULL}));
+            *state, &(invar_grad_norm_args){&norm[1], &clip[1], &copy, 1, 1.0f, NULL, NULL}));
         assert_memory_equal(&norm[0], &norm[1], sizeof norm[0]);
         assert_memory_equal(&clip[0], &clip[1], sizeof clip[0]);
         invar_test_free(&whole, &copy);
@@ -225,7 +251,7 @@ static void test_grad_norm__bad_arguments_are_refused(void **state)
     float data[16] = {0}, norm, clip;
     invar_tensor good = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 4), pair[2] = {good, good};
 
-#define GRAD_NORM(...) invar_grad_norm(*state, &(invar_grad_norm_args){__VA_ARGS__, NULL})
+#define GRAD_NORM(...) invar_grad_norm(*state, &(invar_grad_norm_args){__VA_ARGS__, NULL, NULL})
     assert_refused(GRAD_NORM(NULL, &clip, &good, 1, 1.0f), "grad.norm: norm: missing");
     assert_refused(GRAD_NORM(&norm, NULL, &good, 1, 1.0f), "grad.norm: clip: missing");
     assert_refused(GRAD_NORM(&norm, &clip, NULL, 1, 1.0f), "grad.norm: grads: 1 tensors");
@@ -246,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_grad_norm__ranks_do_not_matter),
         cmocka_unit_test(test_grad_norm__accuracy_vs_f64),
         cmocka_unit_test(test_grad_norm__nothing_has_norm_zero),
+        cmocka_unit_test(test_grad_norm__squares_of_each_tensor),
         cmocka_unit_test(test_grad_norm__faults_stop_the_step),
         cmocka_unit_test(test_grad_norm__digests_are_those_of_hash_tree),
         cmocka_unit_test(test_grad_norm__gaps_between_rows_are_not_read),
