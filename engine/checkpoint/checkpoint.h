@@ -141,6 +141,12 @@ typedef struct invar_checkpoint_content {
     int64_t n_tensors;
     const invar_checkpoint_blob *blobs; /* (n_blobs) */
     int64_t n_blobs;
+    /*
+     * NULL: all tensors are there. Else it brings the values of tensor `number`, each once and in
+     * their order, and they have no data; *out stays until the next one.
+     */
+    invar_status (*fetch)(const void **out, void *payload, int64_t number);
+    void *payload;
 } invar_checkpoint_content;
 
 typedef struct invar_checkpoint_options {
@@ -179,8 +185,8 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
 /*
  * Strings, the pool and the ledger stay borrowed until the second call. `save` is read by the two
  * calls alone: in between it may be changed to where the folder was moved to. What the tensors hold
- * is not changed before await_copy has returned; all else may be changed at once. INVAR_E_STATE:
- * the one before has not been finished. The room for the copies is kept.
+ * is not changed before await_copy has returned; all else may be changed at once. Nothing is
+ * fetched. INVAR_E_STATE: the one before has not been finished. The room for the copies is kept.
  */
 invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
                                     const invar_checkpoint_content *content,

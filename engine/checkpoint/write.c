@@ -55,7 +55,7 @@ static invar_status hash_near_ones(making *m)
     invar_checkpoint_entry *entries = m->index.entries;
 
     for (int64_t i = 0; i < c->n_tensors; i++)
-        if (!entries[i].hashed)
+        if (!entries[i].hashed && !c->fetch)
             INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options.pool));
     return INVAR_OK;
 }
@@ -186,6 +186,22 @@ static invar_status put_tensor(invar_safetensors_writer *writer,
     return INVAR_OK;
 }
 
+/* What is fetched is hashed when it comes. */
+static invar_status put_next(invar_safetensors_writer *writer, making *m, int64_t number)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_tensor from = c->tensors[number];
+    const void *came;
+
+    if (c->fetch) {
+        INVAR_TRY(c->fetch(&came, c->payload, number));
+        from.tensor.data = (void *)(uintptr_t)came;
+        from.dev = NULL;
+        INVAR_TRY(hash_near(&m->index.entries[number].digest, &from.tensor, m->options.pool));
+    }
+    return put_tensor(writer, &from, &m->window);
+}
+
 static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_safetensor *tensors)
 {
     char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
@@ -202,7 +218,7 @@ static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_s
     status = invar_safetensors_create(&writer, path, tensors, set->count,
                                       &(invar_safetensors_pair){"format", "pt"}, 1);
     for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
-        status = put_tensor(writer, &m->content->tensors[set->first + i], &m->window);
+        status = put_next(writer, m, set->first + i);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);

@@ -18,16 +18,16 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/json.h"
+#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
-#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
 
 typedef struct piece {
     char name[INVAR_HF_NAME_SIZE];
-    const float *data; /* in the model's memory */
+    int64_t param, expert;
     int64_t shard;
 } piece;
 
@@ -40,7 +40,7 @@ typedef struct saver {
     invar_safetensor *tensors; /* (count) */
     int64_t shards;
     int64_t elements; /* of all */
-    invar_window window;
+    invar_whole whole;
 } saver;
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -57,7 +57,8 @@ static void list_tensors(saver *s)
         for (int64_t e = 0; e < p->stack; e++, next++) {
             piece *to = &s->pieces[next];
             invar_hf_name(to->name, p, e);
-            to->data = (const float *)p->master.data + e * elements;
+            to->param = i;
+            to->expert = e;
             s->tensors[next] = (invar_safetensor){.name = to->name,
                                                   .type = s->type,
                                                   .rank = p->cols ? 2 : 1,
@@ -106,14 +107,31 @@ static void shard_name(char out[64], const saver *s, int64_t shard)
         snprintf(out, 64, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", shard + 1, s->shards);
 }
 
+static invar_status read_piece(const float **out, saver *s, int64_t i)
+{
+    const piece *from = &s->pieces[i];
+    const invar_whole_source source = {s->model, from->param, &s->model->params[from->param].master,
+                                       &s->model->dev};
+
+    return invar_whole_read(out, &s->whole, &source, from->expert, 1);
+}
+
 static invar_status put_piece(invar_safetensors_writer *writer, saver *s, int64_t i)
 {
-    int64_t elements = s->tensors[i].elements;
-    const void *data;
+    const float *data;
 
-    INVAR_TRY(
-        invar_window_read(&data, &s->window, s->pieces[i].data, (size_t)elements * sizeof(float)));
-    return invar_safetensors_put_f32(writer, data, elements);
+    INVAR_TRY(read_piece(&data, s, i));
+    return invar_safetensors_put_f32(writer, data, s->tensors[i].elements);
+}
+
+/* What rank 0 writes, from the other ranks. */
+static invar_status give_pieces(saver *s)
+{
+    const float *none;
+
+    for (int64_t i = 0; i < s->count; i++)
+        INVAR_TRY(read_piece(&none, s, i));
+    return INVAR_OK;
 }
 
 /* Tensors [first, end). */
@@ -263,6 +281,8 @@ static invar_status remove_old(const saver *s)
 static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *files)
 {
     INVAR_TRY(plan(s, max_bytes));
+    if (s->model->layout && invar_comm_rank(s->model->layout->world) != 0)
+        return give_pieces(s);
     INVAR_TRY(invar_folder_make(s->dir));
     INVAR_TRY(remove_old(s));
     INVAR_TRY(write_config(s));
@@ -274,7 +294,7 @@ static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *file
 invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
                            int64_t max_shard_bytes, const invar_hf_files *files)
 {
-    saver s = {.model = model, .dir = dir, .window = {.dev = &model->dev}};
+    saver s = {.model = model, .dir = dir};
     invar_status status;
 
     if (dtype != INVAR_DTYPE_F32 && dtype != INVAR_DTYPE_BF16)
@@ -284,6 +304,6 @@ invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtyp
     status = save(&s, max_shard_bytes, files);
     invar_free(s.pieces);
     invar_free(s.tensors);
-    invar_window_release(&s.window);
+    invar_whole_release(&s.whole);
     return status;
 }

@@ -91,8 +91,8 @@ static int64_t leaves_here(const invar_param *p)
 
 /* ---- who gives ------------------------------------------------------------------------------- */
 
-/* The first that has piece v: its number among the ranks that hold the model together. */
-static int giver_of(const invar_model *model, const invar_param *p, int32_t v)
+/* The first that has it. */
+int invar_pieces_giver(const invar_model *model, const invar_param *p, int32_t v)
 {
     invar_model_part part = model->part;
 
@@ -113,7 +113,7 @@ static int own_number(const invar_model *model)
 
 bool invar_pieces_given(const invar_model *model, const invar_param *p)
 {
-    return p->own.experts > 0 && giver_of(model, p, p->own.piece) == own_number(model);
+    return p->own.experts > 0 && invar_pieces_giver(model, p, p->own.piece) == own_number(model);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static size_t walk(gathering *g, char *out)
         int givers[INVAR_LINEAR_MAX_SHARDS];
 
         for (int32_t v = 0; v < p->cut.pieces; v++)
-            givers[v] = giver_of(model, p, v);
+            givers[v] = invar_pieces_giver(model, p, v);
         for (int64_t k = 0; k < invar_pieces_of(p); k++, piece++) {
             int giver = givers[k % p->cut.pieces];
             size_t bytes = piece_bytes(g, piece);

@@ -10,8 +10,8 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
-#include "engine/program/near.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -320,23 +320,86 @@ invar_status invar_loop_resume(invar_loop *loop)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-static void add_set(invar_checkpoint_tensor *out, int64_t *n, const char *set,
-                    const invar_model *model, const invar_tensor *of, const invar_device *dev)
+/* The tensors of a checkpoint, and where they come from. */
+typedef struct listing {
+    invar_checkpoint_tensor *tensors; /* (count) */
+    invar_whole_source *sources;      /* (count) */
+    int64_t count;
+    bool divided; /* no rank has them whole */
+    invar_whole whole;
+} listing;
+
+static void add_set(listing *l, const char *set, const invar_model *model, const invar_tensor *of,
+                    const invar_device *dev)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        out[(*n)++] = (invar_checkpoint_tensor){set, model->params[i].name,
-                                                of ? of[i] : model->params[i].master, dev};
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        const invar_tensor *tensor = of ? &of[i] : &p->master;
+
+        l->tensors[l->count] = (invar_checkpoint_tensor){
+            set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,
+            l->divided ? NULL : dev};
+        l->sources[l->count++] = (invar_whole_source){model, i, tensor, dev};
+    }
 }
 
-static void add_part(invar_checkpoint_tensor *out, int64_t *n, const part *p, bool moments)
+static void add_part(listing *l, const part *p, bool moments)
 {
     const invar_optimizer *o = p->optimizer;
 
-    add_set(out, n, p->masters, p->model, NULL, &p->model->dev);
+    add_set(l, p->masters, p->model, NULL, &p->model->dev);
     if (!moments || !o)
         return;
-    add_set(out, n, p->m, p->model, o->m, invar_optimizer_place(o));
-    add_set(out, n, p->v, p->model, o->v, invar_optimizer_place(o));
+    add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
+    add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
+}
+
+static invar_status list(listing *out, const invar_loop *loop)
+{
+    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
+    part parts[3];
+    int n = parts_of(parts, loop);
+    size_t most = 0;
+
+    *out = (listing){.divided = invar_model_is_divided(loop->session.actor)};
+    for (int i = 0; i < n; i++)
+        most += 3 * (size_t)parts[i].model->n_params;
+    INVAR_TRY(invar_alloc((void **)&out->tensors, most, sizeof *out->tensors,
+                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(invar_alloc((void **)&out->sources, most, sizeof *out->sources,
+                          "the list of a checkpoint's tensors"));
+    for (int i = 0; i < n; i++)
+        add_part(out, &parts[i], moments);
+    return INVAR_OK;
+}
+
+static void listing_release(listing *l)
+{
+    invar_whole_release(&l->whole);
+    invar_free(l->tensors);
+    invar_free(l->sources);
+}
+
+static invar_status fetch(const void **out, void *payload, int64_t number)
+{
+    listing *l = payload;
+    const invar_whole_source *from = &l->sources[number];
+
+    return invar_whole_read((const float **)out, &l->whole, from, 0,
+                            from->model->params[from->param].stack);
+}
+
+/* What rank 0 writes, from the other ranks. */
+static invar_status give(const invar_loop *loop)
+{
+    listing l;
+    invar_status status = list(&l, loop);
+    const void *none;
+
+    for (int64_t i = 0; i < l.count && status == INVAR_OK; i++)
+        status = fetch(&none, &l, i);
+    listing_release(&l);
+    return status;
 }
 
 static void fill_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
@@ -389,7 +452,8 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
 {
     invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
 
-    if (status != INVAR_OK && was_moved(loop, loop->home.at.save))
+    // what other ranks have given they do not give again
+    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->home.at.save))
         status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
     return status;
 }
@@ -407,7 +471,7 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
                                         .pool = loop->session.pool,
                                         .claimed = loop->home.claim.held};
 
-    if (last || !invar_device_far(&loop->session.dev) ||
+    if (last || content->fetch || !invar_device_far(&loop->session.dev) ||
         !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
         return write_now(loop, content, &options);
     if (!loop->store.writer)
@@ -415,22 +479,20 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
     return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
 }
 
-static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bool last)
+static invar_status write(invar_loop *loop, listing *l, bool last)
 {
-    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_state state;
     invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
     invar_checkpoint_content content = {.state = &state,
-                                        .tensors = tensors,
+                                        .tensors = l->tensors,
+                                        .n_tensors = l->count,
                                         .blobs = blobs,
-                                        .n_blobs = 1 + loop->store.hf_files.count};
-    part parts[3];
-    int n = parts_of(parts, loop);
+                                        .n_blobs = 1 + loop->store.hf_files.count,
+                                        .fetch = l->divided ? fetch : NULL,
+                                        .payload = l};
     char *text = NULL;
     invar_status status;
 
-    for (int i = 0; i < n; i++)
-        add_part(tensors, &content.n_tensors, &parts[i], moments);
     fill_state(&state, loop);
     INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
     memcpy(&blobs[1], loop->store.hf_files.items,
@@ -484,7 +546,8 @@ static invar_status export_hf(invar_loop *loop)
 
     if (!pattern[0])
         return INVAR_OK;
-    INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1)); // a stop exports any
+    if (invar_agree_leads(loop->ranks)) // a stop exports any
+        INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     return invar_hf_save(loop->session.actor, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
@@ -494,20 +557,15 @@ static invar_status export_hf(invar_loop *loop)
 
 static invar_status save_checkpoint(invar_loop *loop, bool last)
 {
-    invar_checkpoint_tensor *tensors = NULL;
-    part parts[3];
-    int n = parts_of(parts, loop);
-    int64_t most = 0;
+    listing l;
     invar_status status;
 
     INVAR_TRY(invar_loop_finish_save(loop));
     INVAR_TRY(invar_loop_follow(loop));
-    for (int i = 0; i < n; i++)
-        most += 3 * parts[i].model->n_params;
-    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)most, sizeof *tensors,
-                          "the list of a checkpoint's tensors"));
-    status = write(loop, tensors, last);
-    invar_free(tensors);
+    status = list(&l, loop);
+    if (status == INVAR_OK)
+        status = write(loop, &l, last);
+    listing_release(&l);
     if (status == INVAR_OK)
         loop->store.next = loop->place.step;
     return status;
@@ -532,9 +590,9 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
 
     if (loop->home.at.save[0])
         INVAR_TRY(collect(loop));
-    if (loop->home.at.save[0] && leads)
-        INVAR_TRY(save_checkpoint(loop, last));
-    return leads ? export_hf(loop) : INVAR_OK;
+    if (loop->home.at.save[0])
+        INVAR_TRY(leads ? save_checkpoint(loop, last) : give(loop));
+    return export_hf(loop);
 }
 
 invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop)

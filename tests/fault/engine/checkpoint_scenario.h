@@ -106,8 +106,11 @@ static inline const invar_checkpoint_content *ckpt_make(ckpt_data *d, int64_t st
     ckpt_fill(d, step, rows);
     d->blobs[0] = (invar_checkpoint_blob){"config.json", "{}\n", 3};
     d->blobs[1] = (invar_checkpoint_blob){"buffer.bin", d->text, sizeof d->text};
-    d->content =
-        (invar_checkpoint_content){&d->state, d->tensors, CKPT_TENSORS, d->blobs, CKPT_BLOBS};
+    d->content = (invar_checkpoint_content){.state = &d->state,
+                                            .tensors = d->tensors,
+                                            .n_tensors = CKPT_TENSORS,
+                                            .blobs = d->blobs,
+                                            .n_blobs = CKPT_BLOBS};
     return &d->content;
 }
 

@@ -81,7 +81,8 @@ static void make_save(void)
         {"critic", "c", invar_tensor_1d(b, INVAR_DTYPE_I64, 2), NULL}};
     const invar_checkpoint_blob blobs[] = {{"config.json", "{}", 2}, {"buffer.bin", NULL, 0}};
     const invar_checkpoint_state state = {.step = 3, .name = "fuzz", .format = "fp32"};
-    const invar_checkpoint_content content = {&state, tensors, 3, blobs, 2};
+    const invar_checkpoint_content content = {
+        .state = &state, .tensors = tensors, .n_tensors = 3, .blobs = blobs, .n_blobs = 2};
 
     fuzz_path(save, "save");
     INVAR_CHECK(invar_checkpoint_write(NULL, save, &content, NULL) == INVAR_OK);

@@ -1,47 +1,157 @@
 /*
- * divided.c - files know nothing of ranks: those that divide a model read what one rank wrote.
+ * divided.c - files know nothing of ranks: those that divide a model read what one rank wrote, and
+ * write the same bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
 
+#include "base/alloc.h"
+#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
 #include "engine/run/session.h"
+#include "engine/train/optimizer.h"
 #include "tests/divided.h"
+
+enum { SETS = 3 };
 
 typedef struct lesson {
     const divided_world *world;
     invar_model_spec spec;
     invar_format format;
     const invar_device *dev;
-    invar_model *one; /* one rank's, which is in both folders */
-    char hf[INVAR_PATH_SIZE], checkpoint[INVAR_PATH_SIZE];
+    invar_model *one;  /* one rank's, */
+    char *hf, *save;   /* its folders, */
+    char *again;       /* and one that ranks write into */
+    invar_digest hash; /* of its checkpoint */
 } lesson;
 
 static char work[] = INVAR_TEST_WORK "/divided.XXXXXX";
 
-/* ---- one rank's files ------------------------------------------------------------------------ */
-
-static void write_checkpoint(const char *save, const invar_model *model)
+static char *in_work(const char *name, int number)
 {
-    invar_checkpoint_state state = {.step = 0};
-    invar_checkpoint_tensor *tensors = calloc((size_t)model->n_params, sizeof *tensors);
-    invar_checkpoint_content content = {
-        .state = &state, .tensors = tensors, .n_tensors = model->n_params};
+    char *path = malloc(INVAR_PATH_SIZE);
 
-    for (int64_t i = 0; i < model->n_params; i++)
-        tensors[i] = (invar_checkpoint_tensor){"model", model->params[i].name,
-                                               model->params[i].master, &model->dev};
-    assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
-    free(tensors);
+    (void)snprintf(path, INVAR_PATH_SIZE, "%s/%s-%d", work, name, number);
+    return path;
 }
 
-static void write_files(lesson *l, int number)
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+/* A model and its moments, of all ranks or of one. */
+typedef struct content {
+    invar_model *model;
+    invar_optimizer *optimizer;
+    invar_checkpoint_tensor *tensors;
+    invar_whole_source *sources;
+    int64_t count;
+    invar_whole whole;
+} content;
+
+/* Some other numbers than the masters have. */
+static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
 {
-    (void)snprintf(l->hf, sizeof l->hf, "%s/hf-%d", work, number);
-    (void)snprintf(l->checkpoint, sizeof l->checkpoint, "%s/save-%d", work, number);
-    assert_ok(invar_hf_save(l->one, l->hf, INVAR_DTYPE_F32, 500000, NULL));
-    write_checkpoint(l->checkpoint, l->one);
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < 2 * model->n_params && status == INVAR_OK; i++) {
+        const invar_param *p = &model->params[i / 2];
+        size_t all = (size_t)invar_param_all_elements(p);
+        float *whole = malloc(2 * all * sizeof *whole), *own = whole + all;
+
+        for (size_t k = 0; k < all; k++)
+            whole[k] = (float)((size_t)i * 1000003 + k);
+        if (p->own.experts > 0)
+            invar_box_take(own, p, &p->own, whole);
+        status = invar_optimizer_put(o, i / 2, i % 2 == 1, own);
+        free(whole);
+    }
+    return status;
+}
+
+static void list(content *c)
+{
+    static const char *const sets[SETS] = {"model", "model.exp_avg", "model.exp_avg_sq"};
+    const invar_model *model = c->model;
+    const invar_device *place = invar_optimizer_place(c->optimizer);
+
+    c->tensors = calloc((size_t)(SETS * model->n_params), sizeof *c->tensors);
+    c->sources = calloc((size_t)(SETS * model->n_params), sizeof *c->sources);
+    for (int set = 0; set < SETS; set++)
+        for (int64_t i = 0; i < model->n_params; i++) {
+            const invar_param *p = &model->params[i];
+            const invar_tensor *of = set == 0   ? &p->master
+                                     : set == 1 ? &c->optimizer->m[i]
+                                                : &c->optimizer->v[i];
+            c->tensors[c->count] =
+                (invar_checkpoint_tensor){sets[set], p->name, invar_param_whole(p, NULL), NULL};
+            c->sources[c->count++] =
+                (invar_whole_source){model, i, of, set == 0 ? &model->dev : place};
+        }
+}
+
+static invar_status fetch(const void **out, void *payload, int64_t number)
+{
+    content *c = payload;
+    const invar_whole_source *from = &c->sources[number];
+
+    return invar_whole_read((const float **)out, &c->whole, from, 0,
+                            from->model->params[from->param].stack);
+}
+
+static invar_status write(invar_digest *hash, content *c, const char *save, bool leads)
+{
+    invar_checkpoint_state state = {.step = 0};
+    invar_checkpoint_content what = {.state = &state,
+                                     .tensors = c->tensors,
+                                     .n_tensors = c->count,
+                                     .fetch = fetch,
+                                     .payload = c};
+    const void *none;
+
+    if (leads)
+        return invar_checkpoint_write(hash, save, &what, NULL);
+    for (int64_t i = 0; i < c->count; i++)
+        INVAR_TRY(fetch(&none, c, i));
+    return INVAR_OK;
+}
+
+static invar_status save_all(invar_digest *hash, invar_model *model, const char *save,
+                             const invar_layout *layout)
+{
+    content c = {.model = model};
+    invar_status status;
+
+    INVAR_TRY(invar_optimizer_new(&c.optimizer, model, 0, layout));
+    status = fill_moments(c.optimizer, model);
+    if (status == INVAR_OK)
+        status = invar_optimizer_collect(c.optimizer);
+    if (status == INVAR_OK) {
+        list(&c);
+        status = write(hash, &c, save, !layout || invar_comm_rank(layout->world) == 0);
+    }
+    free(c.tensors);
+    free(c.sources);
+    invar_whole_release(&c.whole);
+    invar_optimizer_free(c.optimizer);
+    return status;
+}
+
+/* The plain way, without anything that ranks need: what `fetch` yields must be that. */
+static void check_plain(const lesson *l)
+{
+    invar_checkpoint *checkpoint;
+
+    assert_ok(invar_checkpoint_open(&checkpoint, l->save, NULL));
+    for (int64_t i = 0; i < l->one->n_params; i++) {
+        const invar_param *p = &l->one->params[i];
+        invar_tensor into = p->master;
+
+        into.data = malloc(invar_near_span(&into));
+        assert_ok(invar_checkpoint_load(&into, checkpoint, "model", p->name));
+        assert_memory_equal(into.data, p->master.data, invar_near_span(&into));
+        free(into.data);
+    }
+    invar_checkpoint_close(checkpoint);
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
@@ -61,8 +171,26 @@ static invar_status check_loads(const lesson *l, invar_model *model, const invar
     INVAR_TRY(invar_hf_load(model, l->hf, dev));
     INVAR_TRY(divided_same_model(l->one, model));
     INVAR_TRY(forget(model, dev));
-    INVAR_TRY(invar_session_load(model, l->checkpoint, INVAR_CHECKPOINT_LATEST, dev));
+    INVAR_TRY(invar_session_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
     return divided_same_model(l->one, model);
+}
+
+/* The hash of a checkpoint is of all its bytes. */
+static invar_status check_saves(const lesson *l, invar_model *model, const invar_layout *layout,
+                                const invar_device *dev)
+{
+    bool leads = invar_comm_rank(layout->world) == 0;
+    invar_digest hash;
+
+    INVAR_TRY(invar_hf_save(model, l->again, INVAR_DTYPE_F32, 0, NULL));
+    INVAR_TRY(save_all(&hash, model, l->again, layout));
+    if (leads && !invar_digest_equal(&hash, &l->hash))
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the checkpoint is another");
+    INVAR_TRY(forget(model, dev));
+    INVAR_TRY(save_all(&hash, model, l->again, layout));
+    if (leads && invar_digest_equal(&hash, &l->hash))
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other weights have the same checkpoint");
+    return INVAR_OK;
 }
 
 static invar_status rank_part(rank_run *run)
@@ -77,6 +205,8 @@ static invar_status rank_part(rank_run *run)
         status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
     if (status == INVAR_OK)
         status = check_loads(l, model, &dev);
+    if (status == INVAR_OK)
+        status = check_saves(l, model, &layout, &dev);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
     invar_model_free(model);
@@ -86,31 +216,52 @@ static invar_status rank_part(rank_run *run)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void check(lesson *l, invar_test_model kind, int number, const invar_device *dev)
+static void assert_same_file(const char *a, const char *b, const char *name)
 {
-    l->dev = dev;
-    l->spec = divided_spec(kind, l->format);
-    assert_ok(invar_model_new(&l->one, &l->spec, l->format, NULL, dev));
-    assert_ok(invar_model_init(l->one, 5, dev));
-    write_files(l, number);
-    for (int w = number % 2; w < DIVIDED_WORLDS; w += 2) {
-        l->world = &divided_worlds[w];
-        divided_run(l->world->size, (uint64_t)w, rank_part, l, invar_test_model_name(kind));
-    }
-    invar_model_free(l->one);
+    char path[2][INVAR_PATH_SIZE];
+    invar_digest hash[2];
+    int64_t bytes[2];
+
+    assert_ok(invar_path_join(path[0], sizeof path[0], a, name));
+    assert_ok(invar_path_join(path[1], sizeof path[1], b, name));
+    for (int i = 0; i < 2; i++)
+        assert_ok(invar_file_hash(&hash[i], &bytes[i], path[i]));
+    assert_true(invar_digest_equal(&hash[0], &hash[1]) && bytes[0] == bytes[1]);
 }
 
-static void test_divided__reads_what_one_rank_wrote(void **state)
+static void check_world(lesson *l, const divided_world *world, const char *what, int number)
 {
-    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS,
-                                             INVAR_TEST_MODEL_BIAS};
-    static const invar_format formats[] = {INVAR_FORMAT_BF16, INVAR_FORMAT_FP32, INVAR_FORMAT_INT4};
-    lesson l;
+    l->world = world;
+    l->again = in_work("again", number);
+    divided_run(world->size, (uint64_t)number, rank_part, l, what);
+    assert_same_file(l->hf, l->again, "model.safetensors");
+    assert_same_file(l->hf, l->again, "config.json");
+    free(l->again);
+}
 
-    for (int k = 0; k < 3; k++) {
-        l = (lesson){.format = formats[k]};
-        check(&l, kinds[k], k, *state);
-    }
+static void check(invar_test_model kind, invar_format format, int number, const invar_device *dev)
+{
+    lesson l = {.dev = dev, .spec = divided_spec(kind, format), .format = format};
+
+    l.hf = in_work("hf", number);
+    l.save = in_work("save", number);
+    assert_ok(invar_model_new(&l.one, &l.spec, format, NULL, dev));
+    assert_ok(invar_model_init(l.one, 5, dev));
+    assert_ok(invar_hf_save(l.one, l.hf, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(save_all(&l.hash, l.one, l.save, NULL));
+    check_plain(&l);
+    for (int w = number; w < DIVIDED_WORLDS; w += 3)
+        check_world(&l, &divided_worlds[w], invar_test_model_name(kind), w);
+    invar_model_free(l.one);
+    free(l.hf);
+    free(l.save);
+}
+
+static void test_divided__reads_and_writes_as_one_rank(void **state)
+{
+    check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 0, *state);
+    check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 1, *state);
+    check(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_INT4, 2, *state);
 }
 
 static int setup(void **state)
@@ -126,7 +277,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_divided__reads_what_one_rank_wrote),
+        cmocka_unit_test(test_divided__reads_and_writes_as_one_rank),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

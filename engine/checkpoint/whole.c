@@ -1,0 +1,135 @@
+/*
+ * whole.c - parameters whole on rank 0.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/checkpoint/whole.h"
+
+#include "base/alloc.h"
+#include "engine/model/pieces.h"
+
+#include "base/invar_banned.h"
+
+void invar_whole_release(invar_whole *whole)
+{
+    invar_window_release(&whole->window);
+    invar_free(whole->values);
+    invar_free(whole->came);
+    *whole = (invar_whole){0};
+}
+
+static invar_status make_room(invar_whole *whole, int64_t elements)
+{
+    if (elements <= whole->room)
+        return INVAR_OK;
+    invar_whole_release(whole);
+    INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
+                          "a parameter of all ranks"));
+    INVAR_TRY(invar_alloc((void **)&whole->came, (size_t)elements, sizeof *whole->came,
+                          "what another rank has of a parameter"));
+    whole->room = elements;
+    return INVAR_OK;
+}
+
+/* Some experts of a parameter, of which one rank holds a box. */
+typedef struct share {
+    const invar_whole_source *source;
+    const invar_param *param;
+    int64_t expert, experts; /* of the parameter's */
+    invar_param_box box;     /* the rank's, of these */
+    int64_t skipped;         /* experts that it has before them */
+    int rank;                /* of the world */
+} share;
+
+static int64_t expert_elements(const share *s)
+{
+    return s->box.rows * (s->param->cols ? s->box.cols : 1);
+}
+
+/* The box of the rank with this number; false: another gives it, or it has none of them. */
+static bool find_share(share *s, int number)
+{
+    const invar_model *model = s->source->model;
+    invar_model_part part = model->part;
+    int64_t first, end;
+
+    part.stage = number / part.tensors;
+    part.tensor = number % part.tensors;
+    s->box = invar_model_part_box(&part, &model->spec, s->param);
+    if (s->box.experts == 0 || invar_pieces_giver(model, s->param, s->box.piece) != number)
+        return false;
+    first = s->box.expert > s->expert ? s->box.expert : s->expert;
+    end = s->box.expert + s->box.experts;
+    end = end < s->expert + s->experts ? end : s->expert + s->experts;
+    s->skipped = first - s->box.expert;
+    s->box.expert = first - s->expert;
+    s->box.experts = end - first;
+    s->rank = part.stage * model->layout->data.size * part.tensors + part.tensor;
+    return end > first;
+}
+
+static invar_status read_own(const void **out, invar_whole *whole, const share *s)
+{
+    const float *values = s->source->of->data;
+
+    whole->window.dev = s->source->dev;
+    return invar_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
+                             (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
+}
+
+static invar_status move(const invar_layout *layout, invar_comm_move move, size_t bytes)
+{
+    move.op = INVAR_COMM_SENDRECV;
+    move.phase = "parameters for files";
+    move.seconds = layout->seconds;
+    *(move.to == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
+    return invar_comm_run(layout->world, &move);
+}
+
+/* From its rank into rank 0's values. */
+static invar_status bring(invar_whole *whole, const share *s)
+{
+    const invar_layout *layout = s->source->model->layout;
+    size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
+    int self = invar_comm_rank(layout->world);
+    const void *values = whole->came;
+
+    if (self == s->rank)
+        INVAR_TRY(read_own(&values, whole, s));
+    if (s->rank != 0 && self == s->rank)
+        return move(layout, (invar_comm_move){.in = values, .from = INVAR_COMM_NONE}, bytes);
+    if (self != 0)
+        return INVAR_OK;
+    if (s->rank != 0)
+        INVAR_TRY(move(
+            layout, (invar_comm_move){.out = whole->came, .to = INVAR_COMM_NONE, .from = s->rank},
+            bytes));
+    invar_box_put(whole->values, s->param, &s->box, values);
+    return INVAR_OK;
+}
+
+invar_status invar_whole_read(const float **out, invar_whole *whole,
+                              const invar_whole_source *source, int64_t expert, int64_t experts)
+{
+    const invar_model *model = source->model;
+    share s = {.source = source,
+               .param = &model->params[source->param],
+               .expert = expert,
+               .experts = experts};
+    int64_t each = invar_param_all_elements(s.param) / s.param->stack;
+    bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
+
+    *out = NULL;
+    if (!invar_model_is_divided(model)) {
+        s.box = (invar_param_box){.experts = experts, .rows = s.param->rows, .cols = s.param->cols};
+        s.skipped = expert;
+        return leads ? read_own((const void **)out, whole, &s) : INVAR_OK;
+    }
+    if (leads)
+        INVAR_TRY(make_room(whole, experts * each));
+    for (int n = 0; n < model->part.stages * model->part.tensors; n++)
+        if (find_share(&s, n))
+            INVAR_TRY(bring(whole, &s));
+    *out = leads ? whole->values : NULL;
+    return INVAR_OK;
+}

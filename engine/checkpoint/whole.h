@@ -1,0 +1,49 @@
+/*
+ * whole.h - parameters whole on rank 0, of which ranks hold boxes: files know no ranks.
+ *
+ * Every rank of the model's layout makes the same calls in the same order. What is here of a
+ * parameter goes to rank 0, which gets all of it; one parameter, or one expert, at a time lies in
+ * the host's memory. Where no ranks divide the model, rank 0 reads its own memory and others do
+ * nothing.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_CHECKPOINT_WHOLE_H
+#define INVAR_ENGINE_CHECKPOINT_WHOLE_H
+
+#include "engine/model/model.h"
+#include "engine/program/near.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed at first; release. */
+typedef struct invar_whole {
+    invar_window window;
+    float *values; /* of a parameter */
+    float *came;   /* a box of another rank */
+    int64_t room;  /* elements of each */
+} invar_whole;
+
+/* What is read: a tensor with the extents of a parameter's master. */
+typedef struct invar_whole_source {
+    const invar_model *model;
+    int64_t param;
+    const invar_tensor *of;
+    const invar_device *dev; /* whose memory it is in; NULL: the host's */
+} invar_whole_source;
+
+/*
+ * *out = the values of `experts` of the parameter from `expert` on, until the next call; NULL on
+ * other ranks than 0.
+ */
+invar_status invar_whole_read(const float **out, invar_whole *whole,
+                              const invar_whole_source *source, int64_t expert,
+                              int64_t experts) INVAR_MUST_USE;
+void invar_whole_release(invar_whole *whole);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
