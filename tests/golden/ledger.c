@@ -221,8 +221,9 @@ static void test_ledger_golden__goes_on(void **state)
                                           shape,  1,         1,  0,      NULL,  0};
         const invar_digest digest = {{7}};
         char line[INVAR_LEDGER_SEAL_SIZE];
+        invar_ledger *reader = raw_reader(path); // which is there before
         invar_ledger *ledger = raw_writer(path);
-        invar_ledger_summary run;
+        invar_ledger_summary run, seen;
         assert_ok(invar_ledger_find(&run, ledger, "whole"));
         assert_ok(invar_ledger_seal(line, ledger, run.run));
         assert_ok(invar_ledger_resume(ledger, run.uuid, run.last_step, &run.chain,
@@ -232,6 +233,9 @@ static void test_ledger_golden__goes_on(void **state)
             ledger, &(invar_ledger_step){.step = run.last_step + 1, .digests = &digest}));
         assert_ok(invar_ledger_finish(ledger, 0, "done"));
         assert_ok(invar_ledger_seal_check(ledger, line));
+        assert_ok(invar_ledger_find(&seen, reader, "whole"));
+        assert_int_equal(seen.last_step, run.last_step + 1);
+        invar_ledger_close(reader);
         invar_ledger_close(ledger);
         raw_assert_clean(path);
         assert_int_equal(raw_verify(path).seals, 2);

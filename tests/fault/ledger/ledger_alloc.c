@@ -232,6 +232,68 @@ static void test_ledger_alloc__sqlites_repeated(void **state)
     sweep(&sqlites, "SQLite, repeated", invar_test_count(3989, 29), fail_and_repeat);
 }
 
+/* ---- an older version ------------------------------------------------------------------------ */
+
+static char old[sizeof folder + 16];
+
+static void copy_old(void)
+{
+    static char data[1 << 20];
+    FILE *from = fopen(INVAR_TEST_DATA "/golden/ledger-1.db", "rb"), *to = fopen(old, "wb");
+    size_t bytes;
+
+    assert_true(from && to);
+    bytes = fread(data, 1, sizeof data, from);
+    assert_int_equal(fwrite(data, 1, bytes, to), bytes);
+    assert_int_equal(fclose(from) + fclose(to), 0);
+}
+
+static invar_status use_old(const invar_ledger_options *options)
+{
+    invar_ledger_verdict verdict;
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, old, options));
+    status = invar_ledger_verify(&verdict, ledger, NULL, NULL);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* It is read, a writer brings it to this version, and it is read again. */
+static bool fail_and_use_old(heap *h, int64_t n, int64_t *failed)
+{
+    const invar_ledger_options write = {.write = true};
+    invar_status status;
+
+    copy_old();
+    arm(h, n);
+    invar_error_clear();
+    status = use_old(NULL);
+    if (status == INVAR_OK)
+        status = use_old(&write);
+    if (status == INVAR_OK)
+        status = use_old(NULL);
+    heal();
+    if (status != INVAR_OK) {
+        assert_fails(status, INVAR_E_NOMEM, "no memory");
+        (*failed)++;
+    }
+    assert_int_equal(ours.live, 0);
+    assert_int_equal(sqlites.live, kept);
+    assert_ok(use_old(NULL)); // whatever version it has now
+    assert_ok(use_old(&write));
+    return h->struck > 0;
+}
+
+static void test_ledger_alloc__older_version(void **state)
+{
+    (void)state;
+    (void)snprintf(old, sizeof old, "%s/old.db", folder);
+    sweep(&ours, "invar_alloc, older version", invar_test_count(31, 1), fail_and_use_old);
+    sweep(&sqlites, "SQLite, older version", invar_test_count(9973, 97), fail_and_use_old);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_ledger_alloc__ours_repeated),
         cmocka_unit_test(test_ledger_alloc__sqlites),
         cmocka_unit_test(test_ledger_alloc__sqlites_repeated),
+        cmocka_unit_test(test_ledger_alloc__older_version),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
