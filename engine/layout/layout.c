@@ -56,9 +56,11 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
     INVAR_TRY(make_axis(&layout->data, layout,
                         (int64_t)own.pipeline * layout->tensor.size + own.tensor,
                         "data-parallel ranks"));
-    return make_axis(&layout->pipeline, layout,
-                     (int64_t)own.data * layout->tensor.size + own.tensor,
-                     "pipeline-parallel ranks");
+    INVAR_TRY(make_axis(&layout->pipeline, layout,
+                        (int64_t)own.data * layout->tensor.size + own.tensor,
+                        "pipeline-parallel ranks"));
+    return invar_comm_split(&layout->back, layout->pipeline.comm, 0, 0, "pipeline-parallel ranks",
+                            layout->seconds);
 }
 
 void invar_layout_release(invar_layout *layout)
@@ -70,6 +72,8 @@ void invar_layout_release(invar_layout *layout)
             invar_comm_free(axes[i]->comm);
         axes[i]->comm = NULL;
     }
+    invar_comm_free(layout->back);
+    layout->back = NULL;
 }
 
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)

@@ -33,6 +33,8 @@ typedef struct invar_layout {
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
     invar_layout_axis tensor, data, pipeline;
+    invar_comm
+        *back; /* the pipeline's ranks once more: gradients and streams overtake each other */
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
 } invar_layout;
@@ -50,6 +52,7 @@ typedef struct invar_layout_place {
     int tensor, data, pipeline;
 } invar_layout_place;
 
+#define INVAR_LAYOUT_MOST_CHUNKS 64
 #define INVAR_LAYOUT_BUCKET ((size_t)64 << 20)
 
 /*
@@ -73,6 +76,12 @@ invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
 static inline bool invar_layout_divides(const invar_layout *layout)
 {
     return layout && layout->data.size > 1;
+}
+
+/* Do others have other layers? */
+static inline bool invar_layout_pipes(const invar_layout *layout)
+{
+    return layout && layout->pipeline.size > 1;
 }
 
 /* ---- who owns what --------------------------------------------------------------------------- */

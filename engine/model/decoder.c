@@ -20,6 +20,11 @@ static int64_t sparse_before(const invar_model_spec *s, int64_t layer)
     return count;
 }
 
+int64_t invar_model_sparse_before(const invar_model *model, int64_t layer)
+{
+    return sparse_before(&model->spec, layer);
+}
+
 int64_t invar_model_sparse_layers(const invar_model *model)
 {
     return sparse_before(&model->spec, model->spec.layers);
@@ -122,42 +127,64 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
 }
 
 /* The layer's values are made once more, and with them what its backward needs. */
-static void restore(invar_builder *b, const invar_model *model, int64_t i, const invar_tensor *x)
+static void restore(invar_builder *b, const invar_model *model, int64_t i, const invar_tensor x[2])
 {
     invar_tensor y, d;
 
     b->quiet = true;
     b->next_param = model->first[i];
-    y = layer(b, &model->spec, i, x[i]);
+    y = layer(b, &model->spec, i, x[0]);
     b->quiet = false;
-    d = invar_gradient_take(b, &x[i + 1]);
+    d = invar_gradient_take(b, &x[1]);
     invar_gradient_set(b, &y, &d);
 }
 
-static void back(invar_builder *b, const invar_model *model, const invar_tensor *x, bool recompute)
+/* `before`: verbs noted before the layers. */
+static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
+                 const invar_layout_share *layers, const invar_tensor *x, int32_t before,
+                 bool recompute)
 {
-    for (int64_t i = model->spec.layers - 2; recompute && i >= 0; i--) {
-        invar_build_backward(b, 1); // all but the embedding
-        restore(b, model, i, x);
+    for (int64_t i = layers->count - 2; recompute && i >= 0; i--) {
+        invar_build_backward(b, before);
+        restore(b, model, layers->first + i, &x[i]);
     }
     invar_build_backward(b, 0);
+    if (invar_tensor_present(&out->first)) {
+        out->d_first = invar_gradient_take(b, &out->first);
+        invar_program_touch(b->program, &out->d_first);
+    }
     if (recompute) // of a layer that is computed again, what only the next one reads
         invar_program_drop(b->program, b->program->segment[1]);
 }
 
-invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bool recompute)
+/* The input of a layer that is not the first. */
+static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t i)
 {
-    int64_t layers = model->spec.layers;
-    invar_tensor x[INVAR_SPEC_MAX_LAYERS + 1];
-    invar_decoder out = {{0}, {0}};
+    invar_tensor x = invar_program_room(b->program, b->storage, b->rows, model->spec.hidden);
 
-    x[0] = embed(b, &model->spec);
-    for (int64_t i = 0; i < layers; i++) {
-        x[i + 1] = layer(b, &model->spec, i, x[i]);
-        if (recompute && i < layers - 1) // the last layer's values are still there
-            invar_build_forget(b, 1);
+    b->next_param = model->first[i];
+    invar_program_touch(b->program, &x);
+    invar_build_of(b, &x)->stream = true;
+    return x;
+}
+
+invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
+                                  const invar_layout_share *layers, bool recompute)
+{
+    invar_tensor x[INVAR_SPEC_MAX_LAYERS + 1];
+    invar_decoder out = {.first = {0}};
+    int32_t before;
+
+    if (layers->first > 0)
+        out.first = begin_at(b, model, layers->first);
+    x[0] = layers->first > 0 ? out.first : embed(b, &model->spec);
+    before = b->n_noted;
+    for (int64_t i = 0; i < layers->count; i++) {
+        x[i + 1] = layer(b, &model->spec, layers->first + i, x[i]);
+        if (recompute && i < layers->count - 1) // the last layer's values are still there
+            invar_build_forget(b, before);
     }
-    out.stream = x[layers];
+    out.stream = x[layers->count];
     invar_program_touch(b->program, &out.stream);
     if (invar_tensor_present(&b->routing))
         invar_program_touch(b->program, &b->routing);
@@ -167,7 +194,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bo
     out.d_stream = invar_program_room(b->program, b->storage, b->rows, model->spec.hidden);
     invar_program_touch(b->program, &out.d_stream);
     invar_gradient_set(b, &out.stream, &out.d_stream);
-    back(b, model, x, recompute);
+    back(b, &out, model, layers, x, before, recompute);
     invar_program_end_segment(b->program);
     return out;
 }

@@ -23,15 +23,19 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
                          int64_t rows);
 
 /*
- * Segment 0: the rows through all layers. With b->train segment 1: back, from the gradient at the
- * last layer's output. With `recompute` a layer's input is kept and the layer computed once more.
+ * Segment 0: the rows through some layers. With b->train segment 1: back, from the gradient at the
+ * last of these layers' output. With `recompute` a layer's input is kept and the layer computed
+ * once more. Before layer 0 comes the embedding; others begin with what the host writes to `first`.
  */
 typedef struct invar_decoder {
+    invar_tensor first;    /* (T, hidden) the first layer's input; absent: the embedding's */
+    invar_tensor d_first;  /* its gradient, where there is a backward */
     invar_tensor stream;   /* (T, hidden) the last layer's output */
     invar_tensor d_stream; /* its gradient, where there is a backward */
 } invar_decoder;
 
-invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bool recompute);
+invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
+                                  const invar_layout_share *layers, bool recompute);
 
 #ifdef __cplusplus
 }

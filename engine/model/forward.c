@@ -154,12 +154,19 @@ static int64_t span_of(const invar_rows *rows, int64_t span)
     return 0;
 }
 
+static invar_layout_share layers_of(const invar_pass *pass)
+{
+    return invar_model_part_chunk(&pass->model->part, pass->model->spec.layers,
+                                  pass->options.chunk);
+}
+
 static invar_status build_body(invar_pass *pass)
 {
     const invar_model *model = pass->model;
     const invar_rows *rows = &pass->rows;
     invar_builder *b = &pass->body.builder;
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
+    invar_layout_share layers = layers_of(pass);
 
     invar_decoder_begin(b, pass->body.program, model, rows->count);
     b->train = pass->options.train;
@@ -178,7 +185,8 @@ static invar_status build_body(invar_pass *pass)
         b->routing = invar_device_far(&pass->caller.dev)
                          ? invar_program_room(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
                          : routing(b, model, INVAR_GIVEN_ROUTING);
-    pass->ends = invar_decoder_build(b, model, pass->options.train && pass->options.recompute);
+    pass->ends =
+        invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
         invar_program_source(b->program, pass->ends.d_stream.data, &invar_head_stream);
     return invar_pass_place(pass, &pass->body, "activations");
@@ -191,6 +199,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     memset(key, 0, sizeof *key);
     memcpy(&key->spec, &pass->model->spec, sizeof key->spec);
     key->format = pass->model->format;
+    key->layers = layers_of(pass);
     key->rows = r->count;
     key->samples = r->samples.count;
     key->units = r->units.count;
@@ -274,6 +283,38 @@ invar_status invar_pass_routing(invar_pass *pass)
                             (size_t)(r->count * route_of(pass->model)) * sizeof *r->routing);
 }
 
+size_t invar_pass_stream_bytes(const invar_model *model, int64_t rows)
+{
+    return (size_t)(rows * model->spec.hidden * invar_dtype_bits(model->storage) / 8);
+}
+
+static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
+{
+    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+
+    if (!from)
+        return INVAR_OK;
+    return invar_device_put(&pass->caller.dev,
+                            invar_program_find(pass->body.program, to, &how).data, from,
+                            invar_pass_stream_bytes(pass->model, pass->rows.count));
+}
+
+static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *from)
+{
+    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+
+    return invar_caller_get(&pass->caller, out,
+                            invar_program_find(pass->body.program, from, &how).data,
+                            invar_pass_stream_bytes(pass->model, pass->rows.count));
+}
+
+invar_status invar_pass_stream(invar_pass *pass, void *out)
+{
+    if (pass->state == INVAR_PASS_EMPTY)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "a stage hands rows on before its layers ran");
+    return get_stream(out, pass, &pass->ends.stream);
+}
+
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const invar_rows *rows)
 {
     invar_program_run_args how;
@@ -284,7 +325,10 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
     INVAR_TRY(prepare(pass));
+    if (invar_tensor_present(&pass->ends.first) != (rows->stream != NULL))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");
     INVAR_TRY(send_rows(pass));
+    INVAR_TRY(put_stream(pass, &pass->ends.first, rows->stream));
     how = invar_pass_how(pass, &pass->body);
     INVAR_TRY(invar_program_run(pass->body.program, 0, &how));
     pass->caller.layer = -1;
@@ -319,4 +363,22 @@ invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
     pass->given[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
     return walk_back(pass, grads);
+}
+
+invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, invar_grads *grads)
+{
+    if (pass->state != INVAR_PASS_RUN || !pass->options.train)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a backward needs a training pass whose layers have just run");
+    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->state = INVAR_PASS_EMPTY;
+    INVAR_TRY(put_stream(pass, &pass->ends.d_stream, d_stream));
+    return walk_back(pass, grads);
+}
+
+invar_status invar_pass_d_stream(invar_pass *pass, void *out)
+{
+    if (!pass->options.train || !invar_tensor_present(&pass->ends.d_first))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "no stage comes before these layers");
+    return get_stream(out, pass, &pass->ends.d_first);
 }

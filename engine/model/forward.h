@@ -2,10 +2,11 @@
  * forward.h - the one forward of rollout, scoring and training, and its backward.
  *
  * A pass is memory for activations, grown on demand and reused. `run` takes packed rows through the
- * embedding and all layers. Attention reads either the rows themselves (whole samples: scoring and
- * training) or a paged cache (rollout); the bits of a row are the same. `head` takes chosen rows
- * through the last norm and the head to log-probabilities, `logits` stops before them. `backward`
- * walks back over what the last run and head left, and adds to gradients.
+ * embedding and all layers; of a model that stages of a pipeline hold, through one chunk of layers,
+ * and the stages hand rows on. Attention reads either the rows themselves (whole samples: scoring
+ * and training) or a paged cache (rollout); the bits of a row are the same. `head` takes chosen
+ * rows through the last norm and the head to log-probabilities, `logits` stops before them.
+ * `backward` walks back over what the last run and head left, and adds to gradients.
  *
  * Bits of a row depend on its own sequence only: never on other rows, the packing, the chunking.
  * Gradients depend on the order of units, which is the order of samples: a micro-batch is a run of
@@ -39,6 +40,8 @@ typedef struct invar_rows {
     /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
     int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
+    /* What the layers before those of the pass have left, in storage; NULL: these are the first. */
+    const void *stream; /* (T, hidden) */
 } invar_rows;
 
 /* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
@@ -74,6 +77,14 @@ void invar_grads_free(invar_grads *grads);
 /* For the next step: the gradients are defined again after its join. */
 invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 
+/* All of them +0, where several chunks of layers add to them in turn: nobody's is the first. */
+invar_status invar_grads_clear(invar_grads *grads) INVAR_MUST_USE;
+
+/* Where in the block the gradients of a chunk of the pipeline are: matrices, vectors. */
+#define INVAR_GRADS_RANGES 2
+void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_model *model,
+                        int chunk);
+
 /*
  * Once a step, after the last backward: embedding += head, where tied (head + embedding). A call of
  * all stages of a pipeline.
@@ -88,6 +99,7 @@ typedef struct invar_pass_options {
     bool recompute;    /* keep a layer's input only, and run the layer again in backward */
     int64_t head_rows; /* most rows of logits at a time; 0: no limit. Never cuts a unit. */
     bool poison;       /* memory is NaN between its uses, which tests want */
+    int chunk;         /* of the pipeline's (engine/layout/pipeline.h); one rank has 0 */
 } invar_pass_options;
 
 /* The device is used by every call; its scratch is replaced by one that the pass grows. */
@@ -110,7 +122,7 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit);
  */
 bool invar_pass_tape(invar_pass *pass, invar_tape *tape);
 
-/* Through all layers. The arrays of `rows` are borrowed until the backward or the next run. */
+/* Through the layers. The arrays of `rows` are borrowed until the backward or the next run. */
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
                             const invar_rows *rows) INVAR_MUST_USE;
 
@@ -139,6 +151,21 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_segments *units,
                                         invar_grads *grads) INVAR_MUST_USE;
+
+/* ---- between stages -------------------------------------------------------------------------- */
+
+/* Of what a stage hands on for so many rows. */
+size_t invar_pass_stream_bytes(const invar_model *model, int64_t rows);
+
+/* What the layers of the last run have left, to an array of the host. */
+invar_status invar_pass_stream(invar_pass *pass, void *out) INVAR_MUST_USE;
+
+/* A backward that begins with the gradient of that, an array of the host, instead of the head's. */
+invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream,
+                                        invar_grads *grads) INVAR_MUST_USE;
+
+/* After a backward: the gradient of the `stream` that the run began with, to the host. */
+invar_status invar_pass_d_stream(invar_pass *pass, void *out) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,14 @@ static invar_status zero_all(invar_grads *grads)
     return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
 }
 
+/* Of a gradient with what is left free behind it. */
+static size_t padded_bytes(const invar_tensor *grad)
+{
+    size_t bytes = (size_t)(grad->shape[0] * grad->row_stride) * sizeof(float);
+
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
 /* `at` counts from the beginning of the block. */
 static invar_tensor placed(const invar_grads *grads, const invar_tensor *at)
 {
@@ -118,6 +126,48 @@ invar_status invar_grads_zero(invar_grads *grads)
     grads->fresh = true;
     INVAR_TRY(invar_device_zero(&grads->dev, grads->memory, grads->embedding_bytes));
     return invar_device_zero(&grads->dev, grads->vectors, grads->vector_bytes);
+}
+
+invar_status invar_grads_clear(invar_grads *grads)
+{
+    grads->fresh = false;
+    return zero_all(grads);
+}
+
+/* What comes before the layers is the first chunk's, what comes behind them the last one's. */
+static bool of_chunk(const invar_model *model, const invar_param *p, int chunk)
+{
+    const invar_model_part *part = &model->part;
+    invar_layout_share layers = invar_model_part_chunk(part, model->spec.layers, chunk);
+
+    if (p->layer < 0)
+        return chunk == (p == model->embedding ? 0 : part->stages * part->chunks - 1);
+    return p->layer >= layers.first && p->layer < layers.first + layers.count;
+}
+
+static void extend(invar_layout_slice *range, const invar_tensor *grad)
+{
+    size_t first = (uintptr_t)grad->data, bytes = padded_bytes(grad);
+
+    if (range->bytes == 0)
+        range->first = first;
+    range->bytes = first + bytes - range->first;
+}
+
+/* Neighbours in the order of memory: a range holds nothing else. */
+void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_model *model,
+                        int chunk)
+{
+    const invar_model_part *part = &model->part;
+
+    out[0] = out[1] = (invar_layout_slice){0, 0};
+    for (int64_t k = 0; k < model->n_params; k++) {
+        const invar_param *p = &model->params[model->order[k]];
+        if (invar_tensor_present(&p->grad) && of_chunk(model, p, chunk))
+            extend(&out[p->cols == 0], &p->grad);
+    }
+    if (invar_tensor_present(&model->tied_grad) && chunk == part->stages * part->chunks - 1)
+        extend(&out[1], &model->tied_grad);
 }
 
 typedef struct trade {

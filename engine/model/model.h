@@ -104,8 +104,9 @@ invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 
-/* Number of sparse layers: the middle extent of routing. */
+/* Number of sparse layers: the middle extent of routing; those before a layer. */
 int64_t invar_model_sparse_layers(const invar_model *model);
+int64_t invar_model_sparse_before(const invar_model *model, int64_t layer);
 
 /* The parameter with this name; NULL when there is none. */
 invar_param *invar_model_find(const invar_model *model, const char *name);

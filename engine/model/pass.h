@@ -23,6 +23,7 @@ extern "C" {
 typedef struct invar_body_key {
     invar_model_spec spec;
     int64_t format;
+    invar_layout_share layers;
     int64_t rows, samples, units;
     int64_t kv_span, q_span;
     invar_kv_pages cache; /* of the first layer, without addresses */

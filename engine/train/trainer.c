@@ -1,5 +1,5 @@
 /*
- * trainer.c - the walk over micro-batches.
+ * trainer.c - scoring and learning: what happens to micro-batches besides the layers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +7,8 @@
 
 #include "base/alloc.h"
 #include "engine/program/near.h"
-#include "engine/train/unit_sum.h"
+#include "engine/train/rank_grads.h"
+#include "engine/train/walk.h"
 
 #include "base/invar_banned.h"
 
@@ -24,12 +25,10 @@ struct invar_trainer {
     invar_device dev;
     invar_trainer_options options;
     const invar_plan *plan; /* of somebody else; NULL: one by the options */
-    invar_pass *learning;   /* keeps activations */
-    invar_pass *scoring;
-    invar_micro_batch batch;
-    float *gradient; /* (2, most tokens of a micro-batch): dnow, dentropy */
-    int64_t capacity;
-    size_t *bytes;             /* (ranks) of a gather; NULL: this rank computes alone */
+    invar_lanes learning;   /* keep activations */
+    invar_lanes scoring;
+    invar_ways ways;           /* between stages */
+    size_t *bytes;             /* (ranks of an axis) of a gather; NULL: this rank computes alone */
     invar_forward_probe probe; /* `take` NULL: nobody looks at activations */
 };
 
@@ -38,6 +37,26 @@ int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec 
     int64_t bytes = invar_device_far(dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
 
     return bytes / (int64_t)sizeof(float) / spec->vocab + 1;
+}
+
+/* Other ranks compute other samples or other layers. */
+static bool has_others(const invar_layout *layout)
+{
+    return invar_layout_divides(layout) || invar_layout_pipes(layout);
+}
+
+static invar_status make_ways(invar_trainer *trainer)
+{
+    const invar_layout *layout = trainer->options.layout;
+    int ranks;
+
+    if (!has_others(layout))
+        return INVAR_OK;
+    invar_pipeline_way_init(&trainer->ways.forth, layout, false);
+    invar_pipeline_way_init(&trainer->ways.back, layout, true);
+    ranks = layout->data.size > layout->pipeline.size ? layout->data.size : layout->pipeline.size;
+    return invar_alloc((void **)&trainer->bytes, (size_t)ranks, sizeof *trainer->bytes,
+                       "the bytes of a gather");
 }
 
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
@@ -51,14 +70,13 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&trainer, 1, sizeof *trainer, "a trainer"));
     *trainer = (invar_trainer){.dev = *dev, .options = *options};
-    status = invar_pass_new(&trainer->learning, dev, &pass);
+    status = invar_lanes_new(&trainer->learning, dev, &pass, options->layout);
     pass.train = pass.recompute = false;
     if (status == INVAR_OK)
-        status =
-            invar_pass_new(&trainer->scoring, options->scoring ? options->scoring : dev, &pass);
-    if (status == INVAR_OK && invar_layout_divides(options->layout))
-        status = invar_alloc((void **)&trainer->bytes, (size_t)options->layout->data.size,
-                             sizeof *trainer->bytes, "the bytes of a gather");
+        status = invar_lanes_new(&trainer->scoring, options->scoring ? options->scoring : dev,
+                                 &pass, options->layout);
+    if (status == INVAR_OK)
+        status = make_ways(trainer);
     if (status != INVAR_OK) {
         invar_trainer_free(trainer);
         return status;
@@ -71,18 +89,25 @@ void invar_trainer_free(invar_trainer *trainer)
 {
     if (!trainer)
         return;
-    invar_pass_free(trainer->learning);
-    invar_pass_free(trainer->scoring);
-    invar_micro_batch_release(&trainer->batch);
-    invar_free(trainer->gradient);
+    invar_lanes_free(&trainer->learning);
+    invar_lanes_free(&trainer->scoring);
+    invar_pipeline_way_release(&trainer->ways.forth);
+    invar_pipeline_way_release(&trainer->ways.back);
     invar_free(trainer->bytes);
     invar_free(trainer);
 }
 
+static invar_status settle(const invar_lanes *lanes)
+{
+    for (int64_t i = 0; i < lanes->count; i++)
+        INVAR_TRY(invar_pass_settle(lanes->of[i].pass));
+    return INVAR_OK;
+}
+
 invar_status invar_trainer_settle(invar_trainer *trainer)
 {
-    INVAR_TRY(invar_pass_settle(trainer->scoring));
-    return invar_pass_settle(trainer->learning);
+    INVAR_TRY(settle(&trainer->scoring));
+    return settle(&trainer->learning);
 }
 
 void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan)
@@ -93,13 +118,16 @@ void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan)
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)
 {
     trainer->probe = probe ? *probe : (invar_forward_probe){0};
-    invar_pass_probe(trainer->learning, probe);
+    for (int64_t i = 0; i < trainer->learning.count; i++)
+        invar_pass_probe(trainer->learning.of[i].pass, probe);
 }
 
 void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit)
 {
-    invar_pass_audit(trainer->learning, audit);
-    invar_pass_audit(trainer->scoring, audit);
+    for (int64_t i = 0; i < trainer->learning.count; i++)
+        invar_pass_audit(trainer->learning.of[i].pass, audit);
+    for (int64_t i = 0; i < trainer->scoring.count; i++)
+        invar_pass_audit(trainer->scoring.of[i].pass, audit);
 }
 
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
@@ -111,91 +139,31 @@ int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
     return tokens;
 }
 
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
 /* Whoever gives a plan runs all of it. */
-static bool divides(const invar_trainer *trainer)
+static bool together(const invar_trainer *trainer)
 {
     return trainer->bytes && !trainer->plan;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
-
-/* One walk over the samples; what happens after a micro-batch's layers is the caller's. */
-typedef struct walk {
-    invar_trainer *trainer;
-    invar_pass *pass;
-    const invar_model *model;
-    const invar_rl_sample *samples;
-    int64_t first, count; /* samples of this micro-batch */
-    int64_t token;        /* response tokens before it */
-    invar_status (*visit)(struct walk *w, void *payload);
-    void *payload;
-} walk;
-
-static invar_status fill(walk *w, const invar_plan *plan, int64_t b)
+static bool divides(const invar_trainer *trainer)
 {
-    const invar_trainer_options *o = &w->trainer->options;
-    invar_micro_batch_plan part = {.first = plan->sample[b],
-                                   .count = plan->sample[b + 1] - plan->sample[b],
-                                   .unit_start = plan->unit_sample + plan->unit[b],
-                                   .units = plan->unit[b + 1] - plan->unit[b],
-                                   .temperature = o->temperature > 0.0f ? o->temperature : 1.0f,
-                                   .route = invar_model_sparse_layers(w->model) *
-                                            w->model->spec.experts_per_token,
-                                   .replay = o->replay == w->model};
-
-    part.replay = part.replay && part.route > 0;
-
-    w->first = part.first;
-    w->count = part.count;
-    INVAR_TRY(invar_micro_batch_fill(&w->trainer->batch, w->samples, &part));
-    return invar_pass_run(w->pass, w->model, &w->trainer->batch.rows);
+    return together(trainer) && invar_layout_divides(trainer->options.layout);
 }
 
-/*
- * Only learning has units: samples that are scored go together as the limits have it. A rank of
- * several learns unit by unit, since each has a gradient of its own.
- */
-static invar_status make_plan(invar_plan *out, const walk *w, int64_t samples)
+static bool pipes(const invar_trainer *trainer)
 {
-    invar_plan_options options = w->trainer->options.plan;
-    int64_t *rows = NULL;
-    invar_status status;
-
-    if (w->pass != w->trainer->learning)
-        options.unit_rows = 1;
-    else if (divides(w->trainer))
-        options.micro_batch = 1;
-    INVAR_TRY(invar_alloc((void **)&rows, (size_t)samples, sizeof *rows, "rows of samples"));
-    for (int64_t i = 0; i < samples; i++)
-        rows[i] = invar_micro_batch_rows(&w->samples[i]);
-    status = invar_plan_make(out, rows, samples, &options);
-    invar_free(rows);
-    return status;
+    return together(trainer) && invar_layout_pipes(trainer->options.layout);
 }
 
-static invar_status walk_over(walk *w, int64_t samples, int64_t *micro_batches_out)
+/* Does this rank have what the head computes? */
+static bool has_head(const invar_trainer *trainer)
 {
-    const invar_plan *plan = w->trainer->plan;
-    invar_plan own = {0};
-    invar_status status = INVAR_OK;
+    const invar_layout *layout = trainer->options.layout;
 
-    if (!plan) {
-        INVAR_TRY(make_plan(&own, w, samples));
-        plan = &own;
-    }
-    for (int64_t b = 0; b < plan->count && status == INVAR_OK; b++) {
-        status = fill(w, plan, b);
-        if (status == INVAR_OK)
-            status = w->visit(w, w->payload);
-        w->token += w->trainer->batch.head.count;
-    }
-    if (micro_batches_out)
-        *micro_batches_out = plan->count;
-    invar_plan_release(&own);
-    return status;
+    return !pipes(trainer) || layout->pipeline.rank == layout->pipeline.size - 1;
 }
-
-/* ---- scoring --------------------------------------------------------------------------------- */
 
 /* Of the ranks' pieces of a flat array, this one's is there: `bytes` says how long each is. */
 static invar_status gather(const invar_trainer *trainer, const char *phase, float *flat)
@@ -206,237 +174,307 @@ static invar_status gather(const invar_trainer *trainer, const char *phase, floa
                 : INVAR_OK;
 }
 
-/* The walk over this rank's samples; flat arrays are whole after it, NULL: there is none. */
-static invar_status score(walk *w, int64_t count, float *first, float *second)
+/* What the head has computed goes to the stages that have none. */
+static invar_status share(const invar_trainer *trainer, const char *phase, float *flat,
+                          int64_t tokens)
 {
-    invar_trainer *trainer = w->trainer;
-    const invar_layout_axis *data;
+    return flat && pipes(trainer) ? invar_pipeline_share(trainer->options.layout, phase, flat,
+                                                         (size_t)tokens * sizeof *flat)
+                                  : INVAR_OK;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static invar_walk walk_of(invar_trainer *trainer, const invar_model *model,
+                          const invar_rl_sample *samples, bool learns, void *payload)
+{
+    const invar_trainer_options *o = &trainer->options;
+
+    return (invar_walk){.layout = o->layout,
+                        .alone = trainer->plan != NULL,
+                        .ranks = 1,
+                        .lanes = learns ? &trainer->learning : &trainer->scoring,
+                        .ways = &trainer->ways,
+                        .model = model,
+                        .samples = samples,
+                        .temperature = o->temperature,
+                        .replay = o->replay == model,
+                        .payload = payload};
+}
+
+/*
+ * Only learning has units: samples that are scored go together as the limits have it. A rank of
+ * several learns unit by unit, since each has a gradient of its own, or another place in the
+ * pipeline.
+ */
+static invar_status make_plan(invar_plan *out, const invar_trainer *trainer,
+                              const invar_rl_sample *samples, int64_t count, bool learns)
+{
+    invar_plan_options options = trainer->options.plan;
+    int64_t *rows = NULL;
+    invar_status status;
+
+    if (!learns)
+        options.unit_rows = 1;
+    else if (together(trainer))
+        options.micro_batch = 1;
+    INVAR_TRY(invar_alloc((void **)&rows, (size_t)count, sizeof *rows, "rows of samples"));
+    for (int64_t i = 0; i < count; i++)
+        rows[i] = invar_micro_batch_rows(&samples[i]);
+    status = invar_plan_make(out, rows, count, &options);
+    invar_free(rows);
+    return status;
+}
+
+/* ---- scoring --------------------------------------------------------------------------------- */
+
+typedef struct scores {
+    invar_trainer *trainer;
+    float *first;   /* log-probabilities or values of all samples */
+    float *second;  /* entropies; NULL: not wanted */
+    int64_t before; /* tokens of other ranks before this one's */
+} scores;
+
+static invar_status score_samples(invar_walk *w, const invar_trainer *trainer, int64_t count)
+{
+    invar_plan own = {0};
+    invar_status status;
+
+    w->plan = trainer->plan;
+    if (!w->plan) {
+        INVAR_TRY(make_plan(&own, trainer, w->samples, count, false));
+        w->plan = &own;
+    }
+    status = invar_walk_run(w);
+    invar_plan_release(&own);
+    return status;
+}
+
+/* This rank's samples; flat arrays are whole after it. */
+static invar_status score(invar_walk *w, scores *to, int64_t count)
+{
+    invar_trainer *trainer = to->trainer;
+    int64_t all = invar_trainer_tokens(w->samples, count);
     invar_layout_share own = {0, count};
 
-    if (!divides(trainer))
-        return walk_over(w, count, NULL);
-    data = &trainer->options.layout->data;
-    for (int r = 0; r < data->size; r++) {
+    for (int r = 0; divides(trainer) && r < trainer->options.layout->data.size; r++) {
+        const invar_layout_axis *data = &trainer->options.layout->data;
         invar_layout_share s = invar_layout_share_of(count, data->size, r);
         int64_t tokens = invar_trainer_tokens(w->samples + s.first, s.count);
 
         trainer->bytes[r] = (size_t)tokens * sizeof(float);
-        if (r < data->rank)
-            w->token += tokens;
-        if (r == data->rank)
-            own = s;
+        to->before += r < data->rank ? tokens : 0;
+        own = r == data->rank ? s : own;
     }
     w->samples += own.first;
     if (own.count > 0)
-        INVAR_TRY(walk_over(w, own.count, NULL));
-    INVAR_TRY(gather(trainer, "scores", first));
-    return gather(trainer, "entropies", second);
+        INVAR_TRY(score_samples(w, trainer, own.count));
+    if (divides(trainer) && has_head(trainer)) {
+        INVAR_TRY(gather(trainer, "scores", to->first));
+        INVAR_TRY(gather(trainer, "entropies", to->second));
+    }
+    INVAR_TRY(share(trainer, "scores", to->first, all));
+    return share(trainer, "entropies", to->second, all);
 }
 
-typedef struct scores {
-    float *logp, *entropy;
-} scores;
-
-static invar_status visit_scores(walk *w, void *payload)
+static invar_status score_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
 {
-    const scores *to = payload;
+    const scores *to = w->payload;
+    int64_t token = to->before + r->token;
 
-    return invar_pass_head(w->pass, &w->trainer->batch.head, to->logp + w->token,
-                           to->entropy ? to->entropy + w->token : NULL);
+    if (!invar_walk_ends(w, lane))
+        return INVAR_OK;
+    return invar_pass_head(lane->pass, &lane->batch.head, to->first + token,
+                           to->second ? to->second + token : NULL);
 }
 
 invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
                                  const invar_rl_sample *samples, int64_t count, float *logp_out,
                                  float *entropy_out)
 {
-    scores to = {logp_out, entropy_out};
-    walk w = {trainer, trainer->scoring, model, samples, 0, 0, 0, visit_scores, &to};
+    scores to = {trainer, logp_out, entropy_out, 0};
+    invar_walk w = walk_of(trainer, model, samples, false, &to);
 
-    return invar_near_advise(score(&w, count, logp_out, entropy_out),
-                             invar_device_far(&trainer->dev), ADVICE);
+    w.forth = score_forth;
+    return invar_near_advise(score(&w, &to, count), invar_device_far(&trainer->dev), ADVICE);
 }
 
-static invar_status read_values(float *out, walk *w)
+static invar_status read_values(float *out, const invar_device *dev, const invar_lane *lane)
 {
-    const invar_head_rows *head = &w->trainer->batch.head;
+    const invar_head_rows *head = &lane->batch.head;
     invar_tensor values;
 
-    INVAR_TRY(invar_pass_logits(&values, w->pass, head->row, head->count));
-    return invar_device_get(&w->trainer->dev, out, values.data, (size_t)head->count * sizeof *out);
+    INVAR_TRY(invar_pass_logits(&values, lane->pass, head->row, head->count));
+    return invar_device_get(dev, out, values.data, (size_t)head->count * sizeof *out);
 }
 
-static invar_status visit_values(walk *w, void *payload)
+static invar_status values_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
 {
-    return read_values((float *)payload + w->token, w);
+    const scores *to = w->payload;
+
+    if (!invar_walk_ends(w, lane))
+        return INVAR_OK;
+    return read_values(to->first + to->before + r->token, &to->trainer->dev, lane);
 }
 
 invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
                                   const invar_rl_sample *samples, int64_t count, float *values_out)
 {
-    walk w = {trainer, trainer->scoring, critic, samples, 0, 0, 0, visit_values, values_out};
+    scores to = {trainer, values_out, NULL, 0};
+    invar_walk w = walk_of(trainer, critic, samples, false, &to);
 
-    return invar_near_advise(score(&w, count, values_out, NULL), invar_device_far(&trainer->dev),
-                             ADVICE);
+    w.forth = values_forth;
+    return invar_near_advise(score(&w, &to, count), invar_device_far(&trainer->dev), ADVICE);
 }
 
-/* ---- learning -------------------------------------------------------------------------------- */
+/* ---- learning: forward ----------------------------------------------------------------------- */
 
 typedef struct lesson {
+    invar_trainer *trainer;
     const invar_trainer_loss *loss;
     invar_grads *grads;
     invar_trainer_result *result;
+    invar_rank_grads ranks;
 } lesson;
 
-static invar_status room_for(invar_trainer *trainer, int64_t tokens)
-{
-    if (tokens <= trainer->capacity)
-        return INVAR_OK;
-    invar_free(trainer->gradient);
-    trainer->gradient = NULL;
-    trainer->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&trainer->gradient, 2 * (size_t)tokens, sizeof(float),
-                          "gradients of log-probabilities"));
-    trainer->capacity = tokens;
-    return INVAR_OK;
-}
-
 /* How often the routers of this forward chose otherwise than those of the rollout. */
-static void compare_routing(const walk *w, invar_trainer_result *result)
+static void compare_routing(const invar_walk *w, const invar_round *r, const invar_lane *lane,
+                            invar_trainer_result *result)
 {
-    const int32_t *chosen = w->trainer->batch.routing;
-    int64_t route = invar_model_sparse_layers(w->model) * w->model->spec.experts_per_token;
+    const invar_model *model = w->model;
+    invar_layout_share layers =
+        invar_model_part_chunk(&model->part, model->spec.layers, lane->chunk);
+    int64_t slots = model->spec.experts_per_token;
+    int64_t route = invar_model_sparse_layers(model) * slots;
+    int64_t first = invar_model_sparse_before(model, layers.first) * slots;
+    int64_t end = invar_model_sparse_before(model, layers.first + layers.count) * slots;
+    const int32_t *chosen = lane->batch.routing;
 
-    if (!chosen)
-        return;
-    for (int64_t i = w->first; i < w->first + w->count; i++) {
+    for (int64_t i = w->plan->sample[r->own]; chosen && i < w->plan->sample[r->own + 1]; i++) {
         const invar_rl_sample *s = &w->samples[i];
-        int64_t n = invar_micro_batch_rows(s) * route;
-        for (int64_t j = 0; j < n && s->routing; j++)
-            result->routes_differ += chosen[j] != s->routing[j];
-        result->routes += s->routing ? n : 0;
-        chosen += n;
+        int64_t rows = invar_micro_batch_rows(s);
+
+        for (int64_t j = 0; j < rows && s->routing; j++)
+            for (int64_t k = j * route + first; k < j * route + end; k++)
+                result->routes_differ += chosen[k] != s->routing[k];
+        result->routes += s->routing ? rows * (end - first) : 0;
+        chosen += rows * route;
     }
 }
 
-static float *entropies(const lesson *l, const walk *w)
+static float *entropies(const lesson *l, const invar_walk *w, int64_t token)
 {
-    return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + w->token : NULL;
+    return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + token : NULL;
 }
 
-static invar_status forward(walk *w, const lesson *l)
+static invar_status run_head(const invar_walk *w, const lesson *l, const invar_round *r,
+                             invar_lane *lane)
 {
-    float *now = l->result->now + w->token;
+    int64_t token = r->token + r->before;
+    float *now = l->result->now + token;
 
-    INVAR_TRY(w->model->spec.value_head
-                  ? read_values(now, w)
-                  : invar_pass_head(w->pass, &w->trainer->batch.head, now, entropies(l, w)));
-    INVAR_TRY(invar_pass_routing(w->pass)); // what the device is waited for is there by now
-    compare_routing(w, l->result);
-    return INVAR_OK;
+    return w->model->spec.value_head
+               ? read_values(now, &l->trainer->dev, lane)
+               : invar_pass_head(lane->pass, &lane->batch.head, now, entropies(l, w, token));
 }
 
-/* The loss of the samples [first, first + count), whose `tokens` begin at those of the walk. */
-static invar_status ask(walk *w, const lesson *l, int64_t first, int64_t count, int64_t tokens)
+/* Each rank has computed those of its own micro-batch. */
+static invar_status gather_round(const invar_walk *w, const lesson *l, const invar_round *r)
+{
+    invar_trainer *trainer = l->trainer;
+
+    for (int k = 0; k < w->ranks; k++) {
+        const int64_t *sample = w->plan->sample + r->first + k;
+        int64_t tokens =
+            k < r->count ? invar_trainer_tokens(w->samples + sample[0], sample[1] - sample[0]) : 0;
+        trainer->bytes[k] = (size_t)tokens * sizeof(float);
+    }
+    INVAR_TRY(gather(trainer, "log-probabilities", l->result->now + r->token));
+    return gather(trainer, "entropies", entropies(l, w, r->token));
+}
+
+/* The loss of the round's samples; its gradients are the lane's. */
+static invar_status ask(const invar_walk *w, const lesson *l, const invar_round *r,
+                        invar_lane *lane)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
+    const int64_t *sample = w->plan->sample + r->first;
 
-    INVAR_TRY(room_for(w->trainer, tokens));
-    return l->loss->run(l->loss->payload, first, count, l->result->now + w->token, entropies(l, w),
-                        w->trainer->gradient, entropy ? w->trainer->gradient + tokens : NULL);
+    INVAR_TRY(invar_lane_room(lane, r->tokens));
+    return l->loss->run(l->loss->payload, sample[0], sample[r->count] - sample[0],
+                        l->result->now + r->token, entropies(l, w, r->token), lane->gradient,
+                        entropy ? lane->gradient + r->tokens : NULL);
 }
 
-/* Of the micro-batch that begins `before` tokens into the `tokens` that the loss was asked for. */
-static invar_status backward(walk *w, const lesson *l, int64_t before, int64_t tokens)
+static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
 {
-    const float *dnow = w->trainer->gradient + before;
+    const lesson *l = w->payload;
+    bool ends = invar_walk_ends(w, lane);
+
+    if (r->own >= 0) {
+        if (ends)
+            INVAR_TRY(run_head(w, l, r, lane));
+        INVAR_TRY(invar_pass_routing(lane->pass)); // what the device is waited for is there by now
+        compare_routing(w, r, lane, l->result);
+    }
+    if (!ends)
+        return INVAR_OK;
+    if (w->ranks > 1)
+        INVAR_TRY(gather_round(w, l, r));
+    return ask(w, l, r, lane);
+}
+
+/* ---- learning: backward ---------------------------------------------------------------------- */
+
+static invar_status head_back(const invar_walk *w, const lesson *l, const invar_round *r,
+                              invar_lane *lane)
+{
+    const float *dnow = lane->gradient + r->before;
 
     if (w->model->spec.value_head)
-        return invar_pass_backward_values(w->pass, dnow, &w->trainer->batch.head.units, l->grads);
-    return invar_pass_backward(w->pass, dnow, l->loss->entropy ? dnow + tokens : NULL, l->grads);
+        return invar_pass_backward_values(lane->pass, dnow, &lane->batch.head.units, l->grads);
+    return invar_pass_backward(lane->pass, dnow, l->loss->entropy ? dnow + r->tokens : NULL,
+                               l->grads);
 }
 
-static invar_status visit_lesson(walk *w, void *payload)
+static invar_status lesson_back(invar_walk *w, const invar_round *r, invar_lane *lane)
 {
-    const lesson *l = payload;
-    int64_t tokens = w->trainer->batch.head.count;
+    lesson *l = w->payload;
 
-    INVAR_TRY(forward(w, l));
-    INVAR_TRY(ask(w, l, w->first, w->count, tokens));
-    return backward(w, l, 0, tokens);
+    if (r->own >= 0) {
+        if (w->ranks > 1)
+            INVAR_TRY(invar_rank_grads_begin(&l->ranks, lane->chunk));
+        INVAR_TRY(invar_walk_ends(w, lane) ? head_back(w, l, r, lane)
+                                           : invar_walk_back(w, lane, l->grads));
+        INVAR_TRY(invar_walk_pass_back(w, lane));
+    }
+    if (w->ranks == 1)
+        return INVAR_OK;
+    if (l->trainer->probe.round)
+        INVAR_TRY(l->trainer->probe.round(l->trainer->probe.payload));
+    return invar_rank_grads_add(&l->ranks, lane->chunk, (int)r->count);
 }
 
 /* ---- learning by several ranks --------------------------------------------------------------- */
 
-/* The units that the ranks compute at a time, one each, as far as there are any. */
-typedef struct unit_round {
-    int64_t first, units;
-    int64_t tokens; /* responses of all of them, */
-    int64_t before; /* of those before this rank's own */
-} unit_round;
-
-static unit_round round_at(const walk *w, const invar_plan *plan, int64_t first)
-{
-    const invar_layout_axis *data = &w->trainer->options.layout->data;
-    int64_t units = plan->units - first < data->size ? plan->units - first : data->size;
-    unit_round r = {.first = first, .units = units};
-
-    for (int k = 0; k < data->size; k++)
-        w->trainer->bytes[k] = 0;
-    for (int64_t u = first; u < first + units; u++) {
-        const int64_t *sample = plan->unit_sample + u;
-        int64_t tokens = invar_trainer_tokens(w->samples + sample[0], sample[1] - sample[0]);
-        int owner = invar_layout_owner(u, data->size);
-
-        w->trainer->bytes[owner] = (size_t)tokens * sizeof(float);
-        r.before += owner < data->rank ? tokens : 0;
-        r.tokens += tokens;
-    }
-    return r;
-}
-
-static invar_status learn_round(walk *w, const lesson *l, const invar_plan *plan,
-                                const unit_round *r, invar_unit_sum *sum)
-{
-    int rank = w->trainer->options.layout->data.rank;
-    const int64_t *sample = plan->unit_sample + r->first;
-    bool own = rank < r->units;
-
-    if (own) {
-        INVAR_TRY(fill(w, plan, r->first + rank)); // a unit is a micro-batch
-        w->token += r->before;
-        INVAR_TRY(forward(w, l));
-        w->token -= r->before;
-    }
-    INVAR_TRY(gather(w->trainer, "log-probabilities", l->result->now + w->token));
-    INVAR_TRY(gather(w->trainer, "entropies", entropies(l, w)));
-    INVAR_TRY(ask(w, l, sample[0], sample[r->units] - sample[0], r->tokens));
-    if (own) {
-        INVAR_TRY(invar_grads_zero(l->grads));
-        INVAR_TRY(backward(w, l, r->before, r->tokens));
-    }
-    w->token += r->tokens;
-    if (w->trainer->probe.round)
-        INVAR_TRY(w->trainer->probe.round(w->trainer->probe.payload));
-    return invar_unit_sum_add(sum, l->grads, (int)r->units);
-}
-
 /* Each rank has counted its own. */
-static invar_status add_routes(invar_trainer *trainer, invar_trainer_result *result)
+static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
 {
-    const invar_layout *layout = trainer->options.layout;
+    invar_trainer *trainer = l->trainer;
+    invar_trainer_result *result = l->result;
     int64_t(*routes)[2] = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&routes, (size_t)layout->data.size, sizeof *routes,
-                          "choices of experts"));
-    for (int r = 0; r < layout->data.size; r++)
+    INVAR_TRY(
+        invar_alloc((void **)&routes, (size_t)axis->size, sizeof *routes, "choices of experts"));
+    for (int r = 0; r < axis->size; r++)
         trainer->bytes[r] = sizeof *routes;
-    routes[layout->data.rank][0] = result->routes;
-    routes[layout->data.rank][1] = result->routes_differ;
-    status =
-        invar_layout_gather(layout, &layout->data, "choices of experts", routes, trainer->bytes);
+    routes[axis->rank][0] = result->routes;
+    routes[axis->rank][1] = result->routes_differ;
+    status = invar_layout_gather(trainer->options.layout, axis, "choices of experts", routes,
+                                 trainer->bytes);
     result->routes = result->routes_differ = 0;
-    for (int r = 0; r < layout->data.size && status == INVAR_OK; r++) {
+    for (int r = 0; r < axis->size && status == INVAR_OK; r++) {
         result->routes += routes[r][0];
         result->routes_differ += routes[r][1];
     }
@@ -444,46 +482,79 @@ static invar_status add_routes(invar_trainer *trainer, invar_trainer_result *res
     return status;
 }
 
-static invar_status learn_rounds(walk *w, const lesson *l, const invar_plan *plan,
-                                 invar_unit_sum *sum)
+/* Stages without the head hear of the loss when all is done: they only count. */
+static invar_status follow_loss(const invar_walk *w, const lesson *l)
 {
-    for (int64_t unit = 0; unit < plan->units; l->result->micro_batches++) {
-        unit_round r = round_at(w, plan, unit);
-        INVAR_TRY(learn_round(w, l, plan, &r, sum));
-        unit += r.units;
+    int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
+
+    INVAR_TRY(share(l->trainer, "log-probabilities", l->result->now, tokens));
+    INVAR_TRY(share(l->trainer, "entropies", entropies(l, w, 0), tokens));
+    for (int64_t i = 0; !has_head(l->trainer) && i < invar_walk_rounds(w); i++) {
+        invar_round r = invar_walk_round(w, i);
+        INVAR_TRY(ask(w, l, &r, &w->lanes->of[0]));
     }
-    if (invar_model_sparse_layers(w->model) > 0)
-        INVAR_TRY(add_routes(w->trainer, l->result));
-    return invar_unit_sum_end(sum, l->grads);
+    return INVAR_OK;
 }
 
-static invar_status learn_divided(walk *w, const lesson *l, int64_t samples, invar_unit_sum *sum)
+static invar_status check_together(const lesson *l)
 {
-    invar_plan plan = {0};
-    invar_status status;
-
+    if (l->trainer->probe.take && invar_layout_pipes(l->trainer->options.layout))
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "stages of a pipeline record no activations: set debug-determinism to "
+                          "step, or run this step with pipeline-model-parallel-size 1");
     if (!l->grads->fresh)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
-    l->result->micro_batches = 0;
-    INVAR_TRY(make_plan(&plan, w, samples));
-    status = learn_rounds(w, l, &plan, sum);
-    invar_plan_release(&plan);
-    return status;
+    return INVAR_OK;
 }
 
-/* Who only rehearses has the memory of a sum, too. */
-static invar_status learn(walk *w, const lesson *l, int64_t samples)
-{
-    invar_trainer *trainer = w->trainer;
-    invar_unit_sum *sum = NULL;
-    invar_status status = INVAR_OK;
+/* ---- learning -------------------------------------------------------------------------------- */
 
-    if (trainer->bytes)
-        status = invar_unit_sum_new(&sum, &trainer->dev, trainer->options.layout, l->grads);
-    if (status == INVAR_OK)
-        status = divides(trainer) ? learn_divided(w, l, samples, sum)
-                                  : walk_over(w, samples, &l->result->micro_batches);
-    invar_unit_sum_free(sum);
+/* What several ranks do after the last backward. */
+static invar_status come_together(const invar_walk *w, lesson *l)
+{
+    const invar_layout *layout = w->layout;
+    bool routes = invar_model_sparse_layers(w->model) > 0;
+
+    if (routes && divides(l->trainer))
+        INVAR_TRY(add_routes(l, &layout->data));
+    if (routes && pipes(l->trainer))
+        INVAR_TRY(add_routes(l, &layout->pipeline));
+    INVAR_TRY(invar_rank_grads_end(&l->ranks));
+    return pipes(l->trainer) ? follow_loss(w, l) : INVAR_OK;
+}
+
+/* Who only rehearses has the memory of sums, too. */
+static invar_status walk_lesson(invar_walk *w, lesson *l)
+{
+    const invar_layout *layout = w->layout;
+
+    l->result->micro_batches = invar_walk_rounds(w);
+    if (l->trainer->bytes)
+        INVAR_TRY(invar_rank_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
+    INVAR_TRY(invar_walk_run(w));
+    return together(l->trainer) ? come_together(w, l) : INVAR_OK;
+}
+
+static invar_status learn(invar_walk *w, lesson *l, int64_t samples)
+{
+    invar_trainer *trainer = l->trainer;
+    invar_plan own = {0};
+    invar_status status;
+
+    if (together(trainer))
+        INVAR_TRY(check_together(l));
+    if (divides(trainer)) {
+        w->ranks = trainer->options.layout->data.size;
+        w->rank = trainer->options.layout->data.rank;
+    }
+    w->plan = trainer->plan;
+    if (!w->plan) {
+        INVAR_TRY(make_plan(&own, trainer, w->samples, samples, true));
+        w->plan = &own;
+    }
+    status = walk_lesson(w, l);
+    invar_rank_grads_release(&l->ranks);
+    invar_plan_release(&own);
     return status;
 }
 
@@ -492,9 +563,11 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
                                  const invar_trainer_loss *loss, invar_grads *grads,
                                  invar_trainer_result *result)
 {
-    lesson l = {loss, grads, result};
-    walk w = {trainer, trainer->learning, model, samples, 0, 0, 0, visit_lesson, &l};
+    lesson l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
+    invar_walk w = walk_of(trainer, model, samples, true, &l);
 
+    w.forth = lesson_forth;
+    w.back = lesson_back;
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;

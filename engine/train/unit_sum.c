@@ -17,14 +17,13 @@ struct invar_unit_sum {
     void *there; /* a piece that came, where the device is far */
 };
 
-static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout,
-                             const invar_grads *grads)
+static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, size_t bytes)
 {
     const invar_device *dev = &sum->caller.dev;
     const invar_slices *s = &sum->slices;
     void *memory = NULL;
 
-    INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, grads->bytes));
+    INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, bytes));
     if (s->own.bytes == 0)
         return INVAR_OK;
     if (invar_device_far(dev))
@@ -37,7 +36,7 @@ static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout,
 }
 
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, const invar_grads *grads)
+                                const invar_layout *layout, size_t bytes)
 {
     invar_unit_sum *sum = NULL;
     invar_status status;
@@ -46,7 +45,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_caller_init(&sum->caller, dev);
-    status = allocate(sum, layout, grads);
+    status = allocate(sum, layout, bytes);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
         return status;
@@ -83,27 +82,26 @@ static invar_status add(invar_unit_sum *sum, const invar_layout_slice *piece, ch
                       .b = rows(sum->there ? sum->there : came, piece->bytes));
 }
 
-invar_status invar_unit_sum_add(invar_unit_sum *sum, const invar_grads *grads, int givers)
+invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers)
 {
     invar_slices *s = &sum->slices;
 
     for (int64_t i = 0; i < s->exchange.pieces; i++) {
         invar_layout_slice own = invar_exchange_piece(&s->exchange, s->exchange.rank, i);
 
-        INVAR_TRY(invar_slices_scatter(s, "gradients of units", grads->memory, i, givers));
+        INVAR_TRY(invar_slices_scatter(s, "gradients of units", block, i, givers));
         for (int g = 0; g < givers && own.bytes > 0; g++)
             INVAR_TRY(add(sum, &own, s->get + (size_t)g * own.bytes));
     }
     return INVAR_OK;
 }
 
-invar_status invar_unit_sum_end(invar_unit_sum *sum, invar_grads *grads)
+invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block)
 {
     const invar_layout_slice *own = &sum->slices.own;
 
     if (own->bytes > 0)
-        INVAR_TRY(invar_device_copy(&sum->caller.dev, (char *)grads->memory + own->first, sum->sum,
-                                    own->bytes));
-    grads->fresh = false;
-    return invar_slices_gather(&sum->slices, "gradients", grads->memory);
+        INVAR_TRY(
+            invar_device_copy(&sum->caller.dev, (char *)block + own->first, sum->sum, own->bytes));
+    return invar_slices_gather(&sum->slices, "gradients", block);
 }

@@ -13,7 +13,6 @@
 #ifndef INVAR_ENGINE_TRAIN_UNIT_SUM_H
 #define INVAR_ENGINE_TRAIN_UNIT_SUM_H
 
-#include "engine/model/forward.h"
 #include "engine/train/slices.h"
 
 #ifdef __cplusplus
@@ -22,18 +21,19 @@ extern "C" {
 
 typedef struct invar_unit_sum invar_unit_sum;
 
-/* Of no unit, so +0. The layout is borrowed; the calls are those of all ranks of its data axis. */
+/*
+ * Of blocks of `bytes`; of no unit, so +0. The layout is borrowed; the calls are those of all ranks
+ * of its data axis.
+ */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout,
-                                const invar_grads *grads) INVAR_MUST_USE;
+                                const invar_layout *layout, size_t bytes) INVAR_MUST_USE;
 void invar_unit_sum_free(invar_unit_sum *sum);
 
-/* A round: the ranks below `givers` have a unit's gradients in `grads`; others' are not read. */
-invar_status invar_unit_sum_add(invar_unit_sum *sum, const invar_grads *grads,
-                                int givers) INVAR_MUST_USE;
+/* A round: the ranks below `givers` have a unit's gradients in `block`; others' are not read. */
+invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers) INVAR_MUST_USE;
 
-/* grads = the sum, the same on every rank. */
-invar_status invar_unit_sum_end(invar_unit_sum *sum, invar_grads *grads) INVAR_MUST_USE;
+/* The block becomes the sum, the same on every rank. */
+invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

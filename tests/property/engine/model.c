@@ -46,7 +46,10 @@ static void gradient(float *out, int64_t first, int64_t count, uint64_t seed, fl
 static void run(outcome *out, const invar_model *model, const invar_rl_samples *samples,
                 const invar_device *dev, const execution *how)
 {
-    invar_pass_options options = {true, how->recompute, how->head_rows, how->poison};
+    invar_pass_options options = {.train = true,
+                                  .recompute = how->recompute,
+                                  .head_rows = how->head_rows,
+                                  .poison = how->poison};
     invar_micro_batch batch = {0};
     invar_pass *pass = NULL;
     int64_t units[SAMPLES + 1];

@@ -11,194 +11,26 @@
 
 #include "base/alloc.h"
 #include "engine/layout/exchange.h"
-#include "engine/rl/loss.h"
-#include "engine/train/trainer.h"
 #include "tests/device/far.h"
-#include "tests/model.h"
+#include "tests/lesson.h"
 #include "tests/ranks.h"
 
-enum { SAMPLES = 7, MOST = 256, METRICS = 48 };
 #define SECONDS 60
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
-/* What ranks share; nobody changes it while they run. */
-typedef struct lesson {
-    invar_device near, far;
-    const invar_model *model, *far_model; /* NULL: no rank has it far */
-    const invar_rl_samples *samples;
-    invar_trainer_options options;
-    invar_rl_options rl;
-    invar_rl_batch batch;
-    int64_t start[SAMPLES + 1], group[SAMPLES];
-    uint8_t mask[MOST];
-    float reward[SAMPLES], old[MOST], ref[MOST], advantage[MOST], values[MOST];
-    size_t bucket;
-    int failing; /* the rank whose loss fails; -1: none */
-    const struct outcome *expected;
-} lesson;
-
-typedef struct outcome {
-    float scores[MOST], entropies[MOST];
-    float now[MOST], entropy[MOST]; /* of training */
-    invar_loss_metric metrics[METRICS];
-    size_t n_metrics;
-    invar_trainer_result result;
-    void *grads;
-    size_t bytes;
-} outcome;
-
-static void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
-                        const invar_device *dev)
+/* A rank of a step; NULL: the only one. Rank 1 has its model far, where there is one. */
+static bool is_far(const lesson *l, const invar_layout *layout)
 {
-    bool values = model->spec.value_head;
-
-    *l = (lesson){.near = *dev, .model = model, .samples = samples, .failing = -1};
-    l->near.pool = NULL; // a rank is a thread
-    for (int64_t i = 0; i < SAMPLES; i++) {
-        l->group[i] = samples->items[i].group;
-        l->start[i + 1] = l->start[i] + invar_rl_sample_response(&samples->items[i]);
-        l->reward[i] = (float)(i % 2);
-    }
-    assert_true(l->start[SAMPLES] <= MOST);
-    for (uint64_t t = 0; t < MOST; t++) {
-        l->mask[t] = t % 5 != 3;
-        l->old[t] = invar_test_normal(1, t, 0.1f) - 4.5f;
-        l->ref[t] = invar_test_normal(2, t, 0.1f) - 4.5f;
-        l->advantage[t] = invar_test_normal(3, t, 1.0f);
-        l->values[t] = invar_test_normal(4, t, 0.1f);
-    }
-    l->rl = (invar_rl_options){.loss = values ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY,
-                               .estimator = INVAR_ESTIMATOR_GRPO,
-                               .kl_type = INVAR_KL_K3,
-                               .use_kl_loss = true,
-                               .kl_loss_coef = 0.1f,
-                               .eps_clip = 0.2f,
-                               .eps_clip_high = 0.3f,
-                               .value_clip = 0.2f,
-                               .entropy_coef = 0.01f,
-                               .gamma = 1.0f,
-                               .lambd = 1.0f};
-    l->batch = (invar_rl_batch){.samples = SAMPLES,
-                                .start = l->start,
-                                .group = l->group,
-                                .mask = l->mask,
-                                .reward = l->reward,
-                                .old_logp = l->old,
-                                .rollout_logp = l->old,
-                                .copied = true,
-                                .ref_logp = l->ref,
-                                .values = l->values};
+    return l->far_model && layout && layout->data.rank == 1;
 }
 
-typedef struct asked {
-    invar_loss *loss;
-    int64_t next;
-    bool fails;
-} asked;
-
-static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
-                             const float *entropy, float *dnow, float *dentropy)
-{
-    asked *l = payload;
-
-    if (first != l->next)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "sample %d is asked for, not %d", (int)first,
-                          (int)l->next);
-    l->next += count;
-    if (l->fails && l->next == SAMPLES)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "the loss of sample %d is no number", (int)first);
-    return invar_loss_run(l->loss, first, count, now, entropy, dnow, dentropy);
-}
-
-static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
-                          const invar_model *model, int rank)
-{
-    bool values = model->spec.value_head;
-    asked asks = {.fails = rank == l->failing};
-    invar_trainer_loss loss = {run_loss, &asks, !values};
-    const invar_loss_metric *metrics;
-    invar_grads *grads = NULL;
-    invar_status status;
-
-    out->result = (invar_trainer_result){.now = out->now, .entropy = out->entropy};
-    INVAR_TRY(invar_loss_new(&asks.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
-                             values ? l->advantage : NULL));
-    status = invar_grads_new(&grads, model);
-    if (status == INVAR_OK)
-        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
-                                     &out->result);
-    if (status == INVAR_OK)
-        status = invar_loss_metrics(&metrics, &out->n_metrics, asks.loss);
-    if (status == INVAR_OK) {
-        memcpy(out->metrics, metrics, out->n_metrics * sizeof *metrics);
-        out->bytes = grads->bytes;
-        out->grads = malloc(out->bytes);
-        status = invar_device_get(&grads->dev, out->grads, grads->memory, out->bytes);
-    }
-    invar_grads_free(grads);
-    invar_loss_free(asks.loss);
-    return status;
-}
-
-/* One rank of a step; NULL: the only one. */
 static invar_status step(outcome *out, const lesson *l, const invar_layout *layout)
 {
-    int rank = layout ? layout->data.rank : 0;
-    bool far = l->far_model && rank == 1;
-    const invar_model *model = far ? l->far_model : l->model;
-    invar_trainer_options options = l->options;
-    invar_trainer *trainer = NULL;
-    invar_status status;
+    bool far = is_far(l, layout);
 
-    memset(out, 0, sizeof *out);
-    options.layout = layout;
-    INVAR_TRY(invar_trainer_new(&trainer, far ? &l->far : &l->near, &options));
-    if (model->spec.value_head)
-        status = invar_trainer_values(trainer, model, l->samples->items, SAMPLES, out->scores);
-    else
-        status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
-                                     out->entropies);
-    if (status == INVAR_OK)
-        status = learn(out, l, trainer, model, rank);
-    invar_trainer_free(trainer);
-    return status;
+    return lesson_step(out, l, layout, far ? l->far_model : l->model, far ? &l->far : &l->near);
 }
 
 /* ---- one rank and several -------------------------------------------------------------------- */
-
-static bool metrics_differ(const outcome *a, const outcome *b)
-{
-    bool differ = a->n_metrics != b->n_metrics;
-
-    for (size_t i = 0; i < a->n_metrics && !differ; i++)
-        differ = strcmp(a->metrics[i].name, b->metrics[i].name) != 0 ||
-                 invar_bits_differ(&a->metrics[i].value, &b->metrics[i].value, sizeof(double));
-    return differ;
-}
-
-static invar_status compare(const outcome *a, const outcome *b, int rank)
-{
-    const struct {
-        const char *what;
-        bool differ;
-    } parts[] = {
-        {"scores", invar_bits_differ(a->scores, b->scores, sizeof a->scores)},
-        {"entropies", invar_bits_differ(a->entropies, b->entropies, sizeof a->entropies)},
-        {"log-probabilities", invar_bits_differ(a->now, b->now, sizeof a->now)},
-        {"entropies of training", invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy)},
-        {"metrics", metrics_differ(a, b)},
-        {"routes", a->result.routes != b->result.routes ||
-                       a->result.routes_differ != b->result.routes_differ},
-        {"gradients", a->bytes != b->bytes || invar_bits_differ(a->grads, b->grads, a->bytes)},
-    };
-
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].differ)
-            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has other %s than one rank", rank,
-                              parts[i].what);
-    return INVAR_OK;
-}
 
 typedef struct traffic {
     uint64_t sent, received;
@@ -306,7 +138,8 @@ static invar_status rank_part(rank_run *run)
         layout.bucket = l->bucket;
     status = step(&out, l, &layout);
     if (status == INVAR_OK)
-        status = compare(&out, l->expected, layout.data.rank);
+        status =
+            lesson_compare(&out, l, is_far(l, &layout) ? l->far_model : l->model, layout.data.rank);
     if (status == INVAR_OK)
         status = check_traffic(l, &layout, out.bytes);
     if (status != INVAR_OK)
@@ -473,6 +306,19 @@ static void test_ranks__loss_fails(void **state)
     invar_model_free(model);
 }
 
+static invar_status never_asked(void *payload, int64_t first, int64_t count, const float *now,
+                                const float *entropy, float *dnow, float *dentropy)
+{
+    (void)payload;
+    (void)first;
+    (void)count;
+    (void)now;
+    (void)entropy;
+    (void)dnow;
+    (void)dentropy;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the loss is asked");
+}
+
 /* No rank waits for another where nothing can be computed. */
 static void test_ranks__refuses(void **state)
 {
@@ -481,7 +327,7 @@ static void test_ranks__refuses(void **state)
     invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
     float now[MOST], entropy[MOST];
     invar_trainer_result result = {.now = now, .entropy = entropy};
-    invar_trainer_loss loss = {run_loss, NULL, true};
+    invar_trainer_loss loss = {never_asked, NULL, true};
     invar_rl_samples samples;
     invar_trainer *trainer;
     invar_grads *grads;

@@ -1,0 +1,198 @@
+/*
+ * pipeline.c - the order of a stage's tasks, and what goes from one stage to the next.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/layout/pipeline.h"
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/*
+ * Number i of the forwards, or of the backwards: groups of as many micro-batches as there are
+ * stages; those of a group go through one chunk after the other.
+ */
+static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i, bool back)
+{
+    int64_t group = i / ((int64_t)stages * chunks), in_group = i % ((int64_t)stages * chunks);
+    int turn = (int)(in_group / stages);
+
+    return (invar_pipeline_task){.batch = group * stages + in_group % stages,
+                                 .chunk = (back ? chunks - 1 - turn : turn) * stages + stage,
+                                 .back = back};
+}
+
+/* Forwards before the first backward. */
+static int64_t warmup_of(int stages, int chunks, int stage)
+{
+    int64_t behind = stages - 1 - stage;
+
+    return chunks == 1 ? behind : 2 * behind + (int64_t)(chunks - 1) * stages;
+}
+
+/* Groups are whole: of the last one, those that are not there are left out. */
+static void add(invar_pipeline_tasks *to, const invar_pipeline_task *task, int64_t batches)
+{
+    if (task->batch < batches)
+        to->of[to->count++] = *task;
+}
+
+invar_status invar_pipeline_tasks_make(invar_pipeline_tasks *out, int stages, int chunks, int stage,
+                                       int64_t batches, bool back)
+{
+    int64_t groups = (batches + stages - 1) / stages, all = groups * stages * chunks;
+    int64_t warmup = back ? warmup_of(stages, chunks, stage) : all;
+
+    *out = (invar_pipeline_tasks){NULL, 0};
+    INVAR_TRY(invar_alloc((void **)&out->of, (size_t)(2 * all) + 1, sizeof *out->of,
+                          "the tasks of a stage"));
+    warmup = warmup < all ? warmup : all;
+    for (int64_t i = 0; i < all + (back ? warmup : 0); i++) {
+        invar_pipeline_task forth = task_at(stages, chunks, stage, i, false);
+        invar_pipeline_task home = task_at(stages, chunks, stage, i - warmup, true);
+
+        if (i < all)
+            add(out, &forth, batches);
+        if (i >= warmup)
+            add(out, &home, batches);
+    }
+    return INVAR_OK;
+}
+
+void invar_pipeline_tasks_release(invar_pipeline_tasks *tasks)
+{
+    invar_free(tasks->of);
+    *tasks = (invar_pipeline_tasks){NULL, 0};
+}
+
+int64_t invar_pipeline_most(const invar_pipeline_tasks *tasks, int chunk)
+{
+    int64_t now = 0, most = 0;
+
+    for (int64_t i = 0; i < tasks->count; i++) {
+        if (tasks->of[i].chunk != chunk)
+            continue;
+        now += tasks->of[i].back ? -1 : 1;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* ---- ways ------------------------------------------------------------------------------------ */
+
+void invar_pipeline_way_init(invar_pipeline_way *out, const invar_layout *layout, bool back)
+{
+    *out = (invar_pipeline_way){.layout = layout, .back = back};
+}
+
+void invar_pipeline_way_release(invar_pipeline_way *way)
+{
+    for (int i = 0; i < INVAR_PIPELINE_SENDS; i++)
+        invar_free(way->sends[i].data);
+    invar_free(way->got);
+    *way = (invar_pipeline_way){.layout = NULL};
+}
+
+static invar_comm_move move_of(const invar_pipeline_way *way)
+{
+    return (invar_comm_move){.op = INVAR_COMM_SENDRECV,
+                             .phase = way->back ? "gradients of a stage" : "rows of a stage",
+                             .seconds = way->layout->seconds,
+                             .to = INVAR_COMM_NONE,
+                             .from = INVAR_COMM_NONE};
+}
+
+static invar_comm *comm_of(const invar_pipeline_way *way)
+{
+    return way->back ? way->layout->back : way->layout->pipeline.comm;
+}
+
+/* The stage that is `step` further on this way. */
+static int neighbour(const invar_pipeline_way *way, int step)
+{
+    const invar_layout_axis *axis = &way->layout->pipeline;
+
+    return (axis->rank + axis->size + (way->back ? -step : step)) % axis->size;
+}
+
+static invar_status wait_for(invar_pipeline_send *send)
+{
+    invar_comm_ticket *ticket = send->ticket;
+
+    send->ticket = NULL;
+    return ticket ? invar_comm_wait(ticket) : INVAR_OK;
+}
+
+static invar_status ensure(void **data, size_t *room, size_t bytes)
+{
+    if (bytes <= *room)
+        return INVAR_OK;
+    invar_free(*data);
+    *data = NULL;
+    *room = 0;
+    INVAR_TRY(invar_alloc(data, bytes, 1, "rows on their way between stages"));
+    *room = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_pipeline_room(void **out, invar_pipeline_way *way, size_t bytes)
+{
+    invar_pipeline_send *send = &way->sends[way->next];
+
+    INVAR_TRY(wait_for(send));
+    INVAR_TRY(ensure(&send->data, &send->bytes, bytes));
+    *out = send->data;
+    return INVAR_OK;
+}
+
+invar_status invar_pipeline_send_on(invar_pipeline_way *way, size_t bytes)
+{
+    invar_pipeline_send *send = &way->sends[way->next];
+    invar_comm_move move = move_of(way);
+
+    move.to = neighbour(way, 1);
+    move.in = send->data;
+    move.to_bytes = bytes;
+    way->next = (way->next + 1) % INVAR_PIPELINE_SENDS;
+    return invar_comm_start(&send->ticket, comm_of(way), &move);
+}
+
+invar_status invar_pipeline_receive(void **out, invar_pipeline_way *way, size_t bytes)
+{
+    invar_comm_move move = move_of(way);
+
+    INVAR_TRY(ensure(&way->got, &way->got_bytes, bytes));
+    move.from = neighbour(way, -1);
+    move.out = way->got;
+    move.from_bytes = bytes;
+    *out = way->got;
+    return invar_comm_run(comm_of(way), &move);
+}
+
+invar_status invar_pipeline_settle(invar_pipeline_way *way)
+{
+    invar_status status = INVAR_OK;
+
+    for (int i = 0; i < INVAR_PIPELINE_SENDS; i++) {
+        invar_status one = wait_for(&way->sends[i]);
+        status = status == INVAR_OK ? one : status;
+    }
+    return status;
+}
+
+invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
+                                  size_t bytes)
+{
+    invar_comm_move move = {.op = INVAR_COMM_BROADCAST,
+                            .phase = phase,
+                            .seconds = layout->seconds,
+                            .in = data,
+                            .out = data,
+                            .from = layout->pipeline.size - 1,
+                            .from_bytes = bytes};
+
+    return invar_comm_run(layout->pipeline.comm, &move);
+}
