@@ -9,13 +9,19 @@
 
 #include "base/invar_banned.h"
 
+static invar_layout_axis axis_of(invar_comm *comm)
+{
+    return (invar_layout_axis){
+        .comm = comm, .rank = invar_comm_rank(comm), .size = invar_comm_size(comm)};
+}
+
 void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
 {
     *out = (invar_layout){.world = world,
                           .seconds = seconds,
                           .bucket = INVAR_LAYOUT_BUCKET,
                           .tensor = {.size = 1},
-                          .data = {world, invar_comm_rank(world), invar_comm_size(world)},
+                          .data = axis_of(world),
                           .pipeline = {.size = 1},
                           .expert_tensor = 1,
                           .chunks = 1};
@@ -28,7 +34,7 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
     invar_comm *comm = NULL;
 
     INVAR_TRY(invar_comm_split(&comm, layout->world, colour, 0, phase, layout->seconds));
-    *out = (invar_layout_axis){comm, invar_comm_rank(comm), invar_comm_size(comm)};
+    *out = axis_of(comm);
     return INVAR_OK;
 }
 
@@ -81,6 +87,13 @@ invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
     int tensors = layout->tensor.size, datas = layout->data.size;
 
     return (invar_layout_place){rank % tensors, rank / tensors % datas, rank / tensors / datas};
+}
+
+size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis)
+{
+    size_t leaves = (size_t)axis->size * INVAR_TREE_LEAF_BYTES;
+
+    return layout->bucket > leaves ? layout->bucket : leaves;
 }
 
 int invar_layout_owner(int64_t unit, int size)

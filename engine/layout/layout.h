@@ -26,6 +26,8 @@ extern "C" {
 typedef struct invar_layout_axis {
     invar_comm *comm; /* the ranks that divide along it */
     int rank, size;   /* this one among them */
+    invar_comm *far;  /* the same ranks, for moves of their devices' memory; NULL: none */
+    char *buckets;    /* (2, invar_layout_room) in that memory */
 } invar_layout_axis;
 
 typedef struct invar_layout {
@@ -71,6 +73,9 @@ void invar_layout_release(invar_layout *layout);
 
 /* Of any rank of the world. */
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
+
+/* Bytes that a rank gives at a time along an axis, or gets, at most (engine/layout/exchange.h). */
+size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis);
 
 /* Do other ranks compute other samples? */
 static inline bool invar_layout_divides(const invar_layout *layout)

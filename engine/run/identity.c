@@ -161,7 +161,7 @@ static invar_status look_at_files(invar_loop *loop)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 2];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 3];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
@@ -202,6 +202,7 @@ static void gather_facts(facts *f, const invar_loop *loop)
     if (loop->ranks) {
         (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_agree_size(loop->ranks));
         f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
+        f->items[f->count++] = (invar_ledger_fact){"layout", "transport", loop->transport.text};
     }
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",

@@ -14,6 +14,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/files.h"
 #include "engine/layout/agree.h"
+#include "engine/layout/transport.h"
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
@@ -74,7 +75,8 @@ typedef struct invar_loop {
     invar_settings set;
     invar_layout layout;       /* of its ranks, */
     const invar_layout *ranks; /* where there are several; NULL: one */
-    invar_session session;     /* device, models, data */
+    invar_layout_transport transport;
+    invar_session session; /* device, models, data */
     invar_home home;
     invar_identity identity;
     invar_store store;

@@ -300,6 +300,19 @@ static invar_status open_outputs(invar_loop *loop)
     return invar_plugins_hook(&loop->plugins, &started);
 }
 
+/* Before memory is planned: it takes some, and so does NCCL. */
+static invar_status connect_devices(invar_loop *loop)
+{
+    const invar_device *dev = &loop->session.dev;
+    invar_distributed_backend wanted =
+        INVAR_RECIPE_ENUM(invar_distributed_backend, loop->recipe, INVAR_KEY_DISTRIBUTED_BACKEND);
+
+    if (!loop->ranks)
+        return INVAR_OK;
+    INVAR_TRY(invar_layout_choose_transport(&loop->transport, loop->ranks, dev, wanted));
+    return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
+}
+
 /* All that is read, but for the weights; what cannot fit is refused. */
 static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 {
@@ -308,6 +321,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 
     INVAR_TRY(invar_session_open_beside(&loop->session, loop->recipe,
                                         MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd));
+    INVAR_TRY(connect_devices(loop));
     if (hf[0]) // an export has the template that the model was trained with
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
@@ -405,5 +419,6 @@ void invar_loop_close(invar_loop *loop)
     invar_checkpoint_claim_release(&loop->home.claim);
     invar_folder_release(&loop->home.folder);
     invar_hf_files_release(&loop->store.hf_files);
+    invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_session_close(&loop->session);
 }

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
-
 #include "base/invar_banned.h"
 
 invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
@@ -22,6 +20,12 @@ invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
                           .own = invar_layout_slice_of(bytes, data->size, data->rank)};
     out->dev = dev ? *dev : (invar_device){.backend = invar_backend_cpu()};
     INVAR_TRY(invar_exchange_init(&out->exchange, bytes, layout->bucket, data->size, data->rank));
+    out->straight = data->far && invar_device_far(&out->dev);
+    if (out->straight) {
+        out->give = data->buckets;
+        out->get = out->give + invar_layout_room(layout, data);
+        return INVAR_OK;
+    }
     room = invar_exchange_room(&out->exchange);
     INVAR_TRY(invar_device_take_host(&out->dev, &memory, 2 * room, "slices on their way"));
     out->give = memory;
@@ -31,7 +35,7 @@ invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
 
 void invar_slices_release(invar_slices *slices)
 {
-    if (slices->give)
+    if (slices->give && !slices->straight)
         invar_device_give_host(&slices->dev, slices->give);
     invar_exchange_release(&slices->exchange);
     *slices = (invar_slices){0};
@@ -39,17 +43,36 @@ void invar_slices_release(invar_slices *slices)
 
 static invar_status run(invar_slices *slices, const char *phase, invar_comm_move *move)
 {
+    const invar_layout_axis *data = &slices->layout->data;
+
     move->phase = phase;
     move->seconds = slices->layout->seconds;
     move->in = slices->give;
     move->out = slices->get;
-    return invar_comm_run(slices->layout->data.comm, move);
+    if (slices->straight)
+        INVAR_TRY(invar_device_wait(&slices->dev)); // what it still does to the buckets
+    return invar_comm_run(slices->straight ? data->far : data->comm, move);
 }
 
-static invar_status get(invar_slices *slices, char *to, const void *block, size_t at, size_t bytes)
+/* Of a block into a bucket. */
+static invar_status load(invar_slices *slices, char *to, const void *block, size_t at, size_t bytes)
 {
-    return bytes > 0 ? invar_device_get(&slices->dev, to, (const char *)block + at, bytes)
-                     : INVAR_OK;
+    const char *from = (const char *)block + at;
+
+    if (bytes == 0)
+        return INVAR_OK;
+    return slices->straight ? invar_device_copy(&slices->dev, to, from, bytes)
+                            : invar_device_get(&slices->dev, to, from, bytes);
+}
+
+/* Out of a bucket into a block. */
+static invar_status unload(invar_slices *slices, void *block, size_t at, const char *from,
+                           size_t bytes)
+{
+    char *to = (char *)block + at;
+
+    return slices->straight ? invar_device_copy(&slices->dev, to, from, bytes)
+                            : invar_device_put(&slices->dev, to, from, bytes);
 }
 
 invar_status invar_slices_scatter(invar_slices *slices, const char *phase, const void *block,
@@ -61,7 +84,7 @@ invar_status invar_slices_scatter(invar_slices *slices, const char *phase, const
 
     for (int r = 0; r < x->size && x->rank < givers; r++) {
         invar_layout_slice part = invar_exchange_piece(x, r, piece);
-        INVAR_TRY(get(slices, to, block, part.first, part.bytes));
+        INVAR_TRY(load(slices, to, block, part.first, part.bytes));
         to += part.bytes;
     }
     invar_exchange_scatter(&move, x, piece, givers);
@@ -77,14 +100,13 @@ invar_status invar_slices_gather(invar_slices *slices, const char *phase, void *
         const char *from = slices->get;
         invar_comm_move move;
 
-        INVAR_TRY(get(slices, slices->give, block, own.first, own.bytes));
+        INVAR_TRY(load(slices, slices->give, block, own.first, own.bytes));
         invar_exchange_gather(&move, x, i);
         INVAR_TRY(run(slices, phase, &move));
         for (int r = 0; r < x->size; r++) {
             invar_layout_slice part = invar_exchange_piece(x, r, i);
             if (r != x->rank && part.bytes > 0)
-                INVAR_TRY(
-                    invar_device_put(&slices->dev, (char *)block + part.first, from, part.bytes));
+                INVAR_TRY(unload(slices, block, part.first, from, part.bytes));
             from += part.bytes;
         }
     }
@@ -101,12 +123,15 @@ invar_status invar_slices_collect(invar_slices *slices, const char *phase, char 
         const char *from = slices->get;
         invar_comm_move move;
 
-        INVAR_TRY(get(slices, slices->give, slice, own.first - slices->own.first, own.bytes));
+        INVAR_TRY(load(slices, slices->give, slice, own.first - slices->own.first, own.bytes));
         invar_exchange_collect(&move, x, i);
         INVAR_TRY(run(slices, phase, &move));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
             invar_layout_slice part = invar_exchange_piece(x, r, i);
-            memcpy(to + part.first, from, part.bytes);
+            if (!slices->straight)
+                memcpy(to + part.first, from, part.bytes);
+            else if (part.bytes > 0)
+                INVAR_TRY(invar_device_get(&slices->dev, to + part.first, from, part.bytes));
             from += part.bytes;
         }
     }

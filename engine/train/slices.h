@@ -2,8 +2,9 @@
  * slices.h - a block that data-parallel ranks own in slices, on its way between them.
  *
  * Every rank has a block of the same size, of which it owns a slice (engine/layout/exchange.h says
- * which, and what moves). Bytes go through buckets in the host's memory, whether the device is near
- * or far. The calls are those of all ranks of the layout's data axis.
+ * which, and what moves). Bytes go through buckets: in the device's memory, where it is far and the
+ * layout has a group that reaches it, and else in the host's. The calls are those of all ranks of
+ * the layout's data axis.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +23,8 @@ typedef struct invar_slices {
     const invar_layout *layout; /* borrowed */
     invar_exchange exchange;
     invar_layout_slice own;
-    char *give, *get; /* the host's */
+    bool straight;    /* from device to device, */
+    char *give, *get; /* which these are then in, and are the layout's */
 } invar_slices;
 
 /* For blocks of `bytes`; `dev` NULL: they are the host's. Release, after a failure, too. */

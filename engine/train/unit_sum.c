@@ -14,7 +14,7 @@ struct invar_unit_sum {
     invar_caller caller;
     invar_slices slices;
     char *sum;   /* of the own slice, in the device's memory */
-    void *there; /* a piece that came, where the device is far */
+    void *there; /* a piece that came through the host, where the device is far */
 };
 
 static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, size_t bytes)
@@ -26,7 +26,7 @@ static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, si
     INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, bytes));
     if (s->own.bytes == 0)
         return INVAR_OK;
-    if (invar_device_far(dev))
+    if (invar_device_far(dev) && !s->straight)
         INVAR_TRY(invar_device_take(dev, &sum->there,
                                     invar_exchange_piece(&s->exchange, 0, 0).bytes,
                                     "a piece of gradients"));

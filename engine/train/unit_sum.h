@@ -6,7 +6,8 @@
  * block of its own. Every rank has the sum of its slice of the block and adds what the givers send
  * it in the order of ranks, which is that of units.
  *
- * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too.
+ * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too. If
+ * bytes go straight from device to device, it is the slice alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

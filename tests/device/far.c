@@ -593,36 +593,51 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
+static invar_status reserve(void)
+{
+    void *space = far.base ? NULL
+                           : mmap(NULL, REGION + HUGE, PROT_NONE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (far.base)
+        return INVAR_OK;
+    if (space == MAP_FAILED)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "far: no address space");
+    far.base = (char *)space + (HUGE - (uintptr_t)space % HUGE) % HUGE;
+    (void)madvise(far.base, REGION, MADV_HUGEPAGE);
+    return INVAR_OK;
+}
+
 static invar_status open_device(invar_device *dev)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     opened *free_one = far.devices;
+    invar_status status;
 
-    if (!far.base) {
-        void *space = mmap(NULL, REGION + HUGE, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (space == MAP_FAILED)
-            return INVAR_FAIL(INVAR_E_NOMEM, 0, "far: no address space");
-        far.base = (char *)space + (HUGE - (uintptr_t)space % HUGE) % HUGE;
-        (void)madvise(far.base, REGION, MADV_HUGEPAGE);
+    pthread_mutex_lock(&lock); // ranks that are threads open theirs at the same time
+    status = reserve();
+    if (status == INVAR_OK) {
+        if (far.counts.opens++ == 0)
+            sigaction(SIGSEGV, &action, &far.before);
+        while (free_one < far.devices + MOST_OPEN && free_one->open)
+            free_one++;
+        INVAR_CHECK(free_one < far.devices + MOST_OPEN);
+        *free_one = (opened){.open = true};
+        dev->context = free_one;
     }
-    if (far.counts.opens++ == 0)
-        sigaction(SIGSEGV, &action, &far.before);
-    while (free_one < far.devices + MOST_OPEN && free_one->open)
-        free_one++;
-    INVAR_CHECK(free_one < far.devices + MOST_OPEN);
-    *free_one = (opened){.open = true};
-    dev->context = free_one;
-    return INVAR_OK;
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 static void close_device(invar_device *dev)
 {
     if (!opened_of(dev))
         return;
+    pthread_mutex_lock(&lock);
     opened_of(dev)->open = false;
     if (--far.counts.opens == 0)
         sigaction(SIGSEGV, &far.before, NULL);
+    pthread_mutex_unlock(&lock);
     dev->context = NULL;
 }
 

@@ -75,6 +75,32 @@ expect 0 "" diff cpu offloaded
 expect 0 "" train tiny.ini --no-report --device cuda --run ranks --save ranks/save \
     --save-interval 1 --ranks 2
 expect 0 "" diff cpu ranks
+# and their bytes go straight from device to device, where there is something for that
+if [[ -z $gpu ]]; then
+    INVAR_MODULES=$(dirname "$invar")/nccl
+    export INVAR_MODULES
+    straight=(train tiny.ini --no-report --device cuda --distributed-backend)
+    for ranks in 2 3; do
+        expect 0 "" "${straight[@]}" auto --run straight$ranks --save straight$ranks/save \
+            --save-interval 1 --ranks $ranks
+        expect 0 "" diff cpu straight$ranks
+        expect 0 "NCCL 1.23.4" ledger sql "SELECT value FROM fact WHERE key = 'transport'" \
+            straight$ranks
+    done
+    expect 0 "" "${straight[@]}" host --run through --ranks 2
+    expect 0 "host memory: distributed-backend = host" ledger sql \
+        "SELECT value FROM fact WHERE key = 'transport'" through
+    # a bit that changes on the way is found by the ranks themselves
+    INVAR_TEST_NCCL=flip expect 1 "is out of step" "${straight[@]}" nccl --run flipped --ranks 3
+    INVAR_TEST_NCCL=move expect 2 'its GPU in phase "gradients of units": code 7' \
+        "${straight[@]}" nccl --run moves --ranks 2
+    INVAR_TEST_NCCL=open expect 2 'its GPU in phase "start of NCCL": code 5' \
+        "${straight[@]}" nccl --run opens --ranks 2
+    export INVAR_MODULES=$folder
+    expect 2 " has no NCCL (invar-nccl.so)" "${straight[@]}" nccl --run none --ranks 2
+    expect 0 "" "${straight[@]}" auto --run none --ranks 2
+    unset INVAR_MODULES
+fi
 # the kernels of a GPU are a module, which must be the same, too; here nobody loads it
 mpi=$(dirname "$invar")/../invar-mpi.so
 if [[ -z $gpu && -e $mpi ]] && command -v mpirun >/dev/null; then
@@ -103,7 +129,10 @@ for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safe
     checks=$((checks + 1))
     cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
     [[ $file == hf/* ]] || cmp -s "cpu/$file" "late/$file" || complain "$file is another, late"
-    [[ $file == hf/* ]] || cmp -s "cpu/$file" "ranks/$file" || complain "$file is another, ranks"
+    for run in ranks straight2 straight3; do
+        [[ $file == hf/* || ! -e $run ]] || cmp -s "cpu/$file" "$run/$file" ||
+            complain "$file is another, $run"
+    done
 done
 expect 0 "" convert cuda/save converted --dtype bf16
 checks=$((checks + 2))

@@ -160,7 +160,7 @@ static void test_config__words(void **state)
             invar_recipe_free(recipe);
         }
     }
-    assert_int_equal(sets, 16);
+    assert_int_equal(sets, 17);
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
