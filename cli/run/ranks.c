@@ -22,6 +22,7 @@
 #include "cli/ledger/rows.h"
 #include "cli/plain.h"
 #include "cli/run/open_ranks.h"
+#include "cli/run/ranks_gpu.h"
 #include "cli/verb.h"
 #include "engine/comm/trial.h"
 #include "engine/launch/launch.h"
@@ -31,7 +32,7 @@
 
 #define PATIENCE 60.0 /* seconds, where nobody says how long a rank waits */
 
-enum { HOST, CORES, THREADS, GPU, DRIVER, SM90, PROGRAM, WEIGHTS, DATA, IDENTITY, COLUMNS };
+enum { HOST, CORES, THREADS, GPU, DRIVER, SM90, NCCL, PROGRAM, WEIGHTS, DATA, IDENTITY, COLUMNS };
 enum { CELL = 160, SHORT = 12 };
 
 static const struct {
@@ -45,6 +46,7 @@ static const struct {
     [GPU] = {.name = "gpu", .advice = "choose hosts with the same GPU"},
     [DRIVER] = {.name = "driver", .advice = "install the same driver on all hosts"},
     [SM90] = {.name = "sm90", .advice = "leave its host out, or train with device = cpu"},
+    [NCCL] = {.name = "nccl", .advice = "install the same NCCL on all hosts"},
     [PROGRAM] = {.name = "program",
                  .digest = true,
                  .advice = "give all hosts the same program with the same modules"},
@@ -70,6 +72,7 @@ typedef struct report {
     int size;
     const char *transport;
     invar_comm_trial trial;                /* its own: the rates are those of all */
+    invar_ranks_gpu gpus;                  /* likewise */
     char recipe[INVAR_ERROR_MESSAGE_SIZE]; /* how their runs differ; "": they do not */
     int usual[COLUMNS];                    /* the first rank that has what most have */
     int odd[COLUMNS];                      /* the first that has something else; -1: none */
@@ -111,6 +114,16 @@ static void put_machine(record *own, const invar_doctor_findings *found)
                                                 : "DIFFERS");
     (void)snprintf(own->trouble, CELL, "%.*s", CELL - 1, found->trouble);
     own->code = invar_doctor_code(found);
+}
+
+/* Of several trials the first wrong byte is told. */
+static void put_wrong(record *own, const invar_comm_trial *trial)
+{
+    if (own->wrong == 0) {
+        own->op = (int32_t)trial->op;
+        own->from = trial->from;
+    }
+    own->wrong += trial->wrong;
 }
 
 /* The recipe as a run reads it; that ranks differ is for the report, on all of them. */
@@ -170,11 +183,13 @@ static invar_status examine(report *out, const scene *s, const invar_layout *lay
     put_digest(own.cell[WEIGHTS], &given.weights);
     put_digest(own.cell[DATA], &given.data);
     put_digest(own.cell[IDENTITY], &given.identity);
-    if (layout)
+    if (layout) {
         INVAR_TRY(invar_comm_try(&out->trial, layout->world, s->seconds));
-    own.wrong = out->trial.wrong;
-    own.op = (int32_t)out->trial.op;
-    own.from = out->trial.from;
+        INVAR_TRY(invar_ranks_gpu_try(&out->gpus, layout, found.present, s->ask->recipe));
+        (void)snprintf(own.cell[NCCL], CELL, "%s", out->gpus.transport.nccl_version);
+    }
+    put_wrong(&own, &out->trial);
+    put_wrong(&own, &out->gpus.trial);
     return gather(out, layout, &own);
 }
 
@@ -289,7 +304,7 @@ static invar_status fill_ranks(invar_grid *grid, const report *r)
     return INVAR_OK;
 }
 
-static invar_status fill_rates(invar_grid *grid, const report *r)
+static invar_status fill_trial(invar_grid *grid, const invar_comm_trial *trial)
 {
     static const char *const head[] = {"call", "bytes a rank sends", "microseconds", "GB/s"};
     char text[32];
@@ -297,7 +312,7 @@ static invar_status fill_rates(invar_grid *grid, const report *r)
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         INVAR_TRY(invar_grid_string(grid, head[i]));
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
-        const invar_comm_rate *rate = &r->trial.rates[i];
+        const invar_comm_rate *rate = &trial->rates[i];
 
         INVAR_TRY(invar_grid_string(grid, invar_comm_op_name(rate->op)));
         INVAR_TRY(invar_grid_int(grid, (int64_t)rate->bytes));
@@ -307,6 +322,16 @@ static invar_status fill_rates(invar_grid *grid, const report *r)
         INVAR_TRY(invar_grid_number(grid, rate->bytes ? text : ""));
     }
     return INVAR_OK;
+}
+
+static invar_status fill_rates(invar_grid *grid, const report *r)
+{
+    return fill_trial(grid, &r->trial);
+}
+
+static invar_status fill_gpu_rates(invar_grid *grid, const report *r)
+{
+    return fill_trial(grid, &r->gpus.trial);
 }
 
 static invar_status print_grid(const report *r, int width,
@@ -405,7 +430,15 @@ static invar_status print_bytes(const report *r)
         puts("bytes    all arrived as they were sent");
     }
     putchar('\n');
-    return print_grid(r, 4, fill_rates);
+    INVAR_TRY(print_grid(r, 4, fill_rates));
+    if (!r->gpus.any)
+        return INVAR_OK;
+    printf("\ngpus     bytes between them go %s %s\n", r->gpus.transport.nccl ? "by" : "through",
+           r->gpus.transport.text);
+    if (!r->gpus.transport.nccl)
+        return INVAR_OK;
+    putchar('\n');
+    return print_grid(r, 4, fill_gpu_rates);
 }
 
 static invar_status print_text(const report *r)
@@ -457,12 +490,12 @@ static json_t *json_differences(const report *r)
     return list;
 }
 
-static json_t *json_calls(const report *r)
+static json_t *json_calls(const invar_comm_trial *trial, bool tried)
 {
     json_t *list = json_array();
 
-    for (int i = 0; i < INVAR_COMM_RATES && r->size > 1; i++) {
-        const invar_comm_rate *rate = &r->trial.rates[i];
+    for (int i = 0; i < INVAR_COMM_RATES && tried; i++) {
+        const invar_comm_rate *rate = &trial->rates[i];
 
         (void)json_array_append_new(
             list, json_pack("{s:s, s:I, s:f}", "call", invar_comm_op_name(rate->op), "bytes",
@@ -475,10 +508,14 @@ static invar_status print_json(const report *r)
 {
     return invar_json_write(
         stdout,
-        json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "version", INVAR_VERSION, "transport",
-                  r->transport, "ranks", json_ranks(r), "differences", json_differences(r),
-                  "recipe", r->recipe[0] ? invar_rows_json_string(r->recipe) : json_null(), "calls",
-                  json_calls(r), "sound", code_of(r) == INVAR_EXIT_OK));
+        json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "version", INVAR_VERSION,
+                  "transport", r->transport, "ranks", json_ranks(r), "differences",
+                  json_differences(r), "recipe",
+                  r->recipe[0] ? invar_rows_json_string(r->recipe) : json_null(), "calls",
+                  json_calls(&r->trial, r->size > 1), "gpu_transport",
+                  r->gpus.any ? invar_rows_json_string(r->gpus.transport.text) : json_null(),
+                  "gpu_calls", json_calls(&r->gpus.trial, r->gpus.transport.nccl), "sound",
+                  code_of(r) == INVAR_EXIT_OK));
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */

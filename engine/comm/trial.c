@@ -25,6 +25,9 @@ typedef struct scene {
     invar_comm *comm;
     int rank, size;
     double seconds;
+    invar_comm *far;              /* that is tried; NULL: comm is */
+    const invar_device *dev;      /* of it */
+    unsigned char *there;         /* (2, room) its memory */
     size_t room;                  /* bytes of each */
     unsigned char *in, *out;      /* (room) */
     size_t *in_bytes, *out_bytes; /* (size) */
@@ -81,7 +84,7 @@ static int next_of(const scene *s, int by)
 }
 
 /* Pieces are as long in `in` and `out` as the move says. */
-static invar_comm_move prepare(scene *s, const call *c)
+static invar_comm_move make_move(scene *s, const call *c)
 {
     invar_comm_move move = {.op = c->op,
                             .phase = PHASE,
@@ -111,16 +114,37 @@ static invar_comm_move prepare(scene *s, const call *c)
     return move;
 }
 
-static void check(scene *s, const call *c)
+/* The same where the bytes will lie. */
+static invar_status prepare(invar_comm_move *out, scene *s, const call *c)
+{
+    *out = make_move(s, c);
+    if (!s->far)
+        return INVAR_OK;
+    out->in = s->there;
+    out->out = s->there + s->room;
+    INVAR_TRY(invar_device_put(s->dev, s->there, s->in, s->room));
+    INVAR_TRY(invar_device_put(s->dev, s->there + s->room, s->out, s->room));
+    return invar_device_wait(s->dev);
+}
+
+static invar_status run(scene *s, const invar_comm_move *move)
+{
+    return invar_comm_run(s->far ? s->far : s->comm, move);
+}
+
+static invar_status check(scene *s, const call *c)
 {
     int to = c->op == INVAR_COMM_ALLTOALLV ? s->rank : 0;
     size_t at = 0;
 
+    if (s->far)
+        INVAR_TRY(invar_device_get(s->dev, s->out, s->there + s->room, s->room));
     if (c->op == INVAR_COMM_SENDRECV)
         check_piece(s, c, s->out, next_of(s, -1), s->rank, c->bytes);
     else if (c->op != INVAR_COMM_BARRIER)
         for (int r = 0; r < s->size; at += s->out_bytes[r++])
             check_piece(s, c, s->out + at, r, to, s->out_bytes[r]);
+    return INVAR_OK;
 }
 
 /* Twice as often, until that takes long enough; rank 0 says when. */
@@ -132,7 +156,7 @@ static invar_status time_calls(double *out, scene *s, const invar_comm_move *mov
     for (;; count *= 2) {
         begin = invar_comm_clock();
         for (int64_t i = 0; i < count; i++)
-            INVAR_TRY(invar_comm_run(s->comm, move));
+            INVAR_TRY(run(s, move));
         taken = invar_comm_clock() - begin;
         INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_move){.op = INVAR_COMM_BROADCAST,
                                                              .phase = PHASE " time",
@@ -158,38 +182,53 @@ static invar_status run_calls(scene *s)
     };
 
     for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
-        invar_comm_move move = prepare(s, &uneven[i]);
+        invar_comm_move move;
 
-        INVAR_TRY(invar_comm_run(s->comm, &move));
-        check(s, &uneven[i]);
+        INVAR_TRY(prepare(&move, s, &uneven[i]));
+        INVAR_TRY(run(s, &move));
+        INVAR_TRY(check(s, &uneven[i]));
     }
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
-        invar_comm_move move = prepare(s, &timed[i]);
         invar_comm_rate *rate = &s->told->rates[i];
+        invar_comm_move move;
         uint64_t sent, received;
 
+        INVAR_TRY(prepare(&move, s, &timed[i]));
         INVAR_TRY(invar_comm_move_bytes(&sent, &received, &move, s->rank, s->size));
         rate->op = timed[i].op;
         rate->bytes = (size_t)sent;
         INVAR_TRY(time_calls(&rate->seconds, s, &move));
-        check(s, &timed[i]);
+        INVAR_TRY(check(s, &timed[i]));
     }
     return INVAR_OK;
 }
 
 invar_status invar_comm_try(invar_comm_trial *out, invar_comm *comm, double seconds)
 {
+    return invar_comm_try_far(out, comm, NULL, NULL, seconds);
+}
+
+invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_comm *far,
+                                const invar_device *dev, double seconds)
+{
     scene s = {.comm = comm,
                .rank = invar_comm_rank(comm),
                .size = invar_comm_size(comm),
                .seconds = seconds,
+               .far = far,
+               .dev = dev,
                .told = out};
     size_t uneven = (size_t)s.size * 4 * 1021;
-    invar_status status;
+    void *there = NULL;
+    invar_status status = INVAR_OK;
 
     *out = (invar_comm_trial){.wrong = 0};
     s.room = uneven > (size_t)16 << 20 ? uneven : (size_t)16 << 20;
-    status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
+    if (far)
+        status = invar_device_take(dev, &there, 2 * s.room, "bytes between GPUs");
+    s.there = there;
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&s.out, s.room, 1, "bytes to receive");
     if (status == INVAR_OK)
@@ -202,5 +241,7 @@ invar_status invar_comm_try(invar_comm_trial *out, invar_comm *comm, double seco
     invar_free(s.in_bytes);
     invar_free(s.out);
     invar_free(s.in);
+    if (there)
+        invar_device_give(dev, there);
     return status;
 }

@@ -7,6 +7,7 @@
 #define INVAR_ENGINE_COMM_TRIAL_H
 
 #include "engine/comm/comm.h"
+#include "kernels-deterministic/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +34,10 @@ typedef struct invar_comm_trial {
  * rank counts its own. A rank waits at most so many seconds for another.
  */
 invar_status invar_comm_try(invar_comm_trial *out, invar_comm *comm, double seconds) INVAR_MUST_USE;
+
+/* The same in the memory of the ranks' devices, which `far` moves; `comm` has the same ranks. */
+invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_comm *far,
+                                const invar_device *dev, double seconds) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -90,6 +90,10 @@ if [[ -z $gpu ]]; then
     expect 0 "" "${straight[@]}" host --run through --ranks 2
     expect 0 "host memory: distributed-backend = host" ledger sql \
         "SELECT value FROM fact WHERE key = 'transport'" through
+    expect 2 "gpus     bytes between them go by NCCL 1.23.4" doctor --ranks 2
+    INVAR_TEST_NCCL=flip expect 2 "bytes that nobody had sent" doctor --ranks 2
+    expect 2 "go through host memory: distributed-backend = host" doctor --ranks 2 tiny.ini \
+        --device cuda --distributed-backend host
     # a bit that changes on the way is found by the ranks themselves
     INVAR_TEST_NCCL=flip expect 1 "is out of step" "${straight[@]}" nccl --run flipped --ranks 3
     INVAR_TEST_NCCL=move expect 2 'its GPU in phase "gradients of units": code 7' \
@@ -97,6 +101,7 @@ if [[ -z $gpu ]]; then
     INVAR_TEST_NCCL=open expect 2 'its GPU in phase "start of NCCL": code 5' \
         "${straight[@]}" nccl --run opens --ranks 2
     export INVAR_MODULES=$folder
+    expect 2 "go through host memory: rank 0 on" doctor --ranks 2
     expect 2 " has no NCCL (invar-nccl.so)" "${straight[@]}" nccl --run none --ranks 2
     expect 0 "" "${straight[@]}" auto --run none --ranks 2
     unset INVAR_MODULES

@@ -5,7 +5,10 @@
  */
 #include "engine/comm/trial.h"
 
+#include <stdlib.h>
+
 #include "engine/comm/world.h"
+#include "tests/device/far.h"
 #include "tests/ranks.h"
 
 enum { SIZE = 3, ODD = 2 };
@@ -108,9 +111,50 @@ static void test_comm_trial__wrong_bytes_are_found(void **state)
     }
 }
 
+/* ---- the memory of devices ------------------------------------------------------------------- */
+
+static invar_status try_far(rank_run *run)
+{
+    const invar_comm_nccl_options options = {.module = INVAR_TEST_WORK "/plugin/fake_nccl.so"};
+    invar_comm_trial *trials = run->payload;
+    invar_device dev = {.backend = invar_far_backend()};
+    invar_comm *far = NULL;
+    invar_status status = invar_device_open(&dev);
+
+    if (status == INVAR_OK)
+        status = invar_comm_nccl(&far, run->comm, &options);
+    if (status == INVAR_OK)
+        status = invar_comm_try_far(&trials[invar_comm_rank(run->comm)], run->comm, far, &dev, 60);
+    invar_comm_free(far);
+    invar_device_close(&dev);
+    return status;
+}
+
+static void test_comm_trial__of_devices(void **state)
+{
+    invar_comm_trial trials[SIZE];
+    rank_run runs[MAX_RANKS];
+
+    (void)state;
+    for (int flip = 0; flip < 2; flip++) {
+        if (flip)
+            setenv("INVAR_TEST_NCCL", "flip", 1);
+        invar_far_begin(0);
+        run_ranks(runs, SIZE, 0, 0, try_far, trials);
+        unsetenv("INVAR_TEST_NCCL");
+        assert_ok(ranks_status(runs, SIZE));
+        for (int r = 0; r < SIZE; r++) {
+            assert_true((trials[r].wrong > 0) == (flip > 0));
+            assert_true(trials[r].rates[1].seconds > 0.0);
+        }
+        assert_int_equal(invar_far_counted().live, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_trial__of_devices),
         cmocka_unit_test(test_comm_trial__sound_bytes_and_rates),
         cmocka_unit_test(test_comm_trial__wrong_bytes_are_found),
     };
