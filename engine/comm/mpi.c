@@ -359,8 +359,8 @@ static invar_status part(mpi_rank *me)
 static void leave(void *self)
 {
     mpi_rank *me = self;
-    double until = invar_comm_clock() + LINGER;
     bool failed = me->world->failure.native || part(me) != INVAR_OK;
+    double until = invar_comm_clock() + LINGER; // since all know that
 
     if (!failed)
         (void)me->mpi->close();
