@@ -125,6 +125,37 @@ typedef struct invar_token_sum_args {
     invar_segments units;
 } invar_token_sum_args;
 
+/*
+ * What a sum over tokens is made of, where ranks have other heads each: blocks of 128 tokens, counted
+ * from the start of their unit, one row each, units ascending. How many rows there can be:
+ */
+#define INVAR_TOKEN_BLOCK 128
+static inline int64_t invar_token_blocks_of(const invar_segments *units, int64_t tokens)
+{
+    int64_t most = tokens / INVAR_TOKEN_BLOCK + units->count;
+
+    return most < tokens ? most : tokens; // no block is empty
+}
+
+/* out += per unit the sum of its blocks, as token.sum has it once the blocks are summed. */
+typedef struct invar_token_fold_args {
+    invar_tensor out;  /* (N) f32, accumulates */
+    invar_tensor sums; /* (invar_token_blocks_of, N) f32: of blocks; the rest is not read */
+    invar_segments units;
+    int64_t tokens; /* of all units */
+} invar_token_fold_args;
+
+/*
+ * y = the tree over the shards of a sum, each of which a rank may have made. Shard v is the rows [v
+ * * T, (v + 1) * T). With a residual: then add of the residual and y.
+ */
+typedef struct invar_shards_fold_args {
+    invar_tensor y;        /* (T, N) f32 or bf16 */
+    invar_tensor x;        /* (shards * T, N) f32 */
+    invar_tensor residual; /* (T, N) of y's type, optional */
+    int32_t shards;        /* 1, 2, 4 or 8 */
+} invar_shards_fold_args;
+
 /* ---- low precision --------------------------------------------------------------------------- */
 
 /* q = quantised x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. bf16: rounded x. */
@@ -182,6 +213,8 @@ typedef struct invar_rmsnorm_fwd_args {
 } invar_rmsnorm_fwd_args;
 
 /*
+ * block_sums is what dweight is made of: a sum for each block of tokens, over the shards of heads,
+ * +0 behind the last; token.fold adds them.
  * With a rotation, dy is what rope.bwd makes of the dy given, rounded. With a residual, dx is what
  * add makes of the residual and dx, rounded; dx may be the residual.
  */
@@ -197,6 +230,7 @@ typedef struct invar_rmsnorm_bwd_args {
     invar_tensor residual; /* (T, H, D) storage, optional */
     int32_t head_shards;   /* of H: dweight */
     int64_t head_atom;
+    invar_tensor block_sums; /* (invar_token_blocks_of, D) f32: in place of dweight; optional */
 } invar_rmsnorm_bwd_args;
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;

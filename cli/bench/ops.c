@@ -279,6 +279,33 @@ static invar_status bench_token_sum(invar_bench *b)
         TOKENS, WIDE, 0);
 }
 
+static invar_status bench_token_fold(invar_bench *b)
+{
+    invar_token_fold_args args = {
+        .out = make_vector(b, INVAR_DTYPE_F32, WIDE),
+        .sums = make(b, INVAR_DTYPE_F32, invar_token_blocks_of(&whole, TOKENS), WIDE),
+        .units = whole,
+        .tokens = TOKENS};
+
+    return run_shape(
+        b, moves(&args, INVAR_DTYPE_F32, tensor_bytes(&args.sums) + 2 * tensor_bytes(&args.out)),
+        TOKENS, WIDE, 0);
+}
+
+#define RANKS 4
+
+static invar_status bench_shards_fold(invar_bench *b)
+{
+    invar_shards_fold_args args = {.y = make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
+                                   .x = make(b, INVAR_DTYPE_F32, RANKS * TOKENS, WIDE),
+                                   .residual = make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
+                                   .shards = RANKS};
+
+    return run_shape(
+        b, moves(&args, INVAR_DTYPE_BF16, tensor_bytes(&args.x) + 2 * tensor_bytes(&args.y)),
+        TOKENS, WIDE, 0);
+}
+
 /* ---- low precision --------------------------------------------------------------------------- */
 
 static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};

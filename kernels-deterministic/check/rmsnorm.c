@@ -68,9 +68,16 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
         INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
         INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
     }
-    if (invar_tensor_present(&a->residual)) {
-        INVAR_TRY(invar_check_like(op, "residual", &a->residual, "x", &a->x));
+    if (invar_tensor_present(&a->block_sums)) {
+        INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
+        INVAR_CHECK_2D(op, a, block_sums, INVAR_TYPE(F32),
+                       invar_token_blocks_of(&a->units, a->x.shape[0]), a->x.shape[2]);
+        if (invar_tensor_present(&a->dweight))
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: block_sums: not beside dweight",
+                              invar_op_name(op));
     }
+    if (invar_tensor_present(&a->residual))
+        INVAR_TRY(invar_check_like(op, "residual", &a->residual, "x", &a->x));
     // not in place: dweight reads dy and x once more
     return INVAR_OK;
 }

@@ -16,6 +16,30 @@ invar_status invar_check_token_sum(const invar_device *dev, const invar_token_su
     return invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]);
 }
 
+invar_status invar_check_token_fold(const invar_device *dev, const invar_token_fold_args *a)
+{
+    invar_op op = INVAR_OP_TOKEN_FOLD;
+
+    INVAR_TRY(invar_check_range(op, "tokens", (double)a->tokens, 0, (double)INT64_MAX));
+    INVAR_CHECK_2D(op, a, sums, INVAR_TYPE(F32), invar_token_blocks_of(&a->units, a->tokens),
+                   INVAR_ANY);
+    INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->sums.shape[1]);
+    return invar_check_segments(dev, op, "units", &a->units, a->tokens);
+}
+
+invar_status invar_check_shards_fold(const invar_device *dev, const invar_shards_fold_args *a)
+{
+    invar_op op = INVAR_OP_SHARDS_FOLD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_shards(op, "shards", a->shards, INVAR_LINEAR_MAX_SHARDS));
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPE(F32), a->shards * a->y.shape[0], a->y.shape[1]);
+    if (invar_tensor_present(&a->residual))
+        INVAR_TRY(invar_check_like(op, "residual", &a->residual, "y", &a->y));
+    return INVAR_OK;
+}
+
 invar_status invar_check_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a)
 {
     invar_op op = INVAR_OP_EMBEDDING_FWD;

@@ -196,6 +196,9 @@ invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_
     if (invar_tensor_present(&a->rotation.positions))
         INVAR_TRY(rotate_back(&args.dy, dev, given, rotated));
     INVAR_TRY(invar_rows_run(dev, &rows, rotated + rotated_bytes(a)));
+    if (invar_tensor_present(&a->block_sums))
+        return invar_token_block_sums(dev, &a->block_sums, &a->units, shards_of(a), weight_term,
+                                      &job);
     if (!invar_tensor_present(&a->dweight))
         return INVAR_OK;
     return invar_token_accumulate(dev, &a->dweight, &a->units, shards_of(a), weight_term, &job);

@@ -8,6 +8,8 @@
  *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
  *                   to dtable[id], ascending
  *   add             round(a + b)
+ *   token.fold      the sums of units of token.sum, from those of blocks
+ *   shards.fold     round(the tree over shards + 0); with a residual, add of that and this
  * Columns are independent of each other, and so are rows where nothing is summed over them.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -72,30 +74,80 @@ static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const tok
     return level;
 }
 
+/* Blocks of 128 tokens, one after the other: of a unit, then of the next. */
+typedef struct block_walk {
+    const invar_segments *units;
+    int64_t unit, token, end; /* of the block */
+    int64_t number;           /* blocks before it */
+    bool last;                /* of its unit */
+} block_walk;
+
+/* Goes on to the next block, from a zeroed one to the first; false after the last. */
+static bool next_block(block_walk *w)
+{
+    const int64_t *start = w->units->start;
+    bool begun = w->end > 0;
+
+    w->token = w->end;
+    while (w->unit < w->units->count && w->token == start[w->unit + 1])
+        w->unit++;
+    if (w->unit == w->units->count)
+        return false;
+    w->end = start[w->unit + 1] - w->token < INVAR_TOKEN_BLOCK ? start[w->unit + 1]
+                                                                : w->token + INVAR_TOKEN_BLOCK;
+    w->last = w->end == start[w->unit + 1];
+    w->number += begun;
+    return true;
+}
+
+/* running[0..count) += the sums of units, whose blocks come one after the other. */
+typedef struct unit_sums {
+    float unit[INVAR_TOKEN_COLUMNS];
+    float *running;
+    int64_t count;
+} unit_sums;
+
+static void add_block(unit_sums *to, const float *sum, bool last)
+{
+    for (int64_t i = 0; i < to->count; i++)
+        to->unit[i] += sum[i];
+    if (!last)
+        return;
+    for (int64_t i = 0; i < to->count; i++)
+        to->running[i] += to->unit[i];
+    memset(to->unit, 0, sizeof to->unit);
+}
+
 static void accumulate_group(const void *payload, int64_t group, void *scratch)
 {
     const token_job *job = payload;
     int64_t first = group * INVAR_TOKEN_COLUMNS;
-    int64_t count = group_columns(group, job->out->shape[0]);
-    float *running = (float *)job->out->data + first;
-    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], unit[INVAR_TOKEN_COLUMNS];
+    unit_sums sums = {.running = (float *)job->out->data + first,
+                      .count = group_columns(group, job->out->shape[0])};
+    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS];
 
     (void)scratch;
-    for (int64_t u = 0; u < job->units->count; u++) {
-        int64_t begin = job->units->start[u], unit_end = job->units->start[u + 1];
-        if (begin == unit_end)
-            continue;
-        memset(unit, 0, sizeof unit);
-        for (int64_t token = begin; token < unit_end; token += INVAR_TOKEN_BLOCK) {
-            int64_t left = unit_end - token;
-            int64_t block_end = left < INVAR_TOKEN_BLOCK ? unit_end : token + INVAR_TOKEN_BLOCK;
-            int level = sum_block(partial, job, token, block_end, first, count);
-            for (int64_t i = 0; i < count; i++)
-                unit[i] += partial[level][i];
-        }
-        for (int64_t i = 0; i < count; i++)
-            running[i] += unit[i];
+    for (block_walk w = {.units = job->units}; next_block(&w);) {
+        int level = sum_block(partial, job, w.token, w.end, first, sums.count);
+        add_block(&sums, partial[level], w.last);
     }
+}
+
+static void sum_blocks_of_group(const void *payload, int64_t group, void *scratch)
+{
+    const token_job *job = payload;
+    int64_t first = group * INVAR_TOKEN_COLUMNS, row = 0;
+    int64_t count = group_columns(group, job->out->shape[1]);
+    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS];
+    float none[INVAR_TOKEN_COLUMNS] = {0};
+
+    (void)scratch;
+    for (block_walk w = {.units = job->units}; next_block(&w); row = w.number + 1) {
+        int level = sum_block(partial, job, w.token, w.end, first, count);
+        invar_row_store(job->out, w.number, first, count, partial[level]);
+    }
+    for (; row < job->out->shape[0]; row++)
+        invar_row_store(job->out, row, first, count, none);
 }
 
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
@@ -105,6 +157,43 @@ invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor 
     token_job job = {out, units, shards, term, payload};
 
     return run_groups(dev, out->shape[0], accumulate_group, &job);
+}
+
+invar_status invar_token_block_sums(const invar_device *dev, const invar_tensor *out,
+                                    const invar_segments *units, int32_t shards,
+                                    invar_token_term term, const void *payload)
+{
+    token_job job = {out, units, shards, term, payload};
+
+    return run_groups(dev, out->shape[1], sum_blocks_of_group, &job);
+}
+
+static void fold_group(const void *payload, int64_t group, void *scratch)
+{
+    const invar_token_fold_args *a = payload;
+    int64_t first = group * INVAR_TOKEN_COLUMNS;
+    unit_sums sums = {.running = (float *)a->out.data + first,
+                      .count = group_columns(group, a->out.shape[0])};
+    float sum[INVAR_TOKEN_COLUMNS];
+
+    (void)scratch;
+    for (block_walk w = {.units = &a->units}; next_block(&w);) {
+        invar_row_load(sum, &a->sums, w.number, first, sums.count);
+        add_block(&sums, sum, w.last);
+    }
+}
+
+size_t invar_cpu_token_fold_workspace(const invar_device *dev, const invar_token_fold_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_token_fold(const invar_device *dev, const invar_token_fold_args *a,
+                                  void *workspace)
+{
+    (void)workspace;
+    return run_groups(dev, a->out.shape[0], fold_group, a);
 }
 
 static void add_row(float *sum, const void *payload, int32_t shard, int64_t token, int64_t first,
@@ -261,4 +350,55 @@ invar_status invar_cpu_add(const invar_device *dev, const invar_add_args *a, voi
 {
     (void)workspace;
     return invar_pieces_run(dev, a->out.shape[0], a->out.shape[1], add_piece, a);
+}
+
+/* ---- shards of ranks ------------------------------------------------------------------------- */
+
+/* sum[0..count) of row: the tree over the shards, neighbours first. */
+static void fold_shards(float *sum, const invar_shards_fold_args *a, int64_t row, int64_t first,
+                        int64_t count)
+{
+    float partial[SHARD_LEVELS][INVAR_PIECE];
+
+    for (int32_t shard = 0; shard < a->shards; shard++) {
+        int level = 0;
+        invar_row_load(sum, &a->x, shard * a->y.shape[0] + row, first, count);
+        for (; shard >> level & 1; level++)
+            for (int64_t i = 0; i < count; i++)
+                sum[i] = partial[level][i] + sum[i];
+        memcpy(partial[level], sum, (size_t)count * sizeof *sum);
+    }
+    for (int64_t i = 0; i < count; i++)
+        sum[i] += 0.0f; // -0 becomes +0
+}
+
+static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_shards_fold_args *a = payload;
+    float sum[INVAR_PIECE], residual[INVAR_PIECE];
+
+    fold_shards(sum, a, row, first, count);
+    if (!invar_tensor_present(&a->residual)) {
+        invar_row_store(&a->y, row, first, count, sum);
+        return;
+    }
+    invar_row_load(residual, &a->residual, row, first, count);
+    invar_row_store(&a->y, row, first, count, sum); // rounded
+    invar_row_load(sum, &a->y, row, first, count);
+    for (int64_t i = 0; i < count; i++)
+        sum[i] = residual[i] + sum[i];
+    invar_row_store(&a->y, row, first, count, sum);
+}
+
+size_t invar_cpu_shards_fold_workspace(const invar_device *dev, const invar_shards_fold_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_shards_fold(const invar_device *dev, const invar_shards_fold_args *a,
+                                   void *workspace)
+{
+    (void)workspace;
+    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], fold_piece, a);
 }

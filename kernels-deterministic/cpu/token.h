@@ -17,8 +17,6 @@
 extern "C" {
 #endif
 
-#define INVAR_TOKEN_BLOCK 128
-
 /* Columns that one task sums at most: long enough runs of memory, arrays that fit on the stack. */
 #define INVAR_TOKEN_COLUMNS 512
 
@@ -31,6 +29,11 @@ typedef void (*invar_token_term)(float *sum, const void *payload, int32_t shard,
  * of each, which the tree of shards adds. Columns are divided among threads.
  */
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
+                                    const invar_segments *units, int32_t shards,
+                                    invar_token_term term, const void *payload) INVAR_MUST_USE;
+
+/* The same, but for the last addition: out (blocks, N) is the sum of each block, +0 behind them. */
+invar_status invar_token_block_sums(const invar_device *dev, const invar_tensor *out,
                                     const invar_segments *units, int32_t shards,
                                     invar_token_term term, const void *payload) INVAR_MUST_USE;
 
