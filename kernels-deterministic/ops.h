@@ -126,8 +126,8 @@ typedef struct invar_token_sum_args {
 } invar_token_sum_args;
 
 /*
- * What a sum over tokens is made of, where ranks have other heads each: blocks of 128 tokens, counted
- * from the start of their unit, one row each, units ascending. How many rows there can be:
+ * What a sum over tokens is made of, where ranks have other heads each: blocks of 128 tokens,
+ * counted from the start of their unit, one row each, units ascending. How many there can be:
  */
 #define INVAR_TOKEN_BLOCK 128
 static inline int64_t invar_token_blocks_of(const invar_segments *units, int64_t tokens)

@@ -234,6 +234,13 @@ static void take_linear_fwd(taking *t)
     }
 }
 
+static void take_shards_fold(taking *t)
+{
+    const invar_shards_fold_args *a = t->args;
+
+    add_residual(t, &a->y, &a->residual, &add_plain(t)->shards_fold.y);
+}
+
 static void take_rmsnorm_fwd(taking *t)
 {
     const invar_rmsnorm_fwd_args *a = t->args;
@@ -293,13 +300,10 @@ static void take_adamw(taking *t)
 }
 
 static void (*const take_apart[INVAR_OP_COUNT])(taking *t) = {
-    [INVAR_OP_LINEAR_FWD] = take_linear_fwd,
-    [INVAR_OP_RMSNORM_FWD] = take_rmsnorm_fwd,
-    [INVAR_OP_RMSNORM_BWD] = take_rmsnorm_bwd,
-    [INVAR_OP_SWIGLU_FWD] = take_swiglu_fwd,
-    [INVAR_OP_SWIGLU_BWD] = take_swiglu_bwd,
-    [INVAR_OP_GRAD_NORM] = take_grad_norm,
-    [INVAR_OP_ADAMW] = take_adamw,
+    [INVAR_OP_LINEAR_FWD] = take_linear_fwd,   [INVAR_OP_SHARDS_FOLD] = take_shards_fold,
+    [INVAR_OP_RMSNORM_FWD] = take_rmsnorm_fwd, [INVAR_OP_RMSNORM_BWD] = take_rmsnorm_bwd,
+    [INVAR_OP_SWIGLU_FWD] = take_swiglu_fwd,   [INVAR_OP_SWIGLU_BWD] = take_swiglu_bwd,
+    [INVAR_OP_GRAD_NORM] = take_grad_norm,     [INVAR_OP_ADAMW] = take_adamw,
 };
 
 /* ---- interface ------------------------------------------------------------------------------- */

@@ -36,6 +36,7 @@ enum {
     PAGE = 8,
     PAGES = 16,
     SHARDS = 2,
+    RANKS = 4,
     SAMPLES = 3
 };
 
@@ -807,6 +808,50 @@ static invar_status leaves(run *r, const invar_tensor *table)
     return emit_leaves(r, "digest of fp8", &quantised);
 }
 
+/* ---- sums that ranks have parts of ----------------------------------------------------------- */
+
+static invar_status products_of_ranks(run *r)
+{
+    invar_tensor x, residual, y;
+
+    INVAR_TRY(make_random(&x, r, INVAR_DTYPE_F32, RANKS * TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(make_random(&residual, r, r->storage, TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(make(&y, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(
+        invar_shards_fold(r->dev, &(invar_shards_fold_args){.y = y, .x = x, .shards = RANKS}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_SHARDS_FOLD, "y", &y));
+    INVAR_TRY(invar_shards_fold(
+        r->dev, &(invar_shards_fold_args){.y = y, .x = x, .residual = residual, .shards = RANKS}));
+    return emit_tensor(r, INVAR_OP_SHARDS_FOLD, "y with a residual", &y);
+}
+
+static invar_status norm_of_ranks(run *r)
+{
+    invar_tensor x, dy, weight, dx, sums, dweight;
+
+    INVAR_TRY(make_random(&x, r, r->storage, TOKENS, Q_WIDTH, 1.0f));
+    INVAR_TRY(make_random(&dy, r, r->storage, TOKENS, Q_WIDTH, 1.0f));
+    INVAR_TRY(make_random(&weight, r, r->storage, 1, HEAD_DIM, 1.0f));
+    INVAR_TRY(make(&dx, r, r->storage, TOKENS, Q_WIDTH));
+    INVAR_TRY(
+        make(&sums, r, INVAR_DTYPE_F32, invar_token_blocks_of(&r->samples, TOKENS), HEAD_DIM));
+    INVAR_TRY(make(&dweight, r, INVAR_DTYPE_F32, 1, HEAD_DIM));
+    INVAR_TRY(invar_rmsnorm_bwd(r->dev, &(invar_rmsnorm_bwd_args){.dx = as_3d(&dx, HEADS, HEAD_DIM),
+                                                                  .block_sums = sums,
+                                                                  .dy = as_3d(&dy, HEADS, HEAD_DIM),
+                                                                  .x = as_3d(&x, HEADS, HEAD_DIM),
+                                                                  .weight = as_1d(&weight),
+                                                                  .units = r->samples,
+                                                                  .eps = 1e-6f,
+                                                                  .head_shards = SHARDS,
+                                                                  .head_atom = 1}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_BWD, "block sums", &sums));
+    INVAR_TRY(invar_token_fold(
+        r->dev, &(invar_token_fold_args){
+                    .out = as_1d(&dweight), .sums = sums, .units = r->samples, .tokens = TOKENS}));
+    return emit_after(r, INVAR_OP_RMSNORM_BWD, INVAR_OP_TOKEN_FOLD, "dweight", &dweight);
+}
+
 static invar_status run_all(run *r)
 {
     int32_t tokens[TOKENS];
@@ -832,7 +877,9 @@ static invar_status run_all(run *r)
     INVAR_TRY(dense_block(r, &h));
     INVAR_TRY(head(r, &h, &table, &ids));
     INVAR_TRY(long_attention(r));
-    return leaves(r, &table);
+    INVAR_TRY(leaves(r, &table));
+    INVAR_TRY(products_of_ranks(r));
+    return norm_of_ranks(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)

@@ -94,7 +94,7 @@ static bool next_block(block_walk *w)
     if (w->unit == w->units->count)
         return false;
     w->end = start[w->unit + 1] - w->token < INVAR_TOKEN_BLOCK ? start[w->unit + 1]
-                                                                : w->token + INVAR_TOKEN_BLOCK;
+                                                               : w->token + INVAR_TOKEN_BLOCK;
     w->last = w->end == start[w->unit + 1];
     w->number += begun;
     return true;

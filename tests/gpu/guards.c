@@ -89,6 +89,22 @@ static void units(void)
     expect("good units", INVAR_OP_TOKEN_SUM, &a, NULL);
 }
 
+static void units_of_blocks(void)
+{
+    static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4};
+    invar_token_fold_args a = {.out = invar_tensor_1d(there(NULL, 8 * 4), INVAR_DTYPE_F32, 8),
+                               .sums =
+                                   invar_tensor_2d(there(NULL, 2 * 8 * 4), INVAR_DTYPE_F32, 2, 8),
+                               .units = {there(back, sizeof back), 2},
+                               .tokens = 5};
+
+    expect("units of blocks backwards", INVAR_OP_TOKEN_FOLD, &a, "token.fold: segments");
+    a.units.start = there(some, sizeof some);
+    expect("units of blocks of some rows", INVAR_OP_TOKEN_FOLD, &a, "token.fold: segments");
+    a.units.start = there(good, sizeof good);
+    expect("good units of blocks", INVAR_OP_TOKEN_FOLD, &a, NULL);
+}
+
 static void units_of_ids(void)
 {
     static const int64_t good[] = {0, 2, 3}, back[] = {0, 4, 3}, some[] = {0, 1, 2},
@@ -179,6 +195,7 @@ int main(void)
     must(invar_device_open(&dev));
     ids();
     units();
+    units_of_blocks();
     units_of_ids();
     leaves();
     slots();

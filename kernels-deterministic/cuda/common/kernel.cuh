@@ -171,6 +171,11 @@ template <typename T> static invar_view<T> invar_view_of(const invar_tensor *t)
     return {(T *)t->data, t->shape[0], invar_tensor_row_elements(t), t->row_stride};
 }
 
+template <typename T> static invar_view<T> invar_view_if_present(const invar_tensor *t)
+{
+    return invar_tensor_present(t) ? invar_view_of<T>(t) : invar_view<T>{};
+}
+
 /*
  * Calls `f` with a null pointer of the storage type of dtype:
  *   invar_by_storage(dtype, [&](auto *type) {

@@ -309,6 +309,7 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.shards", INVAR_CASE_SHARDS},
         {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.shards", INVAR_CASE_SHARDS},
         {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.heads", INVAR_CASE_SHARDS},
+        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.blocks", INVAR_CASE_MORE},
     };
     invar_status first = INVAR_OK;
 

@@ -66,10 +66,12 @@ invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *
 invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
                                    invar_dice *dice);
 
-/* Which random numbers an op's cases draw: ops that go leave those of the others as they are. */
+/* Which random numbers an op's cases draw: ops that come or go leave those of others alone. */
 static inline uint64_t invar_case_stream(invar_op op)
 {
-    return (uint64_t)op + (op > INVAR_OP_TOKEN_SUM); // there was one behind it
+    if (op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_SHARDS_FOLD)
+        return 64 + (uint64_t)op;
+    return (uint64_t)op - (op > INVAR_OP_SHARDS_FOLD); // two came, one had gone
 }
 
 /* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most
@@ -88,7 +90,8 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 /*
  * Seeds from here on make other calls, edge shapes again for the first of them: of linear.fwd with
  * a residual, with more outputs than one, or with an activation; of linear.dw and moe.linear.dw
- * with a fresh dw, whose memory holds NaNs. Other ops have none.
+ * with a fresh dw, whose memory holds NaNs; of rmsnorm.bwd with sums of blocks, half of them of
+ * shards of heads. Other ops have none.
  */
 #define INVAR_CASE_MORE (UINT64_C(1) << 32)
 

@@ -43,6 +43,7 @@ typedef struct maker {
     bool special;
     bool short_blocks; /* the last scale block is as long as what is left */
     bool cut;          /* into shards of heads */
+    bool blocks;       /* their sums in place of dweight */
     bool many_heads;   /* short ones, aligned */
 } maker;
 
@@ -52,10 +53,19 @@ static maker begin(invar_case *c, uint64_t seed)
                .dice = {seed << 8 | invar_case_stream(c->op)},
                .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
                .cut = seed >= INVAR_CASE_CUT,
+               .blocks = c->op == INVAR_OP_RMSNORM_BWD && seed >= INVAR_CASE_MORE &&
+                         seed < INVAR_CASE_ATOMS,
                .many_heads = seed >= INVAR_CASE_SHARDS};
 
-    seed -= m.cut ? INVAR_CASE_CUT : m.short_blocks ? INVAR_CASE_SHORT : 0;
+    seed -= m.cut            ? INVAR_CASE_CUT
+            : m.short_blocks ? INVAR_CASE_SHORT
+            : m.blocks       ? INVAR_CASE_MORE
+                             : 0;
     m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    if (m.blocks) {
+        m.cut = invar_roll(&m.dice, 2);
+        m.many_heads = seed >= EDGES && invar_roll(&m.dice, 2);
+    }
     if (m.many_heads) {
         m.f.heads = INVAR_PICK(&m.dice, 8, 16, 16, 11, 32);
         m.f.cols = INVAR_PICK(&m.dice, 64, 128, 128, 40, 256);
@@ -162,6 +172,21 @@ static void make_token_sum(maker *m)
     a->units = units(m);
 }
 
+static invar_tensor blocks(const maker *m, const invar_segments *of)
+{
+    return invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(of, m->f.rows), m->f.cols);
+}
+
+static void make_token_fold(maker *m)
+{
+    invar_token_fold_args *a = &m->c->args.token_fold;
+
+    a->units = units(m);
+    a->tokens = m->f.rows;
+    a->sums = input(m, blocks(m, &a->units), 1.0f);
+    a->out = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
+}
+
 /* ---- low precision --------------------------------------------------------------------------- */
 
 /* A quantised tensor without memory: whole blocks of about the form's extents, or short ones. */
@@ -241,6 +266,19 @@ static void make_add(maker *m)
     }
 }
 
+static void make_shards_fold(maker *m)
+{
+    invar_shards_fold_args *a = &m->c->args.shards_fold;
+
+    a->shards = (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8);
+    a->x = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, a->shards * m->f.rows, m->f.cols), 1.0f);
+    a->y = output(m, matrix(m));
+    if (invar_roll(&m->dice, 2)) {
+        a->residual = input(m, matrix(m), 1.0f);
+        a->y = invar_roll(&m->dice, 2) ? a->residual : a->y;
+    }
+}
+
 /* ---- norm, rotary embedding, activation ------------------------------------------------------ */
 
 static invar_dtype weight_type(maker *m)
@@ -298,14 +336,16 @@ static void make_rmsnorm_bwd(maker *m)
     a->weight = input(m, vector(weight_type(m), m->f.cols), 1.0f);
     a->eps = 1e-6f;
     a->units = units(m);
-    if (invar_roll(&m->dice, 4) != 0)
+    if (m->blocks)
+        a->block_sums = output(m, blocks(m, &a->units));
+    else if (invar_roll(&m->dice, 4) != 0)
         a->dweight = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
     a->rotation = rotation(m);
     if (invar_roll(&m->dice, 2)) {
         a->residual = input(m, heads(m), 1.0f);
         a->dx = invar_roll(&m->dice, 2) ? a->residual : a->dx;
     }
-    if (!invar_tensor_present(&a->dweight))
+    if (!invar_tensor_present(&a->dweight) && !m->blocks)
         overflow(m, &a->x);
     if (m->cut) {
         a->head_shards = (int32_t)INVAR_PICK(&m->dice, 2, 4, 8);
@@ -418,6 +458,8 @@ static void make(invar_case *c, uint64_t seed)
 
     switch (c->op) {
     case INVAR_OP_TOKEN_SUM: make_token_sum(&m); return;
+    case INVAR_OP_TOKEN_FOLD: make_token_fold(&m); return;
+    case INVAR_OP_SHARDS_FOLD: make_shards_fold(&m); return;
     case INVAR_OP_QUANTISE: make_quantise(&m); return;
     case INVAR_OP_DEQUANTISE: make_dequantise(&m); return;
     case INVAR_OP_EMBEDDING_FWD: make_embedding_fwd(&m); return;

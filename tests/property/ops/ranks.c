@@ -31,7 +31,7 @@ static invar_tensor heads_of(const invar_tensor *t, int64_t first, int64_t end)
     rows.row_stride = t->row_stride;
     rows = invar_tensor_columns(&rows, first * dim, (end - first) * dim);
     own = invar_test_copy(&rows);
-    return t->rank == 3 ? invar_tensor_3d(own.data, t->dtype, ROWS, end - first, dim) : own;
+    return t->rank == 3 ? invar_tensor_3d(own.data, t->dtype, t->shape[0], end - first, dim) : own;
 }
 
 /* shard[v] (count) of a sum; the tree by ranks against the whole, for every number of ranks. */
@@ -50,28 +50,34 @@ static void check_folds(const float *shard, int64_t count, int32_t shards, const
 
 /* ---- the weight of QK-norm ------------------------------------------------------------------- */
 
+/* dx and the weight are the call's own; a rank without heads adds nothing. */
+static void run_norm(const invar_device *dev, const invar_rmsnorm_bwd_args *given)
+{
+    invar_rmsnorm_bwd_args a = *given;
+
+    if (a.x.shape[1] == 0)
+        return;
+    a.dx = invar_test_copy(&a.x);
+    a.weight = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, D));
+    a.eps = 1e-6f;
+    a.head_atom = 1;
+    invar_test_fill(&a.weight, 1.0f);
+    assert_ok(invar_rmsnorm_bwd(dev, &a));
+    invar_test_free(&a.dx, &a.weight);
+}
+
 static void norm_weight(const invar_device *dev, float *out, const invar_tensor *x,
                         const invar_tensor *dy, int32_t shards)
 {
     static const int64_t start[] = {0, ROWS};
-    invar_tensor dx = invar_test_copy(x);
-    invar_tensor weight = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, D));
 
-    invar_test_fill(&weight, 1.0f);
     for (int i = 0; i < D; i++)
         out[i] = 0.0f;
-    if (x->shape[1] > 0)
-        assert_ok(invar_rmsnorm_bwd(
-            dev, &(invar_rmsnorm_bwd_args){.dx = dx,
-                                           .dweight = invar_tensor_1d(out, INVAR_DTYPE_F32, D),
-                                           .dy = *dy,
-                                           .x = *x,
-                                           .weight = weight,
-                                           .units = {start, 1},
-                                           .eps = 1e-6f,
-                                           .head_shards = shards,
-                                           .head_atom = 1}));
-    invar_test_free(&dx, &weight);
+    run_norm(dev, &(invar_rmsnorm_bwd_args){.dweight = invar_tensor_1d(out, INVAR_DTYPE_F32, D),
+                                            .dy = *dy,
+                                            .x = *x,
+                                            .units = {start, 1},
+                                            .head_shards = shards});
 }
 
 static void check_norm(const invar_device *dev, int64_t heads, int32_t shards)
@@ -102,6 +108,100 @@ static void test_ranks__weight_of_a_norm_of_heads(void **state)
         check_norm(*state, 8, shards);
         check_norm(*state, 11, shards);
         check_norm(*state, 3, shards);
+    }
+}
+
+/* ---- the same, as ranks gather it ------------------------------------------------------------ */
+
+#define TOKENS 300
+#define BLOCKS 5 /* four, and a row behind them */
+#define SUMS (BLOCKS * D)
+
+static const int64_t unit_start[] = {0, 30, 30, TOKENS};
+static const invar_segments units = {unit_start, 3};
+
+/* The sums of blocks of the heads of shards [shard, shard + own). */
+static void block_sums(const invar_device *dev, float *out, const invar_tensor *x,
+                       const invar_tensor *dy, int32_t shard, int32_t own, int32_t shards)
+{
+    int64_t first = invar_shard_start(x->shape[1], 1, shards, shard);
+    int64_t end = invar_shard_start(x->shape[1], 1, shards, shard + own);
+    invar_tensor own_x = heads_of(x, first, end), own_dy = heads_of(dy, first, end);
+
+    memset(out, 0, SUMS * sizeof *out);
+    run_norm(dev, &(invar_rmsnorm_bwd_args){.block_sums =
+                                                invar_tensor_2d(out, INVAR_DTYPE_F32, BLOCKS, D),
+                                            .dy = own_dy,
+                                            .x = own_x,
+                                            .units = units,
+                                            .head_shards = own});
+    invar_test_free(&own_x, &own_dy);
+}
+
+static void fold_shards(const invar_device *dev, float *out, float *shard, int32_t count)
+{
+    assert_ok(invar_shards_fold(
+        dev,
+        &(invar_shards_fold_args){.y = invar_tensor_2d(out, INVAR_DTYPE_F32, BLOCKS, D),
+                                  .x = invar_tensor_2d(shard, INVAR_DTYPE_F32, count * BLOCKS, D),
+                                  .shards = count}));
+}
+
+/* A gradient that has something already. */
+static void begin_weight(float out[D])
+{
+    for (int i = 0; i < D; i++)
+        out[i] = 0.1f * (float)i;
+}
+
+static void check_blocks(const invar_device *dev, int64_t heads, int32_t shards)
+{
+    invar_tensor view = invar_tensor_3d(NULL, INVAR_DTYPE_F32, TOKENS, heads, D);
+    invar_tensor x = invar_test_tensor(view), dy = invar_test_tensor(view);
+    float whole[D], got[D], shard[MOST * SUMS], of_rank[MOST * SUMS], folded[SUMS];
+    invar_rmsnorm_bwd_args one_rank = {.dweight = invar_tensor_1d(whole, INVAR_DTYPE_F32, D),
+                                       .dy = dy,
+                                       .x = x,
+                                       .units = units,
+                                       .head_shards = shards};
+
+    invar_test_fill_normal(&x, 1, 1.0f);
+    invar_test_fill_normal(&dy, 2, 1.0f);
+    begin_weight(whole);
+    run_norm(dev, &one_rank);
+    for (int32_t v = 0; v < shards; v++)
+        block_sums(dev, shard + v * SUMS, &x, &dy, v, 1, shards);
+    for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
+        int32_t own = shards / ranks;
+        for (int32_t r = 0; r < ranks; r++) {
+            fold_shards(dev, of_rank + r * SUMS, shard + r * own * SUMS, own);
+            block_sums(dev, folded, &x, &dy, r * own, own, shards);
+            if (heads % shards == 0) // a rank cuts its heads as the whole does
+                assert_memory_equal(of_rank + r * SUMS, folded, sizeof folded);
+        }
+        fold_shards(dev, folded, of_rank, ranks);
+        begin_weight(got);
+        assert_ok(invar_token_fold(
+            dev,
+            &(invar_token_fold_args){.out = invar_tensor_1d(got, INVAR_DTYPE_F32, D),
+                                     .sums = invar_tensor_2d(folded, INVAR_DTYPE_F32, BLOCKS, D),
+                                     .units = units,
+                                     .tokens = TOKENS}));
+        assert_memory_equal(got, whole, sizeof whole);
+    }
+    one_rank.head_shards = 1;
+    begin_weight(whole);
+    run_norm(dev, &one_rank);
+    assert_int_equal(memcmp(whole, got, sizeof whole) != 0, shards > 1); // the control
+    invar_test_free(&x, &dy);
+}
+
+static void test_ranks__sums_of_blocks_of_a_norm_of_heads(void **state)
+{
+    for (int32_t shards = 1; shards <= MOST; shards *= 2) {
+        check_blocks(*state, 8, shards);
+        check_blocks(*state, 11, shards);
+        check_blocks(*state, 3, shards);
     }
 }
 
@@ -195,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks__weight_of_a_norm_of_heads),
+        cmocka_unit_test(test_ranks__sums_of_blocks_of_a_norm_of_heads),
         cmocka_unit_test(test_ranks__gradients_of_keys_and_values),
     };
 

@@ -112,6 +112,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1, {0}};
     const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none, 0};
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
+    const invar_token_fold_args token_fold = {out_1d(F32, 16), in_2d(F32, 0, 16), none, 0};
+    const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 0, 16), rows, 4};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_FP8, 128, 0, 128),
                                           in_2d(BF16, 0, 128)};
     const invar_dequantise_args dequantise = {in_2d(BF16, 0, 128),
@@ -122,7 +124,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
     const invar_rmsnorm_bwd_args rmsnorm_bwd = {
-        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, turn, heads, 0, 0};
+        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, turn, heads, 0, 0, {0}};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
@@ -181,6 +183,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_LINEAR_DX, &linear_dx, NULL},
         {INVAR_OP_LINEAR_DW, &linear_dw, NULL},
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
+        {INVAR_OP_TOKEN_FOLD, &token_fold, NULL},
+        {INVAR_OP_SHARDS_FOLD, &shards_fold, NULL},
         {INVAR_OP_QUANTISE, &quantise, NULL},
         {INVAR_OP_DEQUANTISE, &dequantise, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
@@ -258,6 +262,8 @@ static void test_empty__no_columns(void **state)
     const invar_moe_linear_fwd_args moe_n = {rows, in_2d(BF16, 3, 16), in_2d(BF16, 0, 16), unit, 1,
                                              0};
     const invar_token_sum_args token_sum = {in_1d(F32, 0), rows, unit};
+    const invar_token_fold_args token_fold = {in_1d(F32, 0), in_2d(F32, 1, 0), unit, 3};
+    const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 6, 0), rows, 2};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
     const invar_dequantise_args dequantise = {rows, in_quantised(INVAR_DTYPE_FP8, 1, 3, 0)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 5, 0), ids};
@@ -297,6 +303,8 @@ static void test_empty__no_columns(void **state)
         {INVAR_OP_LINEAR_DW, &dw_k, NULL},
         {INVAR_OP_MOE_LINEAR_FWD, &moe_n, NULL},
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
+        {INVAR_OP_TOKEN_FOLD, &token_fold, NULL},
+        {INVAR_OP_SHARDS_FOLD, &shards_fold, NULL},
         {INVAR_OP_QUANTISE, &quantise, NULL},
         {INVAR_OP_DEQUANTISE, &dequantise, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
@@ -322,6 +330,25 @@ static void test_empty__no_columns(void **state)
     };
 
     run_cases(*state, cases, sizeof cases / sizeof *cases);
+}
+
+/* No heads, so a sum over none of them: +0, whatever was there. */
+static void test_empty__no_heads_in_block_sums(void **state)
+{
+    static const int64_t three[] = {0, 1, 3};
+    const invar_tensor heads = in_3d(F32, 3, 0, 2);
+    float sums[2 * 2] = {1.0f, 2.0f, 3.0f, 4.0f};
+    const float zero[4] = {0};
+    const invar_rmsnorm_bwd_args norm = {.dx = heads,
+                                         .block_sums = invar_tensor_2d(sums, F32, 2, 2),
+                                         .dy = heads,
+                                         .x = heads,
+                                         .weight = in_1d(F32, 2),
+                                         .units = {three, 2},
+                                         .eps = 1e-6f};
+
+    assert_ok(invar_rmsnorm_bwd(*state, &norm));
+    invar_assert_bits_f32(sums, zero, 4, "block sums");
 }
 
 /* A chain over nothing is +0; the bias still comes. */
@@ -352,6 +379,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_empty__no_tokens),
         cmocka_unit_test(test_empty__no_columns),
+        cmocka_unit_test(test_empty__no_heads_in_block_sums),
         cmocka_unit_test(test_empty__no_input_features),
     };
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -223,6 +223,9 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_tensor t = invar_tensor_1d(at(11), F32, 4), u = invar_tensor_1d(at(12), F32, 4);
     const invar_tensor s = invar_tensor_1d(at(13), F32, 4);
     const invar_token_sum_args sum = {v, a, unit};
+    const invar_token_fold_args fold = {v, invar_tensor_2d(at(0), F32, 1, 32), unit, 4};
+    const invar_shards_fold_args shards = {invar_tensor_2d(at(1), F32, 2, 32), a,
+                                           invar_tensor_2d(at(2), F32, 2, 32), 2};
     const invar_quantise_args quantise = {q, a};
     const invar_dequantise_args dequantise = {a, q};
     const invar_embedding_fwd_args embed = {a, b, ids};
@@ -231,7 +234,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_rotation turn = {ids, cosine, sine};
     const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, turn};
     const invar_rmsnorm_bwd_args norm_back = {
-        y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn, {0}, 0, 0};
+        y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn, {0}, 0, 0, {0}};
     const invar_rope_table_args table = {.cosine = cosine, .sine = sine, .theta = 1e4};
     const invar_rope_fwd_args rope = {y, x, ids, cosine, sine};
     const invar_swiglu_fwd_args swiglu = {.y = a, .gate = b, .up = c};
@@ -258,11 +261,15 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest, NULL};
     const invar_hash_tree_args hash = {&digest, &a, 1, 1, NULL};
     const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
+    invar_rmsnorm_bwd_args blocks = norm_back;
     invar_quantise_args scales = quantise;
     invar_logprob_bwd_args half = back;
 
     memset(memory, 0, sizeof memory);
     OVERLAP(token_sum, sum, out, x);
+    OVERLAP(token_fold, fold, out, sums);
+    OVERLAP(shards_fold, shards, y, x);
+    OVERLAP(shards_fold, shards, y, residual);
     OVERLAP(quantise, quantise, q, x);
     scales.q.scale = a.data;
     assert_refused(invar_quantise(dev, &scales), "quantise: q and x overlap");
@@ -278,6 +285,10 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     OVERLAP(rmsnorm_bwd, norm_back, dx, dy);
     OVERLAP(rmsnorm_bwd, norm_back, dx, dweight);
     OVERLAP(rmsnorm_bwd, norm_back, dweight, weight);
+    blocks.dweight = (invar_tensor){0};
+    blocks.block_sums = invar_tensor_2d(at(5), F32, 1, 16);
+    OVERLAP(rmsnorm_bwd, blocks, dx, block_sums);
+    OVERLAP(rmsnorm_bwd, blocks, block_sums, x);
     REFUSED(rmsnorm_bwd, norm_back, dx, dy, "dx and dy overlap");
     REFUSED(rmsnorm_bwd, norm_back, rotation.cosine.data, y.data, "dx and rotation.cosine overlap");
     OVERLAP(rope_table, table, cosine, sine);

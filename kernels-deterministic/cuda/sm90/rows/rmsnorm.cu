@@ -9,7 +9,7 @@
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token_blocks.cuh; a token adds
  *             sum = fma(dy, xhat, sum), heads ascending; with shards of heads a block has a sum of
- *             each, added by a tree
+ *             each, added by a tree; block_sums is the sum of each block
  *
  * Rows lie in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh); what is not
  * aligned, or longer still, takes the plain kernels of this file, as do shards of long rows.
@@ -123,7 +123,7 @@ struct head_shards {
  */
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_COLUMNS)
-    plain_weight_sums(float *sums, invar_view<T> dy, invar_view<T> x, const float *rstd,
+    plain_weight_sums(invar_view<float> sums, invar_view<T> dy, invar_view<T> x, const float *rstd,
                       invar_token_blocks blocks, norm_shape shape, head_shards shards)
 {
     int64_t token = 0, column = (int64_t)blockIdx.y * PLAIN_COLUMNS + threadIdx.x;
@@ -161,7 +161,7 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
                 carry = carry && both;
             }
         }
-        sums[blockIdx.x * shape.n + column] = sum;
+        sums.row(blockIdx.x)[column] = sum;
     }
 }
 
@@ -363,20 +363,28 @@ template <typename T> static int count_slots(int64_t n)
     return slots < 4 ? 0 : (int)slots;
 }
 
+static bool sums_weight(const invar_rmsnorm_bwd_args *a)
+{
+    return invar_tensor_present(&a->dweight) || invar_tensor_present(&a->block_sums);
+}
+
 /* Slots of the kernel of long rows; 0 where it does not apply. */
 static int long_slots(const invar_rmsnorm_bwd_args *a, bool whole)
 {
     int64_t n = a->x.shape[2];
 
-    if (!whole || !invar_tensor_present(&a->dweight) || n <= SHORT_MOST || n > MOST_COLUMNS)
+    if (!whole || !sums_weight(a) || n <= SHORT_MOST || n > MOST_COLUMNS)
         return 0;
     return a->x.dtype == INVAR_DTYPE_F32 ? count_slots<float>(n) : count_slots<__nv_bfloat16>(n);
 }
 
+/* Of scratch; block_sums are the caller's. */
 static size_t sums_bytes(const invar_rmsnorm_bwd_args *a)
 {
-    int64_t blocks = invar_token_blocks_most(&a->units, a->x.shape[0]);
+    int64_t blocks = invar_token_blocks_of(&a->units, a->x.shape[0]);
 
+    if (!invar_tensor_present(&a->dweight))
+        return 0;
     return ((size_t)(blocks * a->x.shape[2]) * sizeof(float) + 255) / 256 * 256;
 }
 
@@ -395,7 +403,7 @@ static size_t values_bytes(const invar_rmsnorm_bwd_args *a)
 /* The sums of blocks of tokens, and rstd of rows; what lies between ops comes behind them. */
 static size_t own_bytes(const invar_rmsnorm_bwd_args *a)
 {
-    return invar_tensor_present(&a->dweight) ? sums_bytes(a) + rstd_bytes(a) : 0;
+    return sums_weight(a) ? sums_bytes(a) + rstd_bytes(a) : 0;
 }
 
 size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
@@ -405,9 +413,26 @@ size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rms
            (invar_tensor_present(&a->residual) ? values_bytes(a) : 0);
 }
 
-template <typename T> static invar_view<T> view_if_present(const invar_tensor *t)
+/* Where the sums of blocks go. */
+static invar_view<float> sums_of(const invar_rmsnorm_bwd_args *a, void *workspace)
 {
-    return invar_tensor_present(t) ? invar_view_of<T>(t) : invar_view<T>{};
+    if (invar_tensor_present(&a->block_sums))
+        return invar_view_of<float>(&a->block_sums);
+    return invar_block_rows(workspace, invar_token_blocks_of(&a->units, a->x.shape[0]),
+                            a->x.shape[2]);
+}
+
+/* To +0: what no block writes stays so. */
+static invar_status clear_rows(const invar_device *dev, const invar_tensor *t)
+{
+    size_t row = (size_t)t->shape[1] * sizeof(float), rows = (size_t)t->shape[0];
+
+    if (row == 0 || rows == 0)
+        return INVAR_OK;
+    INVAR_CUDA_TRY(invar_op_name(INVAR_OP_RMSNORM_BWD),
+                   cudaMemset2DAsync(t->data, (size_t)t->row_stride * sizeof(float), 0, row, rows,
+                                     invar_cuda_of(dev)->stream));
+    return INVAR_OK;
 }
 
 static head_shards shards_of(const invar_rmsnorm_bwd_args *a)
@@ -431,7 +456,7 @@ static short_shards short_shards_of(head_shards shards, int64_t heads)
 template <typename T>
 static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
                                  const norm_shape *shape, const invar_token_blocks *blocks,
-                                 float *sums)
+                                 const invar_view<float> *sums)
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
     invar_view<T> dx = invar_view_of<T>(&a->dx), dy = invar_view_of<T>(&a->dy),
@@ -439,22 +464,22 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
     short_sums<T> rows = {dx,
                           dy,
                           x,
-                          view_if_present<T>(&a->residual),
+                          invar_view_if_present<T>(&a->residual),
                           invar_joined({&a->dy, &a->x}),
                           invar_mixed_of(&a->weight),
                           *shape,
                           short_shards_of(shards_of(a), shape->heads),
                           rotation_of(dev, op, shape, &a->rotation),
                           *blocks,
-                          sums};
+                          *sums};
     norm_shape joined = join_heads<T>(shape, invar_joined({&a->dx, &a->dy, &a->x}), {&dx, &dy, &x});
 
     return by_short_group(shape->n, [&](auto group) {
         constexpr int lanes = decltype(group)::value;
         using memory = short_memory<T, lanes>;
-        if (invar_tensor_present(&a->dweight))
+        if (sums_weight(a))
             return by_rotation<lanes>(&a->rotation, [&](auto turn) {
-                dim3 grid((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]));
+                dim3 grid((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]));
                 return invar_launch_early(dev, op, short_backward_sums<T, lanes, turn.value>, grid,
                                           dim3(memory::threads), sizeof(memory))(rows);
             });
@@ -474,7 +499,7 @@ static invar_status launch_stream(const invar_device *dev, const invar_rmsnorm_b
     invar_op op = INVAR_OP_RMSNORM_BWD;
     int64_t n = rows->shape.n;
     size_t bytes = (size_t)(backward_head_bytes(n) + rows->slots * slot_bytes<T>(n));
-    dim3 grid((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]));
+    dim3 grid((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]));
 
     return by_pieces(n, [&](auto pieces) {
         return invar_launch_early(dev, op, stream_backward<T, pieces.value>, grid,
@@ -490,7 +515,7 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
     bool aligned =
         invar_aligned({&a->dx, &a->dy, &a->x, &a->weight}) && rows->shape.n % INVAR_RUN == 0;
     dim3 grid((unsigned)invar_ceil_div(rows->shape.rows, 4));
-    dim3 blocks((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]),
+    dim3 blocks((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]),
                 invar_grid_rows(invar_ceil_div(rows->shape.n, PLAIN_COLUMNS)));
 
     INVAR_TRY(invar_launch(dev, op, plain_backward<T>, grid, dim3(128), 0)(
@@ -545,9 +570,9 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     norm_shape shape = shape_of(&a->x, a->eps);
     bool whole = invar_aligned({&a->dx, &a->dy, &a->x, &a->weight, &a->residual}) &&
                  shape.n % INVAR_RUN == 0;
-    bool weight = invar_tensor_present(&a->dweight);
-    float *sums = (float *)workspace;
-    invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
+    bool weight = sums_weight(a);
+    invar_view<float> sums = sums_of(a, workspace);
+    invar_token_blocks blocks = invar_blocks_of_units(dev, op, &a->units, a->x.shape[0]);
     bool sharded = weight && a->head_shards > 1;
     bool narrow = whole && shape.heads <= SHORT_HEADS &&
                   shape.n <= (sharded ? SHORT_SHARDED_GROUP * SHORT_VALUES : SHORT_MOST);
@@ -558,18 +583,20 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
 
     INVAR_TRY(check_length(op, &shape));
     INVAR_TRY(check_rotation(op, &shape, &a->rotation));
+    if (shape.rows > 0 && (rotated || added) && !inside)
+        return differentiate_by_parts(dev, a, workspace);
+    if (invar_tensor_present(&a->block_sums))
+        INVAR_TRY(clear_rows(dev, &a->block_sums));
     if (shape.rows == 0)
         return INVAR_OK;
-    if ((rotated || added) && !inside)
-        return differentiate_by_parts(dev, a, workspace);
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         if (narrow)
-            return launch_short<T>(dev, a, &shape, &blocks, sums);
+            return launch_short<T>(dev, a, &shape, &blocks, &sums);
         backward_rows<T> rows = {invar_view_of<T>(&a->dx),
                                  invar_view_of<T>(&a->dy),
                                  invar_view_of<T>(&a->x),
-                                 view_if_present<T>(&a->residual),
+                                 invar_view_if_present<T>(&a->residual),
                                  invar_mixed_of(&a->weight),
                                  shape,
                                  blocks,
@@ -581,7 +608,7 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
         return launch_plain(dev, a, &rows,
                             weight ? (float *)((char *)workspace + sums_bytes(a)) : nullptr);
     }));
-    if (!weight)
+    if (!invar_tensor_present(&a->dweight))
         return INVAR_OK;
-    return invar_token_blocks_add(dev, op, (float *)a->dweight.data, sums, shape.n, &blocks);
+    return invar_token_blocks_add(dev, op, (float *)a->dweight.data, &sums, &blocks);
 }

@@ -220,8 +220,8 @@ template <typename T> struct backward_rows {
     invar_mixed weight;
     norm_shape shape;
     invar_token_blocks blocks;
-    float *sums; /* (blocks, n) */
-    int slots;   /* a multiple of row_warps */
+    invar_view<float> sums; /* (blocks, n) */
+    int slots;              /* a multiple of row_warps */
     int row_warps;
 };
 
@@ -355,7 +355,7 @@ __device__ __forceinline__ void sum_columns(const backward_rows<T> &b,
         for (int i = 0; i < WIDTH; i++) {
             int64_t at = p * COLUMN_THREADS * WIDTH + column + i;
             if (at < b.shape.n)
-                b.sums[block * b.shape.n + at] = sum[p][i];
+                b.sums.row(block)[at] = sum[p][i];
         }
 }
 

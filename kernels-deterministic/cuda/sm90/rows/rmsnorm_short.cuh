@@ -288,7 +288,7 @@ template <typename T> struct short_sums {
     short_shards shards;
     short_rotation rotation;
     invar_token_blocks blocks;
-    float *sums; /* (blocks, n) */
+    invar_view<float> sums; /* (blocks, n) */
 };
 
 /* Shared memory: rows of n values, of which there may be as many as a group has. */
@@ -558,7 +558,7 @@ __device__ __forceinline__ void short_sum_columns(const short_sums<T> &b,
 #pragma unroll
         for (int i = 0; i < width; i++)
             if (column_of(p) + i < n)
-                b.sums[blockIdx.x * b.shape.n + column_of(p) + i] = sum[p][i];
+                b.sums.row(blockIdx.x)[column_of(p) + i] = sum[p][i];
 }
 
 /* The same with shards of heads. A token that begins in one slot and ends in another is in both. */
@@ -618,7 +618,7 @@ __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
 #pragma unroll
     for (int i = 0; i < width; i++)
         if (column + i < n)
-            b.sums[blockIdx.x * b.shape.n + column + i] = sum[0][i];
+            b.sums.row(blockIdx.x)[column + i] = sum[0][i];
 }
 
 /* A block of threads for a block of tokens. */

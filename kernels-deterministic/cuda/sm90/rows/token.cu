@@ -8,6 +8,8 @@
  *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
  *                   to dtable[id], ascending
  *   add             round(a + b)
+ *   token.fold      the sums of units of token.sum, from those of blocks
+ *   shards.fold     round(the tree over shards + 0); with a residual, add of that and this
  * A thread owns columns; what is summed, it sums alone and in order.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -16,7 +18,7 @@
 #include "kernels-deterministic/cuda/sm90/rows/sort.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/token_blocks.cuh"
 
-/* ---- token.sum ------------------------------------------------------------------------------- */
+/* ---- sums over tokens ------------------------------------------------------------------------ */
 
 #define SUM_COLUMNS 4 // of a thread
 #define SUM_THREADS 128
@@ -41,7 +43,7 @@ __device__ __forceinline__ void add_rows_to(float sum[SUM_COLUMNS], const T *row
 
 template <typename T, bool Whole>
 static __global__ void __launch_bounds__(SUM_THREADS, 6)
-    sum_tokens(float *sums, invar_view<T> x, invar_token_blocks blocks)
+    sum_tokens(invar_view<float> sums, invar_view<T> x, invar_token_blocks blocks)
 {
     int64_t token = 0, first = ((int64_t)blockIdx.y * SUM_THREADS + threadIdx.x) * SUM_COLUMNS;
     int count;
@@ -59,14 +61,14 @@ static __global__ void __launch_bounds__(SUM_THREADS, 6)
             add_rows_to<1, Whole>(sum, x.row(token + t), x.stride, first, x.cols);
         invar_run<float, SUM_COLUMNS> out;
         out.set(sum);
-        out.template store<Whole>(sums + (int64_t)blockIdx.x * x.cols, first, x.cols);
+        out.template store<Whole>(sums.row(blockIdx.x), first, x.cols);
     }
 }
 
 size_t invar_cuda_token_sum_workspace(const invar_device *dev, const invar_token_sum_args *a)
 {
     (void)dev;
-    return (size_t)(invar_token_blocks_most(&a->units, a->x.shape[0]) * a->x.shape[1]) *
+    return (size_t)(invar_token_blocks_of(&a->units, a->x.shape[0]) * a->x.shape[1]) *
            sizeof(float);
 }
 
@@ -75,10 +77,10 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
 {
     invar_op op = INVAR_OP_TOKEN_SUM;
     int64_t tokens = a->x.shape[0], cols = a->x.shape[1];
-    invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, tokens);
-    float *sums = (float *)workspace;
-    dim3 grid((unsigned)invar_token_blocks_most(&a->units, tokens),
-              invar_grid_rows(invar_ceil_div(cols, SUM_THREADS * SUM_COLUMNS)));
+    int64_t most = invar_token_blocks_of(&a->units, tokens);
+    invar_token_blocks blocks = invar_blocks_of_units(dev, op, &a->units, tokens);
+    invar_view<float> sums = invar_block_rows(workspace, most, cols);
+    dim3 grid((unsigned)most, invar_grid_rows(invar_ceil_div(cols, SUM_THREADS * SUM_COLUMNS)));
     bool whole = invar_aligned({&a->x}) && cols % SUM_COLUMNS == 0;
 
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
@@ -88,7 +90,24 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
                                       0)(sums, invar_view_of<T>(&a->x), blocks);
         });
     }));
-    return invar_token_blocks_add(dev, op, (float *)a->out.data, sums, cols, &blocks);
+    return invar_token_blocks_add(dev, op, (float *)a->out.data, &sums, &blocks);
+}
+
+size_t invar_cuda_token_fold_workspace(const invar_device *dev, const invar_token_fold_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_token_fold(const invar_device *dev, const invar_token_fold_args *a,
+                                   void *workspace)
+{
+    invar_op op = INVAR_OP_TOKEN_FOLD;
+    invar_token_blocks blocks = invar_blocks_of_units(dev, op, &a->units, a->tokens);
+    invar_view<float> sums = invar_view_of<float>(&a->sums);
+
+    (void)workspace;
+    return invar_token_blocks_add(dev, op, (float *)a->out.data, &sums, &blocks);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */
@@ -317,5 +336,83 @@ invar_status invar_cuda_add(const invar_device *dev, const invar_add_args *a, vo
                            invar_view_of<T>(&a->b), invar_aligned({&a->out, &a->a, &a->b})};
         return invar_map(dev, INVAR_OP_ADD, a->out.shape[0], a->out.shape[1],
                          invar_joined({&a->out, &a->a, &a->b}), add);
+    });
+}
+
+/* ---- shards of ranks ------------------------------------------------------------------------- */
+
+template <typename T, int Shards> struct fold_shards {
+    static constexpr int width = INVAR_RUN;
+    invar_view<T> y;
+    invar_view<T> residual; /* data NULL: none */
+    invar_view<float> x;
+    bool aligned;
+
+    __device__ __forceinline__ void operator()(int64_t row, int64_t first, int64_t count) const
+    {
+        invar_run<float> shard[Shards];
+        invar_run<T> out, old;
+        float sum[Shards][width];
+
+#pragma unroll
+        for (int v = 0; v < Shards; v++)
+            shard[v].load(x.row(v * y.rows + row) + first, count, aligned);
+        if (residual.data)
+            old.load(residual.row(row) + first, count, aligned);
+#pragma unroll
+        for (int i = 0; i < width; i++) {
+#pragma unroll
+            for (int v = 0; v < Shards; v++)
+                sum[v][i] = shard[v].get(i);
+#pragma unroll
+            for (int apart = 1; apart < Shards; apart *= 2)
+#pragma unroll
+                for (int v = 0; v < Shards; v += 2 * apart)
+                    sum[v][i] = sum[v][i] + sum[v + apart][i];
+            sum[0][i] = sum[0][i] + 0.0f; // -0 becomes +0
+        }
+        out.set(sum[0]);
+        if (residual.data) {
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                sum[0][i] = old.get(i) + out.get(i);
+            out.set(sum[0]);
+        }
+        out.store(y.row(row) + first, count, aligned);
+    }
+};
+
+size_t invar_cuda_shards_fold_workspace(const invar_device *dev, const invar_shards_fold_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+/* f(Shards): std::integral_constant of the number. */
+template <typename F> static invar_status by_shards(int32_t shards, F f)
+{
+    switch (shards) {
+    case 8: return f(std::integral_constant<int, 8>{});
+    case 4: return f(std::integral_constant<int, 4>{});
+    case 2: return f(std::integral_constant<int, 2>{});
+    default: return f(std::integral_constant<int, 1>{});
+    }
+}
+
+invar_status invar_cuda_shards_fold(const invar_device *dev, const invar_shards_fold_args *a,
+                                    void *workspace)
+{
+    bool aligned = invar_aligned({&a->y, &a->x, &a->residual});
+    bool joined = invar_joined({&a->y, &a->x, &a->residual});
+
+    (void)workspace;
+    return invar_by_storage(a->y.dtype, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        return by_shards(a->shards, [&](auto shards) {
+            fold_shards<T, shards.value> fold = {invar_view_of<T>(&a->y),
+                                                 invar_view_if_present<T>(&a->residual),
+                                                 invar_view_of<float>(&a->x), aligned};
+            return invar_map(dev, INVAR_OP_SHARDS_FOLD, a->y.shape[0], a->y.shape[1], joined, fold);
+        });
     });
 }

@@ -3,8 +3,8 @@
  *
  * Blocks are those of docs/arithmetic.md, section 7: 128 tokens each, counted from the start of
  * their unit. A block's sum depends on its own tokens alone, so blocks are summed in any order,
- * each into its own row of scratch; then the rows of each unit are added up, and the units are
- * added to the result, ascending.
+ * each into its own row, of scratch or of a tensor; then the rows of each unit are added up, and
+ * the units are added to the result, ascending.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,8 +13,6 @@
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 
-#define INVAR_TOKEN_BLOCK 128
-
 struct invar_token_blocks {
     const int64_t *start; /* (units + 1) tokens */
     int64_t units, tokens;
@@ -22,18 +20,16 @@ struct invar_token_blocks {
     invar_cuda_fault *fault;
 };
 
-static inline invar_token_blocks invar_token_blocks_of(const invar_device *dev, invar_op op,
+static inline invar_token_blocks invar_blocks_of_units(const invar_device *dev, invar_op op,
                                                        const invar_segments *units, int64_t tokens)
 {
     return {units->start, units->count, tokens, op, invar_cuda_of(dev)->fault};
 }
 
-/* Blocks that there can be. */
-static inline int64_t invar_token_blocks_most(const invar_segments *units, int64_t tokens)
+/* Scratch for the sums of all blocks that there can be. */
+static inline invar_view<float> invar_block_rows(void *scratch, int64_t blocks, int64_t cols)
 {
-    int64_t most = tokens / INVAR_TOKEN_BLOCK + units->count;
-
-    return most < tokens ? most : tokens; // no block is empty
+    return {(float *)scratch, blocks, cols, cols};
 }
 
 /*
@@ -109,13 +105,13 @@ static __device__ __forceinline__ int64_t invar_find_unit_ends(unsigned ends[INV
 
 /* out[c] += the sums[.][c] of each unit, from +0: all warps fetch, the first one adds. */
 static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
-    invar_add_token_blocks(float *out, const float *sums, int64_t cols, invar_token_blocks b)
+    invar_add_token_blocks(float *out, invar_view<float> sums, invar_token_blocks b)
 {
     __shared__ float row[INVAR_ADD_ROWS][INVAR_ADD_COLUMNS];
     __shared__ unsigned ends[INVAR_ADD_WINDOW / 32];
     int warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
     int64_t col = (int64_t)blockIdx.x * INVAR_ADD_COLUMNS + thread;
-    bool live = col < cols;
+    bool live = col < sums.cols;
 
     invar_grid_begin();
     float running = live ? out[col] : 0.0f, unit = 0.0f;
@@ -129,7 +125,7 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
 #pragma unroll
         for (int i = 0; i < INVAR_ADD_ROWS; i += INVAR_ADD_WARPS) // x + -0 is x
             row[i + warp][thread] =
-                live && i + warp < left ? sums[(base + i + warp) * cols + col] : -0.0f;
+                live && i + warp < left ? sums.row(base + i + warp)[col] : -0.0f;
         __syncthreads();
         for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i += INVAR_ADD_STEP) {
             unsigned end = ends[(at + i) / 32] >> (at + i) % 32 & ((1u << INVAR_ADD_STEP) - 1);
@@ -159,13 +155,13 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
 }
 
 static inline invar_status invar_token_blocks_add(const invar_device *dev, invar_op op, float *out,
-                                                  const float *sums, int64_t cols,
+                                                  const invar_view<float> *sums,
                                                   const invar_token_blocks *b)
 {
-    dim3 grid(b->tokens > 0 ? (unsigned)invar_ceil_div(cols, INVAR_ADD_COLUMNS) : 0);
+    dim3 grid(b->tokens > 0 ? (unsigned)invar_ceil_div(sums->cols, INVAR_ADD_COLUMNS) : 0);
 
     return invar_launch_early(dev, op, invar_add_token_blocks, grid, dim3(32 * INVAR_ADD_WARPS),
-                              0)(out, sums, cols, *b);
+                              0)(out, *sums, *b);
 }
 
 #endif

@@ -228,6 +228,76 @@ static void test_rmsnorm__shards_of_heads(void **state)
         }
 }
 
+/* dx and the sums of blocks, in rows with gaps that held NaNs. */
+static invar_tensor run_block_sums(const invar_device *dev, const norm *n)
+{
+    invar_segments units = {n->start, 2};
+    invar_tensor sums = invar_test_strided(
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(&units, n->x.shape[0]),
+                        n->x.shape[2]),
+        5);
+
+    invar_test_fill(&sums, NAN);
+    assert_ok(invar_rmsnorm_bwd(dev, &(invar_rmsnorm_bwd_args){.dx = n->dx,
+                                                               .block_sums = sums,
+                                                               .dy = n->dy,
+                                                               .x = n->x,
+                                                               .weight = n->weight,
+                                                               .units = units,
+                                                               .eps = EPS,
+                                                               .head_shards = n->head_shards,
+                                                               .head_atom = n->head_atom}));
+    return sums;
+}
+
+static void block_sums_ref(const invar_tensor *sums, const norm *n)
+{
+    int64_t heads = n->x.shape[1], d = n->x.shape[2], row = 0;
+    int32_t shards = n->head_shards > 1 ? n->head_shards : 1;
+    float *rstd = calloc((size_t)(n->x.shape[0] * heads), sizeof *rstd);
+
+    for (int64_t i = 0; i < n->x.shape[0] * heads; i++)
+        rstd[i] = rstd_ref(n, i / heads, i % heads * d, &contract);
+    invar_test_fill(sums, 0.0f);
+    for (int u = 0; u < 2; u++)
+        for (int64_t t = n->start[u], unit_end = n->start[u + 1]; t < unit_end; t += 128, row++) {
+            int64_t end = t + 128 < unit_end ? t + 128 : unit_end;
+            for (int64_t col = 0; col < d; col++)
+                invar_test_set(sums, row, col,
+                               dweight_block_ref(n, rstd, col, t, end, &contract, 0, shards));
+        }
+    free(rstd);
+}
+
+/* The sums, +0 behind them; dx as ever; and folded they are dweight. */
+static void test_rmsnorm__block_sums(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1},    {200, 1, 40},  {390, 2, 7},
+                                        {384, 3, 16}, {150, 11, 16}, {3, 1, 4097}};
+
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int d = 0; d < 4; d++) {
+            const int64_t *e = shapes[s];
+            norm n = norm_new(invar_test_storage[d % 2], INVAR_DTYPE_F32, e[0], e[1], e[2]);
+            invar_tensor sums, expected, dx, folded = invar_test_copy(&n.dweight);
+
+            n.head_shards = d < 2 ? 0 : 4;
+            n.head_atom = 1;
+            sums = run_block_sums(*state, &n);
+            expected = invar_test_tensor(sums);
+            block_sums_ref(&expected, &n);
+            invar_assert_bits_tensor(&sums, &expected, "block sums");
+            dx = invar_test_copy(&n.dx);
+            norm_run(*state, &n);
+            invar_assert_bits_tensor(&dx, &n.dx, "dx beside block sums");
+            assert_ok(invar_token_fold(*state,
+                                       &(invar_token_fold_args){folded, sums, {n.start, 2}, e[0]}));
+            invar_assert_bits_tensor(&folded, &n.dweight, "dweight of block sums");
+            invar_test_free(&sums, &expected, &dx, &folded);
+            norm_free(&n);
+        }
+}
+
 static void test_rmsnorm__controls_are_caught(void **state)
 {
     static const struct {
@@ -464,17 +534,15 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
             *state, &(invar_rmsnorm_fwd_args){fused.y, fused.x, fused.weight, EPS, r}));
         invar_test_fill_normal(&fused.dx, 8, 1.0f);
         invar_test_fill_normal(&stream, 8, 1.0f);
-        assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){fused.dx,
-                                                                      fused.dweight,
-                                                                      fused.dy,
-                                                                      fused.x,
-                                                                      fused.weight,
-                                                                      {fused.start, 2},
-                                                                      EPS,
-                                                                      r,
-                                                                      fused.dx,
-                                                                      0,
-                                                                      0}));
+        assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){.dx = fused.dx,
+                                                                      .dweight = fused.dweight,
+                                                                      .dy = fused.dy,
+                                                                      .x = fused.x,
+                                                                      .weight = fused.weight,
+                                                                      .units = {fused.start, 2},
+                                                                      .eps = EPS,
+                                                                      .rotation = r,
+                                                                      .residual = fused.dx}));
         assert_ok(invar_rope_bwd(
             *state, &(invar_rope_bwd_args){turned, apart.dy, r.positions, r.cosine, r.sine}));
         apart.dy = turned;
@@ -495,10 +563,11 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
 
 static void test_rmsnorm__bad_arguments_are_refused(void **state)
 {
-    static const int64_t start[] = {0, 3};
+    static const int64_t start[] = {0, 3}, all[] = {0, 4};
     float data[64] = {0};
     uint16_t half[64] = {0};
     invar_tensor x = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 8), none = {0};
+    invar_tensor row = invar_tensor_2d(data, INVAR_DTYPE_F32, 1, 8);
     invar_tensor x16 = invar_tensor_3d(half, INVAR_DTYPE_BF16, 4, 2, 8);
     invar_tensor w = invar_tensor_1d(data, INVAR_DTYPE_F32, 8);
     invar_tensor w16 = invar_tensor_1d(half, INVAR_DTYPE_BF16, 8);
@@ -531,6 +600,12 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
                    "rmsnorm.bwd: residual is bf16 but x is f32");
     assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = flat),
                    "rmsnorm.bwd: residual");
+    assert_refused(BWD(x, none, x, x, w, {all, 1}, EPS, .block_sums = flat),
+                   "rmsnorm.bwd: block_sums: extent 4 of index 0; expected 1");
+    assert_refused(BWD(x, w, x, x, w, {all, 1}, EPS, .block_sums = row),
+                   "rmsnorm.bwd: block_sums: not beside dweight");
+    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .block_sums = row),
+                   "rmsnorm.bwd: units: segments cover rows 0 to 3");
     turn.cosine = table;
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: a rotation without positions");
     turn.positions = invar_tensor_1d(places, INVAR_DTYPE_I32, 4);
@@ -547,6 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rmsnorm__bits_match_reference),
         cmocka_unit_test(test_rmsnorm__shards_of_heads),
+        cmocka_unit_test(test_rmsnorm__block_sums),
         cmocka_unit_test(test_rmsnorm__controls_are_caught),
         cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
         cmocka_unit_test(test_rmsnorm__squares_that_overflow_are_nan),

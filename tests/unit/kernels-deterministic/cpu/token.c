@@ -1,8 +1,10 @@
 /*
- * token.c - sums over tokens, embedding and addition against plain loops.
+ * token.c - sums over tokens, embedding, addition and shards against plain loops.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <math.h>
+
 #include "tests/ops.h"
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
@@ -129,6 +131,52 @@ static void test_token_sum__accuracy_vs_f64(void **state)
         invar_assert_close(&out, exact, 0x1p-20, 0x1p-15, "token.sum");
         invar_test_free(&x, &out);
     }
+}
+
+/* The sums of blocks, NaN behind them. */
+static invar_tensor block_sums_ref(const invar_tensor *x, invar_segments units)
+{
+    int64_t cols = x->shape[1], row = 0;
+    invar_tensor sums = invar_test_strided(
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(&units, x->shape[0]), cols),
+        3);
+
+    invar_test_fill(&sums, NAN);
+    for (int64_t u = 0; u < units.count; u++)
+        for (int64_t t = units.start[u], end = units.start[u + 1]; t < end; t += 128, row++)
+            for (int64_t col = 0; col < cols; col++)
+                invar_test_set(&sums, row, col,
+                               block_sum_ref(x, col, t, t + 128 < end ? t + 128 : end, false));
+    return sums;
+}
+
+/* token.sum from the sums of its blocks; a control whose units end elsewhere. */
+static void test_token_fold__ends_a_token_sum(void **state)
+{
+    static const int64_t starts[][5] = {
+        {0, 0, 0, 0, 0},         {0, 1, 1, 1, 1},         {0, 127, 127, 255, 255},
+        {0, 128, 256, 257, 257}, {0, 129, 130, 131, 300}, {0, 3, 3, 280, 1000},
+    };
+    static const int64_t widths[] = {1, 7, 512, 700};
+
+    for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            invar_segments units = {starts[s], 4};
+            int64_t tokens = starts[s][4];
+            invar_tensor x =
+                invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, widths[w]));
+            invar_tensor sums, got = running_sum(widths[w]), expected, control;
+
+            invar_test_fill_normal(&x, s + 1, 1.0f);
+            sums = block_sums_ref(&x, units);
+            assert_ok(invar_token_fold(*state, &(invar_token_fold_args){got, sums, units, tokens}));
+            expected = token_sum_ref(&x, units, contract);
+            invar_assert_bits_tensor(&got, &expected, "token.fold");
+            control = token_sum_ref(&x, units, (order){128, false, true});
+            if (s >= 4 && widths[w] > 1) // units of several blocks
+                assert_true(invar_tensors_differ(&got, &control));
+            invar_test_free(&x, &sums, &got, &expected, &control);
+        }
 }
 
 /* ---- embedding ------------------------------------------------------------------------------- */
@@ -315,6 +363,104 @@ static void test_add__accuracy_vs_f64(void **state)
     }
 }
 
+/* ---- shards of ranks ------------------------------------------------------------------------- */
+
+/* What may be done wrong; all false is the contract. */
+typedef struct fold_order {
+    bool ascending; /* one shard after the other, no tree */
+    bool exact;     /* the residual is added to what is not rounded */
+} fold_order;
+
+static float tree_ref(const invar_tensor *x, int64_t rows, int64_t row, int64_t col, int32_t first,
+                      int32_t shards)
+{
+    if (shards == 1)
+        return invar_test_get(x, first * rows + row, col);
+    return tree_ref(x, rows, row, col, first, shards / 2) +
+           tree_ref(x, rows, row, col, first + shards / 2, shards / 2);
+}
+
+static void shards_fold_ref(const invar_shards_fold_args *a, fold_order o)
+{
+    int64_t rows = a->y.shape[0];
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < a->y.shape[1]; j++) {
+            float sum = tree_ref(&a->x, rows, i, j, 0, a->shards);
+            if (o.ascending) {
+                sum = 0.0f;
+                for (int32_t v = 0; v < a->shards; v++)
+                    sum += invar_test_get(&a->x, v * rows + i, j);
+            }
+            if (!o.exact)
+                invar_test_set(&a->y, i, j, sum + 0.0f);
+            if (invar_tensor_present(&a->residual))
+                invar_test_set(&a->y, i, j,
+                               invar_test_get(&a->residual, i, j) +
+                                   (o.exact ? sum : invar_test_get(&a->y, i, j)));
+        }
+}
+
+static void check_shards_fold(const invar_device *dev, invar_dtype dtype, int32_t shards,
+                              bool added)
+{
+    enum { ROWS = 9, COLS = 700 };
+    invar_tensor view = invar_tensor_2d(NULL, dtype, ROWS, COLS);
+    invar_tensor expected = invar_test_tensor(view), control = invar_test_tensor(view);
+    invar_shards_fold_args a = {
+        .y = invar_test_strided(view, 3),
+        .x = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards * ROWS, COLS), 1),
+        .shards = shards};
+    invar_shards_fold_args ref = a;
+
+    invar_test_fill_normal(&a.x, 1, 1.0f);
+    if (added) {
+        a.residual = ref.residual = invar_test_strided(view, 5);
+        invar_test_fill_normal(&a.residual, 2, 1.0f);
+    }
+    assert_ok(invar_shards_fold(dev, &a));
+    ref.y = expected;
+    shards_fold_ref(&ref, (fold_order){false, false});
+    invar_assert_bits_tensor(&a.y, &expected, "shards.fold");
+    ref.y = control;
+    shards_fold_ref(&ref, (fold_order){true, false});
+    if (dtype == INVAR_DTYPE_F32) // few sums differ in what bf16 keeps of them
+        assert_int_equal(invar_tensors_differ(&a.y, &control), shards > 2);
+    if (added) {
+        shards_fold_ref(&ref, (fold_order){false, true});
+        assert_int_equal(invar_tensors_differ(&a.y, &control), dtype == INVAR_DTYPE_BF16);
+        invar_test_free(&a.y);
+        a.y = a.residual;
+        assert_ok(invar_shards_fold(dev, &a));
+        invar_assert_bits_tensor(&a.y, &expected, "shards.fold, y is the residual");
+    }
+    invar_test_free(&a.y, &a.x, &expected, &control);
+}
+
+static void test_shards_fold__bits_match_reference(void **state)
+{
+    for (int d = 0; d < 2; d++)
+        for (int32_t shards = 1; shards <= INVAR_LINEAR_MAX_SHARDS; shards *= 2)
+            for (int added = 0; added < 2; added++)
+                check_shards_fold(*state, invar_test_storage[d], shards, added);
+}
+
+/* As at the end of a chain, which one rank alone would have made. */
+static void test_shards_fold__minus_zero_becomes_plus_zero(void **state)
+{
+    float shards[] = {-0.0f, 1.0f, -0.0f, -1.0f}, y[2], old[] = {-0.0f, -0.0f};
+    const float zero[] = {0.0f, 0.0f};
+    invar_shards_fold_args a = {.y = invar_tensor_2d(y, INVAR_DTYPE_F32, 1, 2),
+                                .x = invar_tensor_2d(shards, INVAR_DTYPE_F32, 2, 2),
+                                .shards = 2};
+
+    assert_ok(invar_shards_fold(*state, &a));
+    invar_assert_bits_f32(y, zero, 2, "y");
+    a.residual = invar_tensor_2d(old, INVAR_DTYPE_F32, 1, 2);
+    assert_ok(invar_shards_fold(*state, &a));
+    invar_assert_bits_f32(y, zero, 2, "y with a residual");
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_token__bad_arguments_are_refused(void **state)
@@ -349,6 +495,25 @@ static void test_token__bad_arguments_are_refused(void **state)
     wrong = x;
     wrong.data = NULL;
     assert_refused(TOKEN_SUM(v, wrong, units), "token.sum: x: no data");
+#define TOKEN_FOLD(...) invar_token_fold(dev, &(invar_token_fold_args){__VA_ARGS__})
+    assert_refused(TOKEN_FOLD(v, big, units, 4),
+                   "token.fold: sums: extent 4 of index 0; expected 1");
+    wrong = invar_tensor_rows(&big, 0, 1);
+    assert_refused(TOKEN_FOLD(v7, wrong, units, 4), "token.fold: out: extent 7");
+    assert_refused(TOKEN_FOLD(v, wrong, units, -1), "token.fold: tokens: -1");
+    assert_refused(TOKEN_FOLD(v, wrong, {gap, 1}, 4), "token.fold: units: segments cover rows 1");
+    assert_refused(TOKEN_FOLD(v, wrong, units, 5), "token.fold: units: segments cover rows 0");
+    wrong = invar_tensor_rows(&x16, 0, 1);
+    assert_refused(TOKEN_FOLD(v, wrong, units, 4), "token.fold: sums: type bf16");
+#define SHARDS_FOLD(...) invar_shards_fold(dev, &(invar_shards_fold_args){__VA_ARGS__})
+    wrong = invar_tensor_rows(&big, 0, 2);
+    assert_refused(SHARDS_FOLD(wrong, x, none, 3), "shards.fold: shards: 3");
+    assert_refused(SHARDS_FOLD(wrong, x, none, 16), "shards.fold: shards: 16");
+    assert_refused(SHARDS_FOLD(wrong, x, none, 4),
+                   "shards.fold: x: extent 4 of index 0; expected 8");
+    assert_refused(SHARDS_FOLD(wrong, x16, none, 2), "shards.fold: x: type bf16");
+    assert_refused(SHARDS_FOLD(wrong, x, big, 2), "shards.fold: residual");
+    assert_refused(SHARDS_FOLD(none, x, none, 2), "shards.fold: y: missing");
 #define EMBEDDING_FWD(...) invar_embedding_fwd(dev, &(invar_embedding_fwd_args){__VA_ARGS__})
     assert_refused(EMBEDDING_FWD(x, table, ids),
                    "embedding.fwd: ids: value 3 in row 3; expected 0 to 2");
@@ -390,12 +555,15 @@ int main(void)
         cmocka_unit_test(test_token_sum__bits_match_reference),
         cmocka_unit_test(test_token_sum__controls_are_caught),
         cmocka_unit_test(test_token_sum__accuracy_vs_f64),
+        cmocka_unit_test(test_token_fold__ends_a_token_sum),
         cmocka_unit_test(test_embedding_fwd__copies_rows),
         cmocka_unit_test(test_embedding_bwd__bits_match_reference),
         cmocka_unit_test(test_embedding_bwd__what_is_not_there_is_not_added),
         cmocka_unit_test(test_embedding_bwd__accuracy_vs_f64),
         cmocka_unit_test(test_add__bits_match_reference),
         cmocka_unit_test(test_add__accuracy_vs_f64),
+        cmocka_unit_test(test_shards_fold__bits_match_reference),
+        cmocka_unit_test(test_shards_fold__minus_zero_becomes_plus_zero),
         cmocka_unit_test(test_token__bad_arguments_are_refused),
         cmocka_unit_test(test_token__nothing_to_do),
     };
