@@ -22,6 +22,7 @@
 #include "kernels-deterministic/ops.h"
 #ifdef INVAR_LEDGER
 #include "cli/flags.h"
+#include "cli/open_ranks.h"
 #include "engine/config/config.h"
 #endif
 
@@ -251,6 +252,7 @@ static int run_ranks(int argc, char **argv)
         ask.json = s.json;
         code = invar_doctor_ranks(&ask);
     } else {
+        invar_open_ranks_queue();
         code = invar_report_error();
     }
     invar_recipe_free(recipe);
@@ -315,4 +317,5 @@ const invar_verb invar_verb_doctor = {.name = "doctor",
 #ifdef INVAR_LEDGER
                                       .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
 #endif
-};
+                                      ,
+                                      .several = true};

@@ -43,13 +43,13 @@ static void interrupt(int number)
     static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
     int before = errno; // of whatever was interrupted
 
-    if (caught) {
+    if (invar_live_caught()) {
         if (number != SIGXFSZ && long_ago())
             end_at_once(number);
         return;
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &first);
-    caught = number;
+    __atomic_store_n(&caught, number, __ATOMIC_RELEASE); // other threads look
     if ((number != SIGXFSZ || write(STDERR_FILENO, limit, sizeof limit - 1) >= 0) &&
         write(STDERR_FILENO, message, message_bytes) >= 0)
         return;
@@ -96,7 +96,7 @@ void invar_live_release(void)
 
 int invar_live_caught(void)
 {
-    return caught;
+    return __atomic_load_n(&caught, __ATOMIC_ACQUIRE);
 }
 
 void invar_live_say(void *payload, const char *line)

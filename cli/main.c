@@ -13,6 +13,10 @@
 #include "cli/plain.h"
 #include "cli/verb.h"
 
+#ifdef INVAR_LEDGER
+#include "cli/open_ranks.h"
+#endif
+
 #include "base/invar_banned.h"
 
 /* As help lists them: what people use most comes first. */
@@ -176,6 +180,26 @@ static int help(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
+/* Started by mpirun or srun, each process would do the same, at the same time. */
+static bool is_one_of_several(const selection *s)
+{
+#ifdef INVAR_LEDGER
+    int64_t processes;
+
+    if (invar_launch_processes(&processes) == INVAR_OK && processes <= 1)
+        return false;
+    invar_open_ranks_queue();
+    fprintf(stderr,
+            "invar: %s%s%s runs in one process, and a launcher has started several: start it "
+            "without mpirun, or by srun -n 1\n",
+            s->group ? s->group->name : "", s->group ? " " : "", s->verb->name);
+    return true;
+#else
+    (void)s;
+    return false;
+#endif
+}
+
 static int run(int argc, char **argv)
 {
     selection s;
@@ -199,6 +223,8 @@ static int run(int argc, char **argv)
         print_verb(stderr, &s);
         return INVAR_EXIT_USAGE;
     }
+    if (!s.verb->several && is_one_of_several(&s))
+        return INVAR_EXIT_USAGE;
     return s.verb->run(argc - s.words, argv + s.words);
 }
 

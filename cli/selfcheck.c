@@ -305,4 +305,5 @@ const invar_verb invar_verb_selfcheck = {
     .name = "selfcheck",
     .summary = "run every op once and compare its bits with recorded ones",
     .run = run,
-    .help = help};
+    .help = help,
+    .several = true};

@@ -55,6 +55,7 @@ typedef struct invar_verb {
     void (*help)(void);
     const char *arguments;                /* "RUN [--step S]"; NULL: options only */
     const struct invar_verb *const *subs; /* verbs of its own, then NULL; run may be NULL then */
+    bool several; /* processes of one launcher may run it, each as a rank or for its own host */
 } invar_verb;
 
 extern const invar_verb invar_verb_version;

@@ -151,4 +151,5 @@ static void help(void)
 const invar_verb invar_verb_version = {.name = "version",
                                        .summary = "show what this program was built from",
                                        .run = run,
-                                       .help = help};
+                                       .help = help,
+                                       .several = true};

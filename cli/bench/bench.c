@@ -716,4 +716,5 @@ static void help(void)
 const invar_verb invar_verb_bench = {.name = "bench",
                                      .summary = "measure the speed of ops or of a whole model",
                                      .run = run,
-                                     .help = help};
+                                     .help = help,
+                                     .several = true};

@@ -20,8 +20,8 @@
 #include "cli/doctor.h"
 #include "cli/grid.h"
 #include "cli/ledger/rows.h"
+#include "cli/open_ranks.h"
 #include "cli/plain.h"
-#include "cli/run/open_ranks.h"
 #include "cli/run/ranks_gpu.h"
 #include "cli/verb.h"
 #include "engine/comm/trial.h"
@@ -544,6 +544,8 @@ int invar_doctor_ranks(const invar_doctor_ask *ask)
         status = compare(&found);
     if (status == INVAR_OK && found.all)
         status = ask->json ? print_json(&found) : print_text(&found);
+    if (status != INVAR_OK && !launch.comms)
+        invar_open_ranks_queue();
     if (status != INVAR_OK)
         code = invar_report_error();
     else if (found.all) // a rank that tells nothing has no other code: the launcher would end all

@@ -20,9 +20,9 @@
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"
 #include "cli/live.h"
+#include "cli/open_ranks.h"
 #include "cli/output.h"
 #include "cli/plain.h"
-#include "cli/run/open_ranks.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
 #include "engine/run/folders.h"
@@ -493,6 +493,8 @@ static int run(int argc, char **argv)
     invar_recipe_free(recipe);
     if (status == INVAR_OK)
         return code;
+    if (!launch.comms) // no rank knows what the others have found
+        invar_open_ranks_queue();
     code = invar_report_error();
     invar_launch_close(&launch);
     return missing                          ? INVAR_EXIT_GOLDEN
@@ -540,4 +542,5 @@ const invar_verb invar_verb_train = {.name = "train",
                                      .summary = "train a model as a recipe says",
                                      .run = run,
                                      .help = help,
-                                     .arguments = "RECIPE [--key value ...]"};
+                                     .arguments = "RECIPE [--key value ...]",
+                                     .several = true};

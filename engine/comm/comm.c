@@ -8,6 +8,7 @@
  */
 #include "engine/comm/comm.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -490,6 +491,34 @@ invar_status invar_comm_self(invar_comm **out)
     return invar_world_new(out, 0, 1);
 }
 
+static void drop_spare(invar_comm *comm)
+{
+    while (comm->spare) {
+        invar_comm_ticket *next = comm->spare->next;
+
+        ticket_free(comm->spare);
+        comm->spare = next;
+    }
+}
+
+bool invar_comm_revive(invar_comm *comm)
+{
+    invar_world *world = comm->world;
+
+    if (world->failure.native != ECANCELED || comm->context != INVAR_CONTEXT_FIRST)
+        return false;
+    INVAR_CHECK(!world->under_way); // every ticket is waited for
+    drop_spare(comm);               // a transport may have kept their messages
+    world->halted = world->failure;
+    world->failure = (invar_comm_failure){0};
+    comm->context = INVAR_CONTEXT_REVIVED; // what ranks were in the middle of is not met
+    for (int i = 0; i < comm->size; i++)
+        comm->posted[i] = comm->awaited[i] = 0;
+    if (world->transport)
+        world->transport->revive(world->self);
+    return true;
+}
+
 void invar_comm_free(invar_comm *comm)
 {
     invar_world *world;
@@ -498,12 +527,7 @@ void invar_comm_free(invar_comm *comm)
         return;
     world = comm->world;
     INVAR_CHECK(!comm->under_way); // every ticket is waited for
-    while (comm->spare) {
-        invar_comm_ticket *next = comm->spare->next;
-
-        ticket_free(comm->spare);
-        comm->spare = next;
-    }
+    drop_spare(comm);
     if (comm->carrier)
         comm->carrier->close(comm->cargo);
     invar_free(comm->posted);

@@ -13,7 +13,7 @@
  * with INVAR_E_IO and the same line, which names a rank, its host and the phase. After that every
  * call on the group and on what it was split into fails with that line. `native` says what it was:
  * ETIMEDOUT (a deadline), EPROTO (another call), ECONNRESET (the rank has left), ECONNABORTED
- * (invar_comm_abort).
+ * (invar_comm_abort), ECANCELED (invar_comm_halt).
  *
  * The handles of a rank are used by one thread at a time. Memory is the host's, but for groups of
  * invar_comm_nccl.
@@ -95,9 +95,20 @@ const char *invar_comm_host(const invar_comm *comm, int rank);
 
 /*
  * Tells all ranks that this one cannot go on, without waiting; `why` is one line for the user, such
- * as the message of this thread's error record, which stays as it is.
+ * as the message of this thread's error record, which stays as it is. Where it is that message and
+ * the record's status has an exit code of its own, the others fail with that status.
  */
 void invar_comm_abort(invar_comm *comm, const char *why);
+
+/* The same by a rank that has something to save, together with the others. */
+void invar_comm_halt(invar_comm *comm, const char *why);
+
+/*
+ * After a halt, by each rank: the group of all ranks works once more, what it was split into does
+ * not. The failure stays the one to tell, whatever fails then. False: the world has not failed, or
+ * in another way, and there is nothing to wait for.
+ */
+bool invar_comm_revive(invar_comm *comm);
 
 /*
  * The one rank that tells the user: 0, or 1 when 0 has left or hangs. Where ranks are

@@ -32,7 +32,8 @@
 #include "base/invar_banned.h"
 
 #define PIECE ((size_t)16 << 20)
-#define NOTE_TAG 0
+/* Tags of notes: of the world, and of the revived one. */
+enum { NOTE, NOTE_REVIVED };
 #define LINGER 3.0 /* seconds in which the rank that speaks does so */
 #define SPIN 0.02  /* seconds without progress after which a wait begins to sleep */
 #define QUIET 0.1  /* seconds for what is cancelled to come to its end */
@@ -54,6 +55,7 @@ typedef struct mpi_rank {
     int left_count;
     bool *left;              /* (size) */
     double active;           /* when a request was last seen to be done */
+    int note_tag;            /* of ours */
     request *notes;          /* (size) ours under way */
     invar_comm_failure note; /* what they tell; native 0: that we leave */
 } mpi_rank;
@@ -104,7 +106,7 @@ static void send_notes(mpi_rank *me)
     for (int r = 0; r < me->world->size; r++) {
         me->notes[r].done = r == me->world->rank;
         if (!me->notes[r].done &&
-            me->mpi->send(&me->notes[r].handle, &me->note, sizeof me->note, r, NOTE_TAG) != 0)
+            me->mpi->send(&me->notes[r].handle, &me->note, sizeof me->note, r, me->note_tag) != 0)
             me->notes[r].done = true; // the failure that we tell ends the run even so
     }
 }
@@ -117,26 +119,35 @@ static void tell(void *self, invar_comm_failure *failure)
     send_notes(me);
 }
 
+/* Ranks halt at the same time: in the revived world that is no failure. */
+static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failure *heard)
+{
+    if (!heard->native) {
+        me->left_count += !me->left[peer];
+        me->left[peer] = true;
+        return INVAR_OK;
+    }
+    heard->text[sizeof heard->text - 1] = '\0';
+    heard->status = heard->status < INVAR_OK ? heard->status : INVAR_E_IO;
+    return tag < me->note_tag && heard->native == ECANCELED ? INVAR_OK
+                                                            : invar_world_adopt(me->world, heard);
+}
+
 /* Takes notice of what other ranks have told. */
 static invar_status hear(void *self)
 {
     mpi_rank *me = self;
     invar_comm_failure heard;
-    int peer = 0, code;
+    int peer, code;
 
-    while (peer >= 0) {
-        code = me->mpi->listen(&peer, &heard, sizeof heard, NOTE_TAG);
-        if (code)
-            return trouble(me, peer < 0 ? me->world->rank : peer, code);
-        if (peer < 0)
-            break;
-        if (heard.native) {
-            heard.text[sizeof heard.text - 1] = '\0';
-            return invar_world_adopt(me->world, &heard);
-        }
-        me->left_count += !me->left[peer];
-        me->left[peer] = true;
-    }
+    for (int tag = NOTE; tag <= me->note_tag; tag++)
+        do {
+            code = me->mpi->listen(&peer, &heard, sizeof heard, tag);
+            if (code)
+                return trouble(me, peer < 0 ? me->world->rank : peer, code);
+            if (peer >= 0)
+                INVAR_TRY(take_note(me, peer, tag, &heard));
+        } while (peer >= 0);
     return INVAR_OK;
 }
 
@@ -289,11 +300,17 @@ static invar_status expect_peers(const mpi_rank *me, const invar_comm_ticket *ti
     return INVAR_OK;
 }
 
+/* What has come counts, whatever its sender told then. */
 static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_ticket *ticket)
 {
-    INVAR_TRY(hear(me));
+    invar_status heard = hear(me);
+
     INVAR_TRY(advance(done, me, ticket));
-    return expect_peers(me, ticket);
+    if (*done) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    return heard == INVAR_OK ? expect_peers(me, ticket) : heard;
 }
 
 static invar_status wait(void *self, invar_comm_ticket *ticket)
@@ -333,6 +350,17 @@ static bool notes_sent(mpi_rank *me)
     return all;
 }
 
+/* What is still told of the first failure is told in the memory of the next one. */
+static void revive(void *self)
+{
+    mpi_rank *me = self;
+    double until = invar_comm_clock() + QUIET;
+
+    while (!notes_sent(me) && invar_comm_clock() < until)
+        nap(50000);
+    me->note_tag = NOTE_REVIVED;
+}
+
 /* Waits until all ranks leave, so that MPI's own end cannot hang. */
 static invar_status part(mpi_rank *me)
 {
@@ -359,7 +387,7 @@ static invar_status part(mpi_rank *me)
 static void leave(void *self)
 {
     mpi_rank *me = self;
-    bool failed = me->world->failure.native || part(me) != INVAR_OK;
+    bool failed = invar_world_failed(me->world) || part(me) != INVAR_OK;
     double until = invar_comm_clock() + LINGER; // since all know that
 
     if (!failed)
@@ -423,7 +451,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
 /* What it has allocated is the caller's, also when it fails. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {start, wait, hear, tell, leave};
+    static const invar_transport transport = {start, wait, hear, tell, revive, leave};
     invar_status status;
 
     status = invar_world_new(out, rank, size);

@@ -28,8 +28,8 @@ typedef struct mailbox {
 } mailbox;
 
 typedef struct threads {
-    pthread_mutex_t lock; /* of all that follows */
-    invar_comm_failure failure;
+    pthread_mutex_t lock;           /* of all that follows */
+    invar_comm_failure failures[2]; /* of the world, and of the revived one */
     int size, present;
     mailbox *boxes; /* (size) */
 } threads;
@@ -37,8 +37,14 @@ typedef struct threads {
 typedef struct thread_rank {
     threads *all;
     invar_world *world;
+    bool revived;
     uint64_t random; /* 0: nothing is */
 } thread_rank;
+
+static invar_comm_failure *failure_of(const thread_rank *me)
+{
+    return &me->all->failures[me->revived];
+}
 
 /* ---- the adversary --------------------------------------------------------------------------- */
 
@@ -212,7 +218,7 @@ static invar_status rest(thread_rank *me, const invar_comm_ticket *ticket, doubl
     if (ticket->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT && !choose(&of, me) &&
-             !all_done(ticket) && !all->failure.native)
+             !all_done(ticket) && !failure_of(me)->native)
         return invar_world_late(me->world, ticket);
     return INVAR_OK;
 }
@@ -248,10 +254,10 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
         const invar_comm_ticket *of;
         invar_message *next = choose(&of, me);
 
-        if (all->failure.native)
-            status = invar_world_adopt(me->world, &all->failure);
-        else if (next)
+        if (next) // what has come counts, whatever its sender did then
             status = copy(me, of, next);
+        else if (failure_of(me)->native)
+            status = invar_world_adopt(me->world, failure_of(me));
         else if ((status = expect_peers(me, ticket)) == INVAR_OK)
             status = rest(me, ticket, until);
     }
@@ -267,8 +273,8 @@ static invar_status hear(void *self)
     invar_status status = INVAR_OK;
 
     pthread_mutex_lock(&me->all->lock);
-    if (me->all->failure.native)
-        status = invar_world_adopt(me->world, &me->all->failure);
+    if (failure_of(me)->native)
+        status = invar_world_adopt(me->world, failure_of(me));
     pthread_mutex_unlock(&me->all->lock);
     return status;
 }
@@ -338,20 +344,26 @@ static void leave(void *self)
 
 static void tell(void *self, invar_comm_failure *failure)
 {
-    threads *all = ((thread_rank *)self)->all;
+    thread_rank *me = self;
+    threads *all = me->all;
 
     pthread_mutex_lock(&all->lock);
-    if (all->failure.native)
-        *failure = all->failure;
+    if (failure_of(me)->native)
+        *failure = *failure_of(me);
     else
-        all->failure = *failure;
+        *failure_of(me) = *failure;
     wake_all(all);
     pthread_mutex_unlock(&all->lock);
 }
 
+static void revive(void *self)
+{
+    ((thread_rank *)self)->revived = true;
+}
+
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {start, wait, hear, tell, leave};
+    static const invar_transport transport = {start, wait, hear, tell, revive, leave};
     invar_world *world;
     thread_rank *me;
     invar_status status;

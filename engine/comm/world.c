@@ -2,7 +2,8 @@
  * world.c - a world's first group, and how its ranks fail together.
  *
  * The first failure of a world is the only one: whoever finds it tells the others, and what ranks
- * find later, because another one stopped, is not told.
+ * find later, because another one stopped, is not told. A world that is revived after a halt may
+ * fail once more; what is told to people is the first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/process/process.h"
 
 #include "base/invar_banned.h"
 
@@ -37,7 +39,7 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
     memset(world, 0, sizeof *world);
     world->rank = rank;
     world->size = size;
-    world->next_context = 1;
+    world->next_context = INVAR_CONTEXT_FREE;
     status = invar_alloc((void **)&world->hosts, (size_t)size, sizeof *world->hosts,
                          "the names of hosts");
     if (status == INVAR_OK)
@@ -62,7 +64,7 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
 
 static invar_status again(const invar_world *world)
 {
-    return INVAR_FAIL(INVAR_E_IO, world->failure.native, "%s", world->failure.text);
+    return INVAR_FAIL(world->failure.status, world->failure.native, "%s", world->failure.text);
 }
 
 invar_status invar_world_adopt(invar_world *world, const invar_comm_failure *failure)
@@ -72,19 +74,24 @@ invar_status invar_world_adopt(invar_world *world, const invar_comm_failure *fai
     return again(world);
 }
 
-invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
+static invar_status begin(invar_world *world, invar_comm_failure *failure)
 {
-    invar_comm_failure failure = {.culprit = culprit, .native = native};
-    va_list list;
-
     if (world->failure.native)
         return again(world);
+    if (world->transport)
+        world->transport->tell(world->self, failure);
+    return invar_world_adopt(world, failure);
+}
+
+invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
+{
+    invar_comm_failure failure = {.culprit = culprit, .native = native, .status = INVAR_E_IO};
+    va_list list;
+
     va_start(list, fmt);
     (void)vsnprintf(failure.text, sizeof failure.text, fmt, list);
     va_end(list);
-    if (world->transport)
-        world->transport->tell(world->self, &failure);
-    return invar_world_adopt(world, &failure);
+    return begin(world, &failure);
 }
 
 invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
@@ -148,14 +155,39 @@ invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *tick
                             invar_comm_op_name(ticket->op), ticket->phase);
 }
 
+/* What only says that something went wrong is IO for others, who have done nothing of the kind. */
+static invar_status status_of_others(const invar_error *own, const char *why)
+{
+    bool trouble = invar_process_exit_code(own->status) == invar_process_exit_code(INVAR_E_IO);
+
+    return trouble || strcmp(own->message, why) != 0 ? INVAR_E_IO : own->status;
+}
+
+static void give_up(invar_world *world, int native, const char *why)
+{
+    invar_error own = *invar_error_last(); // who gives up has a failure of its own to return
+    invar_comm_failure failure = {
+        .culprit = world->rank, .native = native, .status = status_of_others(&own, why)};
+
+    (void)snprintf(failure.text, sizeof failure.text, "rank %d on %s cannot go on: %.800s",
+                   world->rank, world->hosts[world->rank], why);
+    if (begin(world, &failure) != INVAR_OK)
+        invar_error_put(&own);
+}
+
 void invar_comm_abort(invar_comm *comm, const char *why)
 {
-    invar_world *world = comm->world;
-    invar_error own = *invar_error_last(); // who aborts has a failure of its own to return
+    give_up(comm->world, ECONNABORTED, why);
+}
 
-    if (invar_world_fail(world, world->rank, ECONNABORTED, "rank %d on %s cannot go on: %.800s",
-                         world->rank, world->hosts[world->rank], why) != INVAR_OK)
-        invar_error_put(&own);
+void invar_comm_halt(invar_comm *comm, const char *why)
+{
+    give_up(comm->world, ECANCELED, why);
+}
+
+bool invar_world_failed(const invar_world *world)
+{
+    return world->failure.native || world->halted.native;
 }
 
 /*
@@ -165,7 +197,8 @@ void invar_comm_abort(invar_comm *comm, const char *why)
 int invar_world_speaker(const invar_world *world)
 {
     const invar_comm_failure *f = &world->failure;
-    bool gone = f->native && f->native != EPROTO && f->native != ECONNABORTED;
+    bool gone =
+        f->native && f->native != EPROTO && f->native != ECONNABORTED && f->native != ECANCELED;
 
     return gone && f->culprit == 0 && world->size > 1 ? 1 : 0;
 }

@@ -73,8 +73,9 @@ struct invar_comm_ticket {
 
 /* Why a world has ended; the same on all its ranks. */
 typedef struct invar_comm_failure {
-    int culprit; /* rank in the world; -1: nobody knows */
-    int native;  /* 0: there is none */
+    int culprit;         /* rank in the world; -1: nobody knows */
+    int native;          /* 0: there is none */
+    invar_status status; /* of those who did not cause it */
     char text[INVAR_COMM_FAILURE_SIZE];
 } invar_comm_failure;
 
@@ -87,6 +88,8 @@ typedef struct invar_transport {
     invar_status (*hear)(void *self);
     /* Tells the other ranks. One that was told earlier by another rank replaces it. */
     void (*tell)(void *self, invar_comm_failure *failure);
+    /* What was told until now is no failure any more. */
+    void (*revive)(void *self);
     void (*close)(void *self);
 } invar_transport;
 
@@ -112,6 +115,7 @@ typedef struct invar_world {
     invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
     uint64_t next_context;        /* that no group of this rank has had */
     invar_comm_failure failure;
+    invar_comm_failure halted;                                /* by it, before it was revived */
     void (*done)(void *payload, const invar_comm_done *call); /* invar_comm_watch; may be NULL */
     void *payload;                                            /* for it */
     char (*hosts)[INVAR_COMM_HOST_SIZE];                      /* (size) */
@@ -131,6 +135,8 @@ struct invar_comm {
     invar_comm_ticket *due;       /* the oldest ticket that is */
     invar_comm_count counts[INVAR_COMM_OPS];
 };
+
+enum { INVAR_CONTEXT_FIRST, INVAR_CONTEXT_REVIVED, INVAR_CONTEXT_FREE }; /* of all ranks, or free */
 
 /* The group of all ranks; `transport` and `self` of its world are for the caller to set. */
 invar_status invar_world_new(invar_comm **out, int rank, int size) INVAR_MUST_USE;
@@ -161,6 +167,9 @@ invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticke
 
 /* Its deadline has passed while its bytes were carried: all ranks had come. */
 invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket) INVAR_MUST_USE;
+
+/* Has it, before it was revived or after? */
+bool invar_world_failed(const invar_world *world);
 
 /* The rank that tells the user (invar_comm_speaks). */
 int invar_world_speaker(const invar_world *world);

@@ -24,8 +24,7 @@ static int64_t number_of(const char *variable)
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
-/* Processes that a launcher says it has started together with this one, which MPI connects. */
-static invar_status count_processes(int64_t *out)
+invar_status invar_launch_processes(int64_t *out)
 {
     *out = number_of("OMPI_COMM_WORLD_SIZE"); // Open MPI's mpirun
     if (*out == 0)
@@ -53,7 +52,7 @@ invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks)
     invar_status status;
 
     *out = (invar_launch){.count = 1};
-    INVAR_TRY(count_processes(&processes));
+    INVAR_TRY(invar_launch_processes(&processes));
     if (processes > 1 && ranks > 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ranks: %" PRId64 " processes have been started already, each of them "

@@ -25,6 +25,12 @@ typedef struct invar_launch {
     int count;
 } invar_launch;
 
+/*
+ * Processes that a launcher says it has started together with this one; 0 or 1: none.
+ * INVAR_E_INVALID: they do not know each other.
+ */
+invar_status invar_launch_processes(int64_t *out) INVAR_MUST_USE;
+
 /* Seconds that a rank of this recipe's run waits for another. */
 double invar_launch_patience(const invar_recipe *recipe);
 

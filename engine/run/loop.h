@@ -219,11 +219,15 @@ invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
 
+/* Does this rank have all that a checkpoint of the steps before the current rollout keeps? */
+bool invar_loop_whole(const invar_loop *loop);
+
 /*
  * After a rollout that failed, before anything was learned from it: the checkpoint of the steps
- * before it. *saved_out: whether there is a new one.
+ * before it. *saved_out: whether there is a new one. `sound`: the failure says nothing against what
+ * this rank has. Of several ranks all call it, after one has halted the run.
  */
-invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop) INVAR_MUST_USE;
+invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound) INVAR_MUST_USE;
 
 /* Before anything that a checkpoint keeps is changed: one that was begun has its copy then, and
    the rollout is no longer untouched. */

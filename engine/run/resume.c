@@ -595,16 +595,61 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     return export_hf(loop);
 }
 
-invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop)
+/* ---- after a failure ------------------------------------------------------------------------- */
+
+bool invar_loop_whole(const invar_loop *loop)
 {
-    // what other ranks have of the moments went with them
-    *saved_out = loop->untouched && loop->home.at.save[0] && !loop->options->replay &&
-                 loop->place.step > loop->store.next && !loop->ranks;
+    return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
+}
+
+/* Where a rank is, for the others. */
+typedef struct stand {
+    int64_t whole, step;
+    int64_t next; /* of rank 0: its newest checkpoint is of the step before */
+} stand;
+
+/* Whether all ranks are where a checkpoint can be made of what they have. */
+static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand *own)
+{
+    size_t size = (size_t)invar_agree_size(loop->ranks);
+    stand *all = NULL;
+    invar_status status;
+
+    *out = false;
+    INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
+    status = invar_agree_gather(loop->ranks, "rescue", own, sizeof *own, all);
+    if (status == INVAR_OK)
+        *out = all[0].step > all[0].next;
+    for (size_t r = 0; r < size && status == INVAR_OK; r++)
+        *out = *out && all[r].whole && all[r].step == all[0].step;
+    invar_free(all);
+    return status;
+}
+
+static invar_status write_rescue(invar_loop *loop)
+{
+    loop->source.place = loop->before;
+    return invar_agree_leads(loop->ranks) ? save_checkpoint(loop, true) : INVAR_OK;
+}
+
+invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
+{
+    const stand own = {sound && invar_loop_whole(loop), loop->place.step, loop->store.next};
+    int64_t unused;
+
+    *saved_out = false;
+    if (loop->ranks && !invar_comm_revive(loop->ranks->world))
+        return INVAR_OK; // a rank is gone, and what it had of the moments
+    INVAR_TRY(agree_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
-    loop->source.place = loop->before;
-    return save_checkpoint(loop, true);
+    INVAR_TRY(collect(loop));
+    INVAR_TRY(write_rescue(loop));
+    // a launcher ends all ranks as soon as one has ended
+    return invar_agree_least(&unused, loop->ranks, "rescue", 0);
 }
+
+/* ---- a checkpoint that is being written ------------------------------------------------------ */
 
 void invar_loop_before_change(invar_loop *loop)
 {

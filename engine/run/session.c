@@ -5,6 +5,7 @@
  */
 #include "engine/run/session.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,15 +50,22 @@ static int64_t threads_of(const invar_session *s, const invar_session_crowd *cro
     return threads > crowd->process ? threads / crowd->process : 1;
 }
 
-/* A GPU as far as its memory goes. */
+static invar_backend imagined_table;
+
+static void imagine_gpu(void)
+{
+    imagined_table = *invar_backend_cpu();
+    imagined_table.name = "cuda";
+    imagined_table.memory.far = true;
+}
+
+/* A GPU as far as its memory goes. Ranks that are threads share it. */
 static const invar_backend *imagined_gpu(void)
 {
-    static invar_backend table;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-    table = *invar_backend_cpu();
-    table.name = "cuda";
-    table.memory.far = true;
-    return &table;
+    (void)pthread_once(&once, imagine_gpu);
+    return &imagined_table;
 }
 
 /* `any`: see INVAR_SESSION_ANY_DEVICE. */

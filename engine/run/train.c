@@ -89,7 +89,9 @@ static void tell_equal_rewards(invar_loop *loop)
 /* The signal that asks for the end; 0: none. */
 static int signal_of(const invar_loop *loop)
 {
-    return loop->options->stop ? *loop->options->stop : 0;
+    const volatile sig_atomic_t *stop = loop->options->stop;
+
+    return stop ? __atomic_load_n(stop, __ATOMIC_ACQUIRE) : 0; // of ranks each has a thread
 }
 
 /* That of any rank. */
@@ -395,14 +397,19 @@ static invar_status explain(invar_loop *loop, invar_status status)
  * A failure between two checkpoints loses no step, if the weights are those of the chain. After a
  * mismatch or a failure of the GPU nobody knows that of its memory: then nothing is saved.
  */
+static bool is_sound(invar_status status)
+{
+    return status != INVAR_E_MISMATCH && status != INVAR_E_CUDA;
+}
+
 static void rescue(invar_error *first, invar_loop *loop)
 {
     char advice[128];
     bool saved;
 
-    if (first->status == INVAR_E_MISMATCH || first->status == INVAR_E_CUDA)
+    if (!is_sound(first->status) && !loop->ranks)
         return;
-    if (invar_loop_rescue(&saved, loop) != INVAR_OK)
+    if (invar_loop_rescue(&saved, loop, is_sound(first->status)) != INVAR_OK)
         saved = false; // the first failure is the one to tell
     invar_error_clear();
     if (!saved)
@@ -415,13 +422,28 @@ static void rescue(invar_error *first, invar_loop *loop)
     invar_error_take(first);
 }
 
+/* A rank that does not write gives what it has to the one that does. */
+static invar_status finish_beside(invar_loop *loop, invar_status status)
+{
+    invar_error first;
+
+    if (status == INVAR_OK)
+        return status;
+    invar_error_take(&first);
+    rescue(&first, loop);
+    invar_error_put(&first);
+    return status;
+}
+
 /* The end is written whatever it is; the first failure is the one that is reported. */
 static invar_status finish(invar_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
 
-    if (!loop->recorder.ledger || loop->summary->finished)
+    if (!loop->recorder.ledger)
+        return finish_beside(loop, status);
+    if (loop->summary->finished)
         return status;
     status = finish_save(&first, loop, status);
     if (status == INVAR_OK && loop->summary->stopped)
@@ -444,10 +466,16 @@ static invar_status finish(invar_loop *loop, invar_status status)
  * Before anything else is done: others wait for this rank. What all ranks have found together each
  * of them tells by itself, and rank 0 alone to people.
  */
-static void tell_ranks(const invar_train_options *options, bool together)
+static void tell_ranks(const invar_train_options *options, bool together, bool whole)
 {
-    if (options->comm && (invar_comm_rank(options->comm) == 0 || !together))
-        invar_comm_abort(options->comm, invar_error_last()->message);
+    const char *why = invar_error_last()->message;
+
+    if (!options->comm || (together && invar_comm_rank(options->comm) != 0))
+        return;
+    if (whole)
+        invar_comm_halt(options->comm, why);
+    else
+        invar_comm_abort(options->comm, why);
 }
 
 /* A trace that could not be written whole is worth a line, not a failure. */
@@ -477,14 +505,15 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status != INVAR_OK) {
-        tell_ranks(options, false);
+        tell_ranks(options, false, false);
         return status;
     }
     status = invar_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
     if (status != INVAR_OK)
-        tell_ranks(options, loop->agreed || loop->recorder.desync);
+        tell_ranks(options, loop->agreed || loop->recorder.desync,
+                   is_sound(status) && invar_loop_whole(loop));
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)
@@ -519,7 +548,7 @@ invar_status invar_train_check(invar_train_given *out, const invar_recipe *recip
     if (status == INVAR_OK || out->differ)
         describe_given(out, loop);
     else
-        tell_ranks(options, false);
+        tell_ranks(options, false, false);
     if (loop)
         invar_loop_close(loop);
     invar_free(loop);

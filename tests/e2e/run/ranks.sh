@@ -139,34 +139,30 @@ judged=(tiny.ini --rm-type none --custom-rm-path 'python3 failing.py')
 echo 99 >left
 ends 0 1 "${judged[@]}" --run judged
 
-# fails RANKS: rank 0 alone; the others end with it, and the next start goes on.
+# fails RANKS: rank 0 alone; the others end with it, saved, and the next start goes on.
 fails() {
     echo 3 >left
     ends 2 "$1" "${judged[@]}" --run "judged-$1"
-    holds [ "$(grep -c 'custom-rm-path: it ended' err)" = 1 ]
-    holds [ "$(grep -c 'a checkpoint of step . is saved' err)" = 0 ] # moments are divided
+    holds [ "$(grep -c 'custom-rm-path: it ended.*a checkpoint of step 2 is saved' err)" = 1 ]
     expect 0 'clean' ledger verify "judged-$1"
     echo 99 >left
     ends 0 2 "${judged[@]}" --run "judged-$1"
+    holds grep -q 'resumed after step 2 from' err
     equal judged "judged-$1"
 }
+fails 1
 fails 3
+
+# Nothing is saved where a step is half done, and where the device may be wrong.
+echo 99 >left
+ends 129 3 "${judged[@]}" --run half --debug-dump 'no.such.*' --save-interval 9
+holds [ "$(grep -c 'is saved' err)" = 0 ]
 
 # ---- all ranks find the same ------------------------------------------------------------------
 # Log-probabilities that were changed in a file: exit code, line and event are those of one rank.
 samples='rollout-{rollout_id}.jsonl'
 ends 0 1 tiny.ini --run sampled --num-rollout 1 --save-debug-rollout-data "$samples"
-python3 - <<'END'
-import hashlib
-import re
-
-with open("rollout-0.jsonl", encoding="ascii") as file:
-    *lines, end = file.readlines()
-text = re.sub(r'"logprobs":\[-', '"logprobs":[-1', "".join(lines))
-digest = hashlib.sha256(text.encode("ascii")).hexdigest()
-with open("rollout-0.jsonl", "w", encoding="ascii") as file:
-    file.write(text + re.sub("[0-9a-f]{64}", digest, end))
-END
+python3 "$here/rollout_edit.py" rollout-0.jsonl '"logprobs":\[-' '"logprobs":[-1'
 for i in 1 2 3; do
     ends 1 8 tiny.ini --run "differs-$i" --num-rollout 1 --load-debug-rollout-data "$samples"
     holds grep -q '^invar: step 0: log-probabilities of rollout and scoring differ' err
@@ -222,6 +218,25 @@ ends 0 m3 tiny.ini --run p-moves --until 2
 ends 0 2 tiny.ini --run p-moves
 equal one p-moves
 
+# once CODE TEXT ARGUMENT ...: what all processes find before they know each other is told once.
+once() {
+    local code=$1 text=$2
+    shift 2
+    checked "$code" "$text" mpirun --oversubscribe -n 3 "$invar" "$@"
+    holds [ "$(grep -c '^invar:' err)" = 1 ]
+}
+once 2 '^invar: nowhere.ini: ' train nowhere.ini
+once 129 "^invar: .*'--sede'" train tiny.ini --sede 5
+once 129 '3 processes have been started already' train tiny.ini --ranks 2
+once 129 "^invar: .*'--sede'" doctor --ranks tiny.ini --sede 5
+once 129 '^invar: ledger show runs in one process, and a launcher has started several' ledger show \
+    one
+once 129 '^invar: eval runs in one process' eval tiny.ini --run one
+checked 0 '^invar ' mpirun --oversubscribe -n 2 "$invar" version
+holds [ "$(grep -c '^invar ' out)" = 2 ]
+expect 0 'one' ledger show one # and without a launcher
+OMPI_COMM_WORLD_SIZE=1 expect 0 'one' ledger show one
+
 # differ TEXT ARGUMENT ...: the last of three ranks is started with other words; nothing is made.
 differ() {
     local text=$1 rc=0
@@ -259,6 +274,23 @@ timeout 300 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
     complain "a rank without data, and the run ended well"
 holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
 holds [ ! -e odd -a ! -e elsewhere/odd ]
+
+# A rank other than 0 fails in the middle of a run: a file of its host has tokens of another model.
+# The exit code is that of the rank that fails.
+own='own-{rollout_id}.jsonl'
+ends 0 1 tiny.ini --run wrote --save-debug-rollout-data "$own"
+cp own-*.jsonl tiny.ini elsewhere
+python3 "$here/rollout_edit.py" elsewhere/own-4.jsonl '"tokens":\[' '"tokens":[9'
+loads=("$invar" train tiny.ini --run "$PWD/loses" --load-debug-rollout-data "$own" --no-report)
+rc=0
+timeout 300 mpirun --oversubscribe -n 2 "${loads[@]}" : -n 1 --wdir elsewhere "${loads[@]}" \
+    >out 2>err </dev/null || rc=$?
+holds [ "$rc" = 129 ]
+holds grep -q '^invar: rank 2 on .* cannot go on: own-4.*a checkpoint of step 3 is saved' err
+holds [ "$(grep -c ^invar:\ rank err)" = 1 ]
+ends 0 2 tiny.ini --run loses --load-debug-rollout-data "$own"
+holds grep -q 'resumed after step 3 from' err
+equal one loses
 
 # The doctor finds the same, and shows all that differs.
 doctor=(mpirun --oversubscribe -n 2 "$invar" doctor --ranks)

@@ -70,6 +70,20 @@ static invar_status send_large(invar_comm *comm)
     return status;
 }
 
+/* Ranks 2 and 3 halt, the others are in the middle of a call; then all exchange bytes. */
+static invar_status halt(invar_comm *comm)
+{
+    uint64_t digest = 0;
+
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); // until all have started
+    if (invar_comm_rank(comm) >= 2)
+        invar_comm_halt(comm, "/run/ledger.db: no space left");
+    if (gather(comm, "weights", 1 << 20) == INVAR_OK || !invar_comm_revive(comm))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "not halted, or not revived");
+    INVAR_TRY(exchange_run(&digest, comm, 0));
+    return INVAR_FAIL(INVAR_E_IO, 0, "revived with digest %016llx", (unsigned long long)digest);
+}
+
 /* Rank 2 does what the word says; the others only go on. */
 static invar_status rank_part(invar_comm *comm, const char *word)
 {
@@ -77,6 +91,8 @@ static invar_status rank_part(invar_comm *comm, const char *word)
 
     if (!strcmp(word, "large"))
         return send_large(comm);
+    if (!strcmp(word, "halts"))
+        return halt(comm);
     if (odd && !strcmp(word, "leaves"))
         return INVAR_OK;
     if (odd && !strcmp(word, "other-op"))
@@ -219,6 +235,19 @@ static void test_comm_mpi__ranks_fail_together(void **state)
     ends("hangs", " did not come to barrier in phase \"rollout\"", 12);
 }
 
+static void test_comm_mpi__a_halted_world_is_revived(void **state)
+{
+    char text[64];
+
+    (void)state;
+    if (!mpi_is_here())
+        skip();
+    (void)snprintf(text, sizeof text, "revived with digest %016llx",
+                   (unsigned long long)exchange_threads(4, 0, 0));
+    for (int i = 0; i < 3; i++)
+        ends("halts", text, 10);
+}
+
 static void test_comm_mpi__a_killed_rank_ends_all(void **state)
 {
     job ran;
@@ -276,6 +305,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_mpi__bytes_are_those_of_threads),
         cmocka_unit_test(test_comm_mpi__sends_more_than_2_gib),
         cmocka_unit_test(test_comm_mpi__ranks_fail_together),
+        cmocka_unit_test(test_comm_mpi__a_halted_world_is_revived),
         cmocka_unit_test(test_comm_mpi__a_killed_rank_ends_all),
         cmocka_unit_test(test_comm_mpi__says_that_the_module_is_missing),
         cmocka_unit_test(test_comm_mpi__names_what_mpi_refuses),

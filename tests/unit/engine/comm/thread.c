@@ -260,6 +260,95 @@ static void test_comm_thread__somebody_speaks(void **state)
     assert_true(runs[1].speaks && !runs[2].speaks);
 }
 
+/* ---- after a halt ---------------------------------------------------------------------------- */
+
+/* Rank 2 halts, the others are in the middle of a call; then all exchange bytes. */
+static invar_status halts(rank_run *run)
+{
+    invar_status status;
+
+    if (invar_comm_revive(run->comm))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "revived without a failure");
+    if (invar_comm_rank(run->comm) == 2)
+        invar_comm_halt(run->comm, "/run/ledger.db: no space left");
+    status = gather(run->comm, "weights", 16);
+    if (status != INVAR_E_IO || invar_error_last()->native != ECANCELED)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "no halt");
+    if (!invar_comm_revive(run->comm))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "not revived");
+    if (run->payload)
+        return INVAR_OK;
+    INVAR_TRY(exchange_run(&run->digest, run->comm, run->seed));
+    return invar_comm_revive(run->comm) ? INVAR_FAIL(INVAR_E_STATE, 0, "revived without a failure")
+                                        : INVAR_OK;
+}
+
+/* The revived world halts, too. */
+static invar_status halts_twice(rank_run *run)
+{
+    invar_status status = halts(run);
+
+    if (status == INVAR_OK && invar_comm_rank(run->comm) == 1)
+        invar_comm_halt(run->comm, "again");
+    if (status == INVAR_OK)
+        status = barrier(run->comm, "end", 0);
+    return invar_comm_revive(run->comm) ? INVAR_OK : status;
+}
+
+static void test_comm_thread__a_world_is_revived_once(void **state)
+{
+    rank_run runs[MAX_RANKS];
+    bool twice = true;
+
+    (void)state;
+    for (uint64_t schedule = 0; schedule < (uint64_t)invar_test_count(4, 100); schedule++) {
+        run_ranks(runs, 4, schedule, schedule, halts, NULL);
+        for (int r = 0; r < 4; r++) {
+            if (runs[r].status != INVAR_OK)
+                fail_msg("rank %d: %s", r, runs[r].error.message);
+            assert_true(runs[r].digest == exchange_threads(4, 0, schedule));
+        }
+        run_ranks(runs, 4, schedule, schedule, halts_twice, &twice);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(runs[r].status, INVAR_E_IO);
+            assert_non_null(strstr(runs[r].error.message, "rank 1 on "));
+            assert_non_null(strstr(runs[r].error.message, " cannot go on: again"));
+            assert_int_equal(runs[r].speaks, r == 0);
+        }
+    }
+}
+
+/* An abort is the end; and the status of who aborts is that of all, where it has an exit code. */
+static invar_status differs(rank_run *run)
+{
+    invar_status status = *(const invar_status *)run->payload, found;
+
+    if (invar_comm_rank(run->comm) == 2) {
+        found = INVAR_FAIL(status, 0, "bits differ");
+        invar_comm_abort(run->comm, invar_error_last()->message);
+        return found;
+    }
+    found = gather(run->comm, "weights", 16);
+    return invar_comm_revive(run->comm) ? INVAR_OK : found;
+}
+
+static void test_comm_thread__exit_codes_are_those_of_who_aborts(void **state)
+{
+    static const invar_status cases[][2] = {{INVAR_E_MISMATCH, INVAR_E_MISMATCH},
+                                            {INVAR_E_INVALID, INVAR_E_INVALID},
+                                            {INVAR_E_NOMEM, INVAR_E_IO},
+                                            {INVAR_E_SQL, INVAR_E_IO}};
+    rank_run runs[MAX_RANKS];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_status status = cases[i][0];
+        run_ranks(runs, 4, i, 0, differs, &status);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(runs[r].status, cases[i][r != 2]);
+    }
+}
+
 static void test_comm_thread__refuses_no_ranks(void **state)
 {
     invar_comm *comm[1];
@@ -279,6 +368,8 @@ int main(void)
         cmocka_unit_test(test_comm_thread__who_leaves_or_aborts_is_named),
         cmocka_unit_test(test_comm_thread__who_hangs_is_named),
         cmocka_unit_test(test_comm_thread__somebody_speaks),
+        cmocka_unit_test(test_comm_thread__a_world_is_revived_once),
+        cmocka_unit_test(test_comm_thread__exit_codes_are_those_of_who_aborts),
         cmocka_unit_test(test_comm_thread__refuses_no_ranks),
     };
 

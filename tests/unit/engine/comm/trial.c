@@ -44,6 +44,11 @@ static void tell(void *self, invar_comm_failure *failure)
     threads->tell(self, failure);
 }
 
+static void revive(void *self)
+{
+    threads->revive(self);
+}
+
 static void leave(void *self)
 {
     threads->close(self);
@@ -51,7 +56,7 @@ static void leave(void *self)
 
 static invar_status spoil(rank_run *run)
 {
-    static const invar_transport faulty = {start, wait, hear, tell, leave};
+    static const invar_transport faulty = {start, wait, hear, tell, revive, leave};
     invar_comm_trial *trials = run->payload;
     invar_comm *comm = run->comm;
 
