@@ -350,6 +350,8 @@ void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, boo
         invar_rollout_watch(rollout, watch ? &watcher : NULL);
 }
 
+#define NOT_FINITE "the first point that is not finite"
+
 /* A tensor that is not finite. */
 typedef struct odd_tensor {
     char point[INVAR_LEDGER_NAME_BYTES + 1]; /* "": all are finite */
@@ -421,8 +423,11 @@ invar_status invar_recorder_fail(invar_recorder *r, int64_t step, invar_status s
         return status;
     }
     if (note_odd(r, step, &odd) != INVAR_OK)
-        invar_error_clear(); // what made the step fail is what there is to tell
-    return INVAR_FAIL(status, first.native,
-                      "%.3000s; the first point that is not finite is %s (%s)", first.message,
+        invar_error_clear();                 // what made the step fail is what there is to tell
+    if (strstr(first.message, NOT_FINITE)) { // another rank has said so
+        invar_error_put(&first);
+        return status;
+    }
+    return INVAR_FAIL(status, first.native, "%.3000s; " NOT_FINITE " is %s (%s)", first.message,
                       odd.point, odd.op);
 }

@@ -333,7 +333,10 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
+    loop->before = loop->source.place;
+    loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
+    loop->untouched = false;
     turn = invar_course_after(&loop->set.course, &at, signal);
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;

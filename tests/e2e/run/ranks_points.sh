@@ -12,6 +12,7 @@ export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 INVAR_MODULES=$(dirname "$invar") # the other programs lie elsewhere
 export INVAR_MODULES
 rm -rf "$folder"
+recipes=$PWD/recipes
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
@@ -87,6 +88,20 @@ holds [ "$(diff -rq dense-1/dump other/dump | wc -l)" -gt 20 ]
 expect 1 'differ' diff dense-2 other
 ends 129 3 "$invar" --run nothing --debug-dump 'no.such.*'
 holds grep -q '^invar: .*debug-dump: no point of the step is called "no.such.\*"' err
+
+# ---- what is not finite -----------------------------------------------------------------------
+# A run that diverges, as in train_errors.sh: one line, which names the point once, and all that was
+# learned is saved.
+diverge=(--lr 1000 --weight-decay 1000 --debug-stats --threads 1)
+for i in 1 2 3; do
+    checks=$((checks + 1))
+    "$invar" train "$recipes/bf16.ini" --no-report --ranks 4 --run "odd-$i" "${diverge[@]}" \
+        --num-rollout 4 >out 2>err </dev/null && complain "a run diverges, and ends well"
+    holds [ "$(grep -c '^invar: .*not finite is rollout.layer.1.norm_in' err)" = 1 ]
+    holds [ "$(grep -c 'first point.*first point' err)" = 0 ]
+    holds grep -q 'a checkpoint of step 0 is saved' err
+    expect 0 'clean' ledger verify "odd-$i"
+done
 
 # ---- audits -----------------------------------------------------------------------------------
 # audited RUN: how many elements a step had checked, and how many differed.
