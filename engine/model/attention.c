@@ -47,12 +47,9 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
         invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, s->hidden, 0);
     invar_cut in = invar_cut_columns(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection qkv[3];
-    invar_cut heads = invar_cut_rows(s->logical_tp, heads_atom(b, s->head_dim) / s->head_dim);
-    invar_turned qk[2] = {{.name = "q", .heads = s->heads, .cut = heads},
-                          {.name = "k", .heads = s->kv_heads, .cut = heads}};
+    invar_turned qk[2] = {{.name = "q"}, {.name = "k"}};
     invar_weight out;
-    invar_attention a = {
-        .heads = s->heads, .kv_heads = s->kv_heads, .cut = heads, .window = window_of(s, b->layer)};
+    invar_attention a = {.window = window_of(s, b->layer)};
 
     qkv[0] = projection(b, s, "q.proj", "q", q);
     qkv[1] = projection(b, s, "k.proj", "k", kv);
@@ -67,6 +64,8 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     invar_verb_linears(b, invar_verb_norm(b, "norm_in", x, &norm), qkv, 3, NULL);
     qk[0].x = qkv[0].y;
     qk[1].x = qkv[1].y;
+    qk[0].heads = a.heads = invar_build_heads_of(&qkv[0].w, s->head_dim);
+    qk[1].heads = a.kv_heads = invar_build_heads_of(&qkv[1].w, s->head_dim);
     invar_verb_turn(b, qk, 2);
     a.q = qk[0].y;
     a.k = qk[1].y;

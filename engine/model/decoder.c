@@ -74,6 +74,7 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
     invar_builder b = {.declared = out,
                        .storage = INVAR_DTYPE_F32,
                        .head_block = invar_format_head_block(format),
+                       .tensors = 1,
                        .layer = -1,
                        .rows = 1};
     invar_status status;
@@ -112,6 +113,8 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
                          .storage = model->storage,
                          .norm_eps = model->spec.norm_eps,
                          .head_block = invar_format_head_block(model->format),
+                         .tensor = model->part.tensor,
+                         .tensors = model->part.tensors,
                          .layer = -1,
                          .rows = rows,
                          .built = lists.built,

@@ -53,6 +53,8 @@ void invar_pass_free(invar_pass *pass)
     invar_staging_release(&pass->staging, &pass->caller.dev);
     invar_staging_release(&pass->head_staging, &pass->caller.dev);
     invar_staging_release(&pass->back_staging, &pass->caller.dev);
+    invar_gatherer_release(&pass->gatherer, &pass->caller.dev);
+    invar_vocab_release(&pass->vocab);
     release_part(&pass->body, &pass->caller.dev);
     release_part(&pass->tail, &pass->caller.dev);
     invar_free(pass->array_memory);
@@ -93,7 +95,8 @@ invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *p
                                     .probe = &pass->probe,
                                     .memory = &pass->watched,
                                     .samples = &pass->rows.samples,
-                                    .there = &pass->samples};
+                                    .there = &pass->samples,
+                                    .gatherer = &pass->gatherer};
 }
 
 /* A little more than needed, so that growth soon ends. */
@@ -211,6 +214,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     }
     key->replayed = r->routing_replay != NULL;
     key->routed = r->routing != NULL;
+    key->part = pass->model->part;
 }
 
 /* The program for the rows: that of the last run where only addresses differ. */
@@ -241,6 +245,7 @@ static invar_status send_rows(invar_pass *pass)
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
     const void **g = pass->given;
     size_t rows = (size_t)r->count;
+    size_t divided = invar_vocab_divided(pass->model->embedding) ? rows * sizeof *r->ids : 0;
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
@@ -251,6 +256,9 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
+        {&g[INVAR_GIVEN_OWN_IDS], divided},
+        {&g[INVAR_GIVEN_OWN_D_IDS], divided},
+        {&g[INVAR_GIVEN_PICKED], divided},
     };
 
     g[INVAR_GIVEN_MODEL] = pass->model->memory;
@@ -264,6 +272,12 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
     g[INVAR_GIVEN_REPLAY] = r->routing_replay;
     g[INVAR_GIVEN_ROUTING] = r->routing;
+    if (divided > 0)
+        INVAR_TRY(invar_vocab_rows(&pass->vocab, pass->model->embedding, &pass->model->part, r->ids,
+                                   r->count));
+    g[INVAR_GIVEN_OWN_IDS] = pass->vocab.own_ids;
+    g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
+    g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
     INVAR_TRY(invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
                                  sizeof arrays / sizeof *arrays));
     pass->samples = (invar_segments){g[INVAR_GIVEN_SAMPLES], r->samples.count};
@@ -320,6 +334,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     invar_program_run_args how;
 
     pass->model = model;
+    pass->gatherer.layout = model->layout;
     pass->rows = *rows;
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)

@@ -212,9 +212,41 @@ static void show(invar_builder *b, const char *name, const invar_tensor *rows, i
                                                    .rows = *rows});
 }
 
+/* Columns of logits beside a rank's own: where the targets of other ranks point. */
+#define SPARE_COLUMNS 8
+
+/* Logits of a rank's own ids, and of all: whole chunks, whatever the vocabulary ends with. */
+static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
+{
+    const invar_model *model = pass->model;
+    int64_t own = invar_vocab_part_chunks(model->head, &model->part) * INVAR_VOCAB_CHUNK;
+    int64_t all = invar_vocab_chunks(model->head) * INVAR_VOCAB_CHUNK;
+    invar_head_acts *h = &pass->acts;
+
+    h->own = invar_program_room(b->program, INVAR_DTYPE_F32, rows, own);
+    h->parts = invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * rows, own);
+    h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, all);
+    h->logits = invar_tensor_columns(&h->logits, 0, model->head->rows);
+    if (pass->options.train)
+        h->d_logits =
+            invar_program_room(b->program, b->storage, rows, model->head->own.rows + SPARE_COLUMNS);
+}
+
+static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
+{
+    int64_t width = pass->model->head->rows;
+    invar_head_acts *h = &pass->acts;
+
+    h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, width);
+    if (pass->options.train)
+        h->d_logits = b->storage == INVAR_DTYPE_F32
+                          ? h->logits
+                          : invar_program_room(b->program, b->storage, rows, width);
+}
+
 static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t piece_rows)
 {
-    int64_t width = pass->model->head->rows, hidden = pass->model->spec.hidden;
+    int64_t hidden = pass->model->spec.hidden;
     invar_program *p = b->program;
     invar_head_acts *h = &pass->acts;
     invar_tensor both;
@@ -222,7 +254,10 @@ static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t
     memset(h, 0, sizeof *h);
     h->x = invar_program_room(p, b->storage, rows, hidden);
     h->norm = invar_program_room(p, b->storage, rows, hidden);
-    h->logits = invar_program_room(p, INVAR_DTYPE_F32, piece_rows, width);
+    if (invar_vocab_divided(pass->model->head))
+        make_divided_rooms(pass, b, piece_rows);
+    else
+        make_logit_rooms(pass, b, piece_rows);
     both = invar_program_room(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
     h->logp = invar_tensor_1d(both.data, INVAR_DTYPE_F32, rows);
     h->entropy = invar_tensor_1d((char *)both.data + rows * 4, INVAR_DTYPE_F32, rows);
@@ -230,9 +265,6 @@ static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t
     h->logsum = invar_program_room(p, INVAR_DTYPE_F32, rows, 0);
     if (!pass->options.train)
         return;
-    h->d_logits = b->storage == INVAR_DTYPE_F32
-                      ? h->logits
-                      : invar_program_room(p, b->storage, piece_rows, width);
     h->d_norm = invar_program_room(p, b->storage, rows, hidden);
     h->d_x = invar_program_room(p, b->storage, rows + 1, hidden);
 }
@@ -251,15 +283,48 @@ static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
 }
 
+/* This rank's logits of a piece; with one rank all of them. */
+static invar_tensor own_logits(const invar_pass *pass, const piece *p, int64_t spare)
+{
+    const invar_head_acts *h = &pass->acts;
+    invar_tensor own;
+
+    if (!invar_tensor_present(&h->own))
+        return invar_tensor_rows(&h->logits, 0, p->rows);
+    own = invar_tensor_columns(&h->own, 0, pass->model->head->own.rows + spare);
+    return invar_tensor_rows(&own, 0, p->rows);
+}
+
+static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                            const piece *p)
+{
+    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = own_logits(pass, p, 0),
+                 .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .w = w->w,
+                 .k_shards = 1);
+}
+
+/* Rows of f32 as rows of chunks. */
+static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
+{
+    return invar_tensor_2d(t->data, INVAR_DTYPE_F32, rows * (t->row_stride / INVAR_VOCAB_CHUNK),
+                           INVAR_VOCAB_CHUNK);
+}
+
 static invar_tensor make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
                                 const piece *p)
 {
     invar_head_acts *h = &pass->acts;
-    invar_tensor logits = invar_tensor_rows(&h->logits, 0, p->rows);
+    invar_tensor out;
 
-    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = logits,
-                 .x = invar_tensor_rows(&h->norm, p->first, p->rows), .w = w->w, .k_shards = 1);
-    return logits;
+    make_own_logits(pass, b, w, p);
+    if (invar_tensor_present(&h->own)) {
+        out = as_chunks(&h->logits, p->rows);
+        invar_program_gather(b->program, &h->parts, &h->own);
+        INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
+                     .table = as_chunks(&h->parts, h->parts.shape[0]),
+                     .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+    }
+    return invar_tensor_rows(&h->logits, 0, p->rows);
 }
 
 static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
@@ -280,18 +345,15 @@ static void project_back(invar_pass *pass, invar_builder *b, const invar_weight 
                          const invar_segments *units)
 {
     invar_head_acts *h = &pass->acts;
-    invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
-    invar_linear_dx_args dx = {.dx = invar_tensor_rows(&h->d_norm, p->first, p->rows),
-                               .n_parts = 1,
-                               .k_shards = w->cut.pieces,
-                               .k_atom = {w->cut.atom}};
+    invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
+    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->rows);
+    invar_tensor d_norm = invar_tensor_rows(&h->d_norm, p->first, p->rows);
 
-    dx.parts[0] = (invar_linear_part){d_logits, w->w};
     INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = w->dw, .dy = d_logits,
                  .x = invar_tensor_rows(&h->norm, p->first, p->rows), .units = *units);
     if (p->number == 0)
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
-    invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dx, -1);
+    invar_build_input_gradient(b, &d_norm, &d_logits, w);
 }
 
 static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
@@ -305,16 +367,19 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
         .dlogp = array(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p->first, p->rows),
         .max = part_of(&h->max, p),
         .logsum = part_of(&h->logsum, p),
-        .logits = invar_tensor_rows(&h->logits, 0, p->rows),
-        .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+        .logits = own_logits(pass, p, SPARE_COLUMNS),
+        .targets =
+            array(b, invar_tensor_present(&h->own) ? INVAR_GIVEN_OWN_TARGETS : INVAR_GIVEN_TARGETS,
+                  INVAR_DTYPE_I32, p->first, p->rows),
         .temperature = pass->head.temperature};
 
     // what a point is computed from does not depend on the number of pieces
     if (h->pieces > 1) {
-        invar_tensor logits = make_logits(pass, b, w, p);
-        invar_program_point(
-            b->program,
-            &(invar_point){.name = "head.logits", .layer = -1, .again = true, .rows = logits});
+        make_own_logits(pass, b, w, p);
+        invar_program_point(b->program, &(invar_point){.name = "head.logits",
+                                                       .layer = -1,
+                                                       .again = true,
+                                                       .rows = own_logits(pass, p, 0)});
     }
     if (entropy) {
         args.dentropy = array(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p->first, p->rows);
@@ -425,13 +490,22 @@ static invar_status send_head(invar_pass *pass, int64_t parts)
     const invar_program_run_args body = invar_pass_how(pass, &pass->body);
     const void **g = pass->given;
     size_t rows = (size_t)head->count;
+    size_t divided = invar_vocab_divided(pass->model->head);
+    int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_chunks(pass->model->head);
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_ROWS], rows * sizeof *pass->arrays.row},
         {&g[INVAR_GIVEN_TARGETS], rows * sizeof *head->targets},
         {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
         {&g[INVAR_GIVEN_PARTS], (size_t)parts * sizeof(int64_t)},
+        {&g[INVAR_GIVEN_OWN_TARGETS], divided * rows * sizeof *head->targets},
+        {&g[INVAR_GIVEN_CHUNKS], divided * (size_t)chunks * sizeof *pass->vocab.chunks},
     };
 
+    if (divided)
+        INVAR_TRY(invar_vocab_head(&pass->vocab, pass->model->head, &pass->model->part,
+                                   head->targets, head->count, pass->acts.logits.shape[0]));
+    g[INVAR_GIVEN_OWN_TARGETS] = head->targets ? pass->vocab.own_targets : NULL;
+    g[INVAR_GIVEN_CHUNKS] = pass->vocab.chunks;
     g[INVAR_GIVEN_ROWS] = pass->arrays.row;
     g[INVAR_GIVEN_TARGETS] = head->targets;
     g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;

@@ -189,6 +189,8 @@ static void lay_out_grads(invar_model *model)
         *grad = of->master;
         grad->data = (void *)next; // an offset
         next += (size_t)invar_param_elements(of) * sizeof(float);
+        if (i < model->n_params) // the tied head's gradient is that of a product
+            next += (size_t)(invar_param_spare_rows(of) * of->own.cols) * sizeof(float);
         next = (next + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
     }
     model->grad_bytes = next;
@@ -253,7 +255,9 @@ static invar_status declare(invar_model *model)
     INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
     order_memory(model);
     link_params(model);
-    INVAR_TRY(invar_model_part_check(&model->part, spec, model->params, model->n_params));
+    INVAR_TRY(
+        invar_model_part_check(&model->part, spec, model->params, model->n_params,
+                               invar_dtype_scale_block(formats[model->format].linear) > 0));
     for (int64_t i = 0; i < model->n_params; i++)
         model->params[i].own = invar_model_part_box(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);

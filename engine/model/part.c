@@ -122,36 +122,51 @@ void invar_box_put(float *whole, const invar_param *p, const invar_param_box *bo
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-/* Has every rank some of the parameter? */
-static bool divides(const invar_model_part *part, const invar_model_spec *spec,
-                    const invar_param *p, int32_t tensors)
+/* The first value of a piece along the cut. */
+static int64_t piece_start(const invar_param *p, int32_t piece)
 {
-    invar_model_part one = *part;
-
-    one.tensors = tensors;
-    one.expert_tensors = part->expert_tensors > 1 ? tensors : 1;
-    one.stage = 0;
-    one.stages = one.chunks = 1;
-    for (one.tensor = 0; one.tensor < tensors; one.tensor++) {
-        invar_param_box box = invar_model_part_box(&one, spec, p);
-        if (box.rows == 0 || (p->cols > 0 && box.cols == 0))
-            return false;
-    }
-    return true;
+    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, piece);
 }
 
-/* Has every rank whole groups: query heads together with their key and value heads? */
+static bool has_empty_piece(const invar_param *p, int32_t step)
+{
+    for (int32_t v = 0; v < p->cut.pieces; v += step)
+        if (piece_start(p, v) == piece_start(p, v + step))
+            return true;
+    return false;
+}
+
+/*
+ * Can `tensors` ranks divide the parameter? Each needs some of it. Where their pieces are not those
+ * that each would have alone, every piece is a product of its own: none may be empty, and experts
+ * and quantised tensors have no view of some columns.
+ */
+static bool divides(const invar_param *p, int32_t tensors, bool quantised)
+{
+    int64_t whole = p->cut.columns ? p->cols : p->rows;
+
+    if (p->cut.pieces % tensors != 0 || has_empty_piece(p, p->cut.pieces / tensors))
+        return false;
+    if (invar_shards_even(whole, p->cut.atom, p->cut.pieces, tensors))
+        return true;
+    return p->kind != INVAR_PARAM_EXPERT && !(quantised && p->kind == INVAR_PARAM_LINEAR) &&
+           !has_empty_piece(p, 1);
+}
+
+/*
+ * Has every rank whole groups: query heads together with their key and value heads? Where pieces
+ * are uneven, every piece.
+ */
 static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, const invar_param *k,
                          int32_t tensors)
 {
     int64_t group = spec->heads / spec->kv_heads;
+    bool even = invar_shards_even(q->rows, q->cut.atom, q->cut.pieces, tensors);
+    int32_t step = even ? q->cut.pieces / tensors : 1;
 
-    for (int32_t t = 1; t < tensors; t++) {
-        int32_t piece = t * (q->cut.pieces / tensors);
-        if (invar_shard_start(q->rows, q->cut.atom, q->cut.pieces, piece) !=
-            group * invar_shard_start(k->rows, k->cut.atom, k->cut.pieces, piece))
+    for (int32_t v = step; v < q->cut.pieces; v += step)
+        if (piece_start(q, v) != group * piece_start(k, v))
             return false;
-    }
     return true;
 }
 
@@ -161,7 +176,7 @@ static int64_t pieces_of(int64_t logical)
 }
 
 static bool fits(const invar_model_part *part, const invar_model_spec *spec,
-                 const invar_param *params, int64_t count, int32_t tensors)
+                 const invar_param *params, int64_t count, bool quantised, int32_t tensors)
 {
     const invar_param *q = NULL;
 
@@ -171,7 +186,8 @@ static bool fits(const invar_model_part *part, const invar_model_spec *spec,
         return false;
     for (int64_t i = 0; i < count; i++) {
         const invar_param *p = &params[i];
-        if (p->cut.pieces > 1 && !divides(part, spec, p, tensors))
+        bool divided = p->kind != INVAR_PARAM_EXPERT || part->expert_tensors > 1;
+        if (p->cut.pieces > 1 && divided && !divides(p, tensors, quantised))
             return false;
         if (strstr(p->name, "q_proj.weight"))
             q = p;
@@ -182,7 +198,7 @@ static bool fits(const invar_model_part *part, const invar_model_spec *spec,
 }
 
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
-                                    const invar_param *params, int64_t count)
+                                    const invar_param *params, int64_t count, bool quantised)
 {
     int32_t most = 1;
 
@@ -191,9 +207,9 @@ invar_status invar_model_part_check(const invar_model_part *part, const invar_mo
                           "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
                           "%" PRId64 " layers",
                           part->stages * part->chunks, part->stages, spec->layers);
-    if (part->tensors == 1 || fits(part, spec, params, count, part->tensors))
+    if (part->tensors == 1 || fits(part, spec, params, count, quantised, part->tensors))
         return INVAR_OK;
-    while (2 * most < part->tensors && fits(part, spec, params, count, 2 * most))
+    while (2 * most < part->tensors && fits(part, spec, params, count, quantised, 2 * most))
         most *= 2;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "tensor-model-parallel-size %d does not divide the pieces of this model: "

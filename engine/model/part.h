@@ -33,10 +33,11 @@ invar_model_part invar_model_part_of(const invar_layout *layout, int rank);
 
 /*
  * Refuses a layout that the model's logical sizes, heads or layers do not allow, and names those
- * that they do. With all parameters declared.
+ * that they do. With all parameters declared; `quantised`: linear layers have scales.
  */
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
-                                    const invar_param *params, int64_t count) INVAR_MUST_USE;
+                                    const invar_param *params, int64_t count,
+                                    bool quantised) INVAR_MUST_USE;
 
 /* The layers [first, first + count) of run `chunk` of a stage, chunks counted over all stages. */
 invar_layout_share invar_model_part_chunk(const invar_model_part *part, int64_t layers,

@@ -13,6 +13,7 @@
 
 #include "engine/model/decoder.h"
 #include "engine/model/forward.h"
+#include "engine/model/vocab.h"
 #include "engine/program/near.h"
 
 #ifdef __cplusplus
@@ -28,6 +29,7 @@ typedef struct invar_body_key {
     int64_t kv_span, q_span;
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
+    invar_model_part part;
 } invar_body_key;
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
@@ -35,6 +37,8 @@ typedef struct invar_head_acts {
     invar_tensor x;        /* (R, hidden) */
     invar_tensor norm;     /* (R, hidden) */
     invar_tensor logits;   /* (C, vocab) f32: of one piece, or of all where that is one */
+    invar_tensor own;      /* (C, ids of this rank) f32: the same logits; absent: all are its own */
+    invar_tensor parts;    /* (ranks * C, whole chunks) f32: those of all ranks */
     invar_tensor logp;     /* (R) f32 */
     invar_tensor entropy;  /* (R) f32, right behind logp */
     invar_tensor max;      /* (R) f32 */
@@ -83,6 +87,8 @@ struct invar_pass {
     invar_body_key key; /* of the body's program */
     invar_decoder ends;
     invar_staging staging;
+    invar_gatherer gatherer;
+    invar_vocab vocab;
     invar_head_rows head; /* the host's */
     invar_pass_part tail;
     invar_head_acts acts;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
 
@@ -53,7 +54,9 @@ static invar_weight declare(invar_builder *b, const invar_param *p)
     }
     b->next_param++;
     return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
-                          .cut = p->cut};
+                          .cut = p->cut,
+                          .whole = p->cut.columns ? p->cols : p->rows,
+                          .pieces = p->cut.pieces};
 }
 
 /* `at` counts from `base`; in the program from the beginning of given memory. */
@@ -64,7 +67,12 @@ static void *named(invar_builder *b, invar_given_memory which, const void *at, c
 
 invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 {
-    invar_weight w = {p->weight, p->grad, p->cut};
+    invar_weight w = {.w = p->weight,
+                      .dw = p->grad,
+                      .cut = p->cut,
+                      .whole = p->cut.columns ? p->cols : p->rows,
+                      .piece = p->own.piece,
+                      .pieces = p->own.pieces};
 
     w.w.data = named(b, INVAR_GIVEN_MODEL, w.w.data, b->param_base);
     if (w.w.scale)
@@ -100,6 +108,45 @@ invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const ch
 {
     return invar_build_cut_param(b, kind, name, rows, cols,
                                  &(invar_cut){.pieces = 1, .stack = stack});
+}
+
+invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
+{
+    invar_heads heads = {.count = projection->w.shape[0] / dim,
+                         .whole = projection->whole / dim,
+                         .cut = projection->cut,
+                         .piece = projection->piece,
+                         .pieces = projection->pieces};
+
+    heads.cut.atom /= dim;
+    return heads;
+}
+
+invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
+                                          const invar_cut *cut)
+{
+    int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
+    int64_t begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
+    invar_sum_parts out = {.count = own};
+
+    for (int32_t i = 0; i < own; i++) {
+        int64_t at = invar_shard_start(whole, cut->atom, cut->pieces, first + i);
+        int64_t next = invar_shard_start(whole, cut->atom, cut->pieces, first + i + 1);
+        out.part[i] = (invar_sum_part){at - begin, next - at, 1};
+    }
+    return out;
+}
+
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole, const invar_cut *cut)
+{
+    int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
+    int64_t begin, end;
+
+    if (!invar_shards_even(whole, cut->atom, cut->pieces, b->tensors))
+        return invar_build_single_shards(b, whole, cut);
+    begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
+    end = invar_shard_start(whole, cut->atom, cut->pieces, first + own);
+    return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
 }
 
 invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar_dtype dtype,

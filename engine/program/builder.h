@@ -48,6 +48,12 @@ typedef enum invar_given_memory {
     INVAR_GIVEN_DLOGP,
     INVAR_GIVEN_DENTROPY,
     INVAR_GIVEN_BACK,
+    /* where ranks divide the vocabulary */
+    INVAR_GIVEN_OWN_IDS,     /* places of ids in this rank's part; any for those of other ranks */
+    INVAR_GIVEN_OWN_D_IDS,   /* the same, but behind the part for those of other ranks */
+    INVAR_GIVEN_PICKED,      /* rows of the gathered parts */
+    INVAR_GIVEN_CHUNKS,      /* the logits' chunks in the gathered parts */
+    INVAR_GIVEN_OWN_TARGETS, /* as the ids, behind the part for others */
 } invar_given_memory;
 
 /* What a builder knows of a tensor of the forward, by its room. */
@@ -65,11 +71,39 @@ typedef struct invar_built_tensor {
     int32_t group, column; /* 0: none */
 } invar_built_tensor;
 
-/* A parameter in use. */
+/* A parameter in use: what this rank has of it. */
 typedef struct invar_weight {
     invar_tensor w, dw; /* absent: there is none */
     invar_cut cut;
+    int64_t whole;         /* extent along the cut, of all ranks */
+    int32_t piece, pieces; /* of the cut's, this rank's */
 } invar_weight;
+
+/* Do ranks have other pieces of it? */
+static inline bool invar_weight_divided(const invar_weight *w)
+{
+    return w->pieces < w->cut.pieces;
+}
+
+/* The heads that a projection makes. */
+typedef struct invar_heads {
+    int64_t count;         /* of this rank */
+    int64_t whole;         /* of all */
+    invar_cut cut;         /* atoms are heads */
+    int32_t piece, pieces; /* as those of the projection */
+} invar_heads;
+
+/* A part of a sum that ranks make parts of: one chain of some shards. */
+typedef struct invar_sum_part {
+    int64_t first, count; /* of this rank's values that the sum is over */
+    int32_t shards;
+} invar_sum_part;
+
+/* Parts of a rank: one, or one for each shard where they do not lie as those of one rank would. */
+typedef struct invar_sum_parts {
+    int32_t count;
+    invar_sum_part part[INVAR_LINEAR_MAX_SHARDS];
+} invar_sum_parts;
 
 typedef struct invar_builder invar_builder;
 
@@ -98,6 +132,7 @@ struct invar_builder {
     invar_dtype storage;
     float norm_eps;
     int64_t head_block;        /* what the width of an atom of heads is a multiple of */
+    int32_t tensor, tensors;   /* this rank of those that divide layers; 0, 1: alone */
     invar_tensor cosine, sine; /* named by the program */
     /* of the pass */
     bool train;    /* a backward follows */
@@ -158,6 +193,19 @@ invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor
 void invar_build_codes(invar_builder *b, const char *name, bool gradient,
                        const invar_tensor *codes);
 
+/* The heads of width `dim` that the projection makes. */
+invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim);
+
+/*
+ * How this rank's part of a sum over `whole` values, cut as the others' are, is computed. The same
+ * number of parts on every rank.
+ */
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole, const invar_cut *cut);
+
+/* The same as one part for each shard, in any case. */
+invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
+                                          const invar_cut *cut);
+
 /* (T, n) as (T, heads, n / heads). */
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);
 
@@ -194,6 +242,10 @@ typedef struct invar_projection {
 void invar_verb_linears(invar_builder *b, invar_tensor x, invar_projection *outputs, int32_t count,
                         const invar_routes *routes);
 
+/* dx = dy w of one layer, and nothing else: what the backward of a head needs. */
+void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const invar_tensor *dy,
+                                const invar_weight *w);
+
 /* The residual stream + x w^T. */
 invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_tensor residual,
                                    invar_tensor x, const invar_weight *w);
@@ -207,8 +259,7 @@ typedef struct invar_turned {
     const char *name;
     invar_tensor x;
     invar_weight norm; /* of each head, before it is turned; absent: none */
-    int64_t heads;
-    invar_cut cut;  /* of the heads */
+    invar_heads heads;
     invar_tensor y; /* the result; the memory of x without a norm */
 } invar_turned;
 
@@ -218,8 +269,7 @@ void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count);
 
 typedef struct invar_attention {
     invar_tensor q, k, v;
-    int64_t heads, kv_heads;
-    invar_cut cut;  /* of the heads */
+    invar_heads heads, kv_heads;
     int64_t window; /* 0: none */
 } invar_attention;
 

@@ -50,6 +50,17 @@ typedef struct invar_param {
     invar_tensor grad;   /* those of the master; at offsets in a block of gradients */
 } invar_param;
 
+/*
+ * Behind the gradient of an embedding whose rows ranks divide: rows for the ids that others have, so
+ * that one op adds all rows. Several, because an op adds the rows of one id one after the other.
+ */
+#define INVAR_SPARE_ROWS 64
+
+static inline int64_t invar_param_spare_rows(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_EMBEDDING && p->own.pieces < p->cut.pieces ? INVAR_SPARE_ROWS : 0;
+}
+
 /* Elements that this rank has. */
 static inline int64_t invar_param_elements(const invar_param *p)
 {

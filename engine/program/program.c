@@ -19,7 +19,7 @@
 
 #define ARGS_ALIGN 16 /* of arguments among the program's bytes */
 
-enum { ROOMS, CALLS, BYTES, PLACES, POINTS };
+enum { ROOMS, CALLS, BYTES, PLACES, POINTS, GATHERS };
 
 static void *name_of(int32_t room)
 {
@@ -58,6 +58,7 @@ void invar_program_free(invar_program *program)
     invar_free(program->bytes);
     invar_free(program->places);
     invar_free(program->points);
+    invar_free(program->gathers);
     invar_free(program->scratch);
     invar_free(program);
 }
@@ -66,6 +67,7 @@ void invar_program_clear(invar_program *program)
 {
     program->status = INVAR_OK;
     program->n_rooms = program->n_calls = program->n_places = program->n_points = 0;
+    program->n_gathers = 0;
     program->n_bytes = 0;
     program->n_segments = 0;
     program->block = 0;
@@ -207,6 +209,7 @@ void invar_program_call(invar_program *program, invar_op op, const void *args, i
                                                       .places = places,
                                                       .n_places = program->n_places - places,
                                                       .points = program->n_points,
+                                                      .gathers = program->n_gathers,
                                                       .fresh = -1};
     bytes = invar_op_args_copy(program->bytes + program->n_bytes, op, args);
     program->n_bytes += (bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
@@ -226,6 +229,18 @@ void invar_program_point(invar_program *program, const invar_point *point)
         return;
     program->points[program->n_points++] = *point;
     program->calls[program->n_calls - 1].n_points++;
+}
+
+void invar_program_gather(invar_program *program, const invar_tensor *whole,
+                          const invar_tensor *own)
+{
+    size_t used = (size_t)program->n_gathers * sizeof *program->gathers;
+
+    if (!grow(program, GATHERS, &program->gathers, used, sizeof *program->gathers))
+        return;
+    program->gathers[program->n_gathers++] = (invar_program_parts){*whole, *own};
+    program->calls[program->n_calls - 1].n_gathers++;
+    use(program, whole->data, program->n_calls - 1);
 }
 
 void invar_program_touch(invar_program *program, const invar_tensor *tensor)

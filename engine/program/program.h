@@ -13,6 +13,9 @@
  *     invar_program_plan(program);                      places, bytes: a pure function of the list
  *     invar_program_run(program, 0, &run);              run.h
  *
+ * Where ranks share the work, some calls make only this rank's part of a tensor; what they have made
+ * is gathered right behind them, so that later calls find all of it.
+ *
  * Appending does not fail; what went wrong is told by the plan.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -43,6 +46,10 @@ typedef struct invar_point {
     invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
 } invar_point;
 
+typedef struct invar_program_parts {
+    invar_tensor whole, own;
+} invar_program_parts;
+
 typedef struct invar_call {
     invar_op op;
     int64_t layer;  /* -1: of none */
@@ -50,8 +57,9 @@ typedef struct invar_call {
     int32_t places; /* where in the arguments addresses are: the first of a list */
     int32_t n_places;
     int32_t points, n_points;
-    int32_t fresh; /* where an i64 is that says that sums begin anew; -1: nowhere */
-    bool dropped;  /* nobody wants its results: it does not run */
+    int32_t gathers, n_gathers; /* behind the call */
+    int32_t fresh;              /* where an i64 is that says that sums begin anew; -1: nowhere */
+    bool dropped;               /* nobody wants its results: it does not run */
 } invar_call;
 
 /* Memory of a program. */
@@ -71,9 +79,10 @@ typedef struct invar_program {
     char *bytes; /* of arguments */
     uint16_t *places;
     invar_point *points;
-    int32_t n_rooms, n_calls, n_places, n_points;
+    invar_program_parts *gathers;
+    int32_t n_rooms, n_calls, n_places, n_points, n_gathers;
     size_t n_bytes;
-    size_t room_for[5];                               /* what the lists have room for, in bytes */
+    size_t room_for[6];                               /* what the lists have room for, in bytes */
     int32_t given[INVAR_PROGRAM_MOST_GIVEN];          /* the room of each, or -1 */
     int32_t segment[INVAR_PROGRAM_MOST_SEGMENTS + 1]; /* where each begins; the end */
     int32_t n_segments;
@@ -109,6 +118,13 @@ void invar_program_fresh(invar_program *program, size_t offset);
 
 /* A point of the last call. */
 void invar_program_point(invar_program *program, const invar_point *point);
+
+/*
+ * `whole` is as many equal parts as there are tensor-parallel ranks. `own` is this rank's, in its
+ * place or elsewhere, made by the last call and those before it; the others come from their ranks.
+ */
+void invar_program_gather(invar_program *program, const invar_tensor *whole,
+                          const invar_tensor *own);
 
 /* The host reads or writes the tensor between the calls before and those after. */
 void invar_program_touch(invar_program *program, const invar_tensor *tensor);

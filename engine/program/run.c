@@ -91,6 +91,11 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
         if (watch)
             INVAR_TRY(invar_watch_before(watch, args));
         INVAR_TRY(invar_caller_run(run->caller, call->op, args));
+        for (int32_t g = call->gathers; g < call->gathers + call->n_gathers; g++) {
+            invar_tensor whole = invar_program_find(program, &program->gathers[g].whole, run);
+            invar_tensor own = invar_program_find(program, &program->gathers[g].own, run);
+            INVAR_TRY(invar_gatherer_run(run->gatherer, run->caller, &whole, own.data));
+        }
         if (watch)
             INVAR_TRY(invar_watch_show(watch));
         if (run->poison)

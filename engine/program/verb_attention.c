@@ -28,23 +28,80 @@ static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t
     invar_program_call(b->program, op, &args, b->layer);
 }
 
+/* Some of the heads of the rows. */
+static invar_tensor heads_in(const invar_tensor *t, const invar_heads *heads, int64_t first,
+                             int64_t count)
+{
+    int64_t dim = t->shape[1] / heads->count;
+    invar_tensor columns = invar_tensor_columns(t, first * dim, count * dim);
+
+    return invar_build_heads(&columns, count);
+}
+
+static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_turned *t,
+                                           const invar_tensor *dx, const invar_tensor *dy,
+                                           const invar_sum_part *part)
+{
+    const invar_heads *h = &t->heads;
+
+    return (invar_rmsnorm_bwd_args){.dx = heads_in(dx, h, part->first, part->count),
+                                    .dy = heads_in(dy, h, part->first, part->count),
+                                    .x = heads_in(&t->x, h, part->first, part->count),
+                                    .weight = t->norm.w,
+                                    .units = b->units,
+                                    .eps = b->norm_eps,
+                                    .rotation = rotation_of(b),
+                                    .head_shards = part->shards,
+                                    .head_atom = h->cut.atom};
+}
+
+/* The weight's gradient is a sum over all heads, block by block of tokens. */
+static void divided_norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
+                              const invar_tensor *dy)
+{
+    invar_sum_parts parts = invar_build_sum_parts(b, t->heads.whole, &t->heads.cut);
+    int64_t blocks = invar_token_blocks_of(&b->units, b->rows), dim = t->norm.w.shape[0];
+    int32_t all = parts.count * b->tensors, first = parts.count * b->tensor;
+    invar_tensor sums = invar_program_room(b->program, INVAR_DTYPE_F32, all * blocks, dim);
+    invar_tensor folded = invar_program_room(b->program, INVAR_DTYPE_F32, blocks, dim);
+    invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
+
+    for (int32_t i = 0; i < parts.count; i++) {
+        invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &parts.part[i]);
+        args.block_sums = invar_tensor_rows(&sums, (first + i) * blocks, blocks);
+        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    }
+    invar_gradient_show(b, &t->x, dx, t->name, false);
+    invar_program_gather(b->program, &sums, &own);
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
+                 .shards = all);
+    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = t->norm.dw, .sums = folded,
+                 .units = b->units, .tokens = b->rows);
+}
+
+static void norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
+                      const invar_tensor *dy)
+{
+    const invar_sum_part all = {0, t->heads.count, t->heads.cut.pieces};
+    invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &all);
+
+    args.dweight = t->norm.dw;
+    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_gradient_show(b, &t->x, dx, t->name, false);
+}
+
 static void turn_back(invar_builder *b, const invar_turned *t)
 {
     invar_tensor dy = invar_gradient_take(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
-        rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads);
+        rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads.count);
         invar_build_of(b, &t->x)->gave = 0; // another value in the same memory
+        invar_gradient_show(b, &t->x, &dx, t->name, false);
     } else {
         dx = invar_gradient_room(b, &t->x);
-        INVAR_APPEND(b->program, b->layer, RMSNORM_BWD, rmsnorm_bwd,
-                     .dx = invar_build_heads(&dx, t->heads), .dweight = t->norm.dw,
-                     .dy = invar_build_heads(&dy, t->heads),
-                     .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
-                     .units = b->units, .eps = b->norm_eps, .rotation = rotation_of(b),
-                     .head_shards = t->cut.pieces, .head_atom = t->cut.atom);
+        (t->heads.pieces < t->heads.cut.pieces ? divided_norm_back : norm_back)(b, t, &dx, &dy);
     }
-    invar_gradient_show(b, &t->x, &dx, t->name, false);
     invar_gradient_give(b, &t->x, &dx);
 }
 
@@ -62,12 +119,12 @@ static void turn(invar_builder *b, invar_turned *t)
 {
     if (!invar_tensor_present(&t->norm.w)) {
         t->y = t->x;
-        rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads);
+        rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads.count);
     } else {
         t->y = invar_program_room(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
         INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd,
-                     .y = invar_build_heads(&t->y, t->heads),
-                     .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
+                     .y = invar_build_heads(&t->y, t->heads.count),
+                     .x = invar_build_heads(&t->x, t->heads.count), .weight = t->norm.w,
                      .eps = b->norm_eps, .rotation = rotation_of(b));
         invar_build_reads(b, &t->x);
     }
@@ -105,18 +162,23 @@ static void attend_back(invar_builder *b, const void *noted)
     const invar_attention *a = &n->a;
     invar_tensor d_o = invar_gradient_take(b, &n->o);
     const invar_tensor *of[3] = {&a->q, &a->k, &a->v};
+    invar_sum_parts parts = invar_build_sum_parts(b, a->heads.whole, &a->heads.cut);
     invar_tensor d[3];
 
     for (int i = 0; i < 3; i++)
         d[i] = invar_gradient_room(b, of[i]);
-    INVAR_APPEND(
-        b->program, b->layer, ATTENTION_BWD, attention_bwd,
-        .dq = invar_build_heads(&d[0], a->heads), .dk = invar_build_heads(&d[1], a->kv_heads),
-        .dv = invar_build_heads(&d[2], a->kv_heads), .d_o = invar_build_heads(&d_o, a->heads),
-        .o = invar_build_heads(&n->o, a->heads), .lse2 = n->lse2,
-        .q = invar_build_heads(&a->q, a->heads), .k = invar_build_heads(&a->k, a->kv_heads),
-        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples, .shape = shape_of(b, a),
-        .head_shards = a->cut.pieces, .head_atom = a->cut.atom);
+    INVAR_APPEND(b->program, b->layer, ATTENTION_BWD, attention_bwd,
+                 .dq = invar_build_heads(&d[0], a->heads.count),
+                 .dk = invar_build_heads(&d[1], a->kv_heads.count),
+                 .dv = invar_build_heads(&d[2], a->kv_heads.count),
+                 .d_o = invar_build_heads(&d_o, a->heads.count),
+                 .o = invar_build_heads(&n->o, a->heads.count), .lse2 = n->lse2,
+                 .q = invar_build_heads(&a->q, a->heads.count),
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .shape = shape_of(b, a),
+                 .head_shards = parts.count == 1 ? parts.part[0].shards : 1,
+                 .head_atom = a->heads.cut.atom); // a group of heads is on one rank
     for (int i = 0; i < 3; i++)
         invar_gradient_show(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
@@ -145,15 +207,15 @@ static void attend_to_cache(invar_builder *b, const attention *n)
     const invar_kv_pages *cache = &b->cache[b->layer];
 
     INVAR_APPEND(b->program, b->layer, KV_WRITE, kv_write, .cache = *cache,
-                 .k = invar_build_heads(&a->k, a->kv_heads),
-                 .v = invar_build_heads(&a->v, a->kv_heads), .rows = b->samples,
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->samples,
                  .lengths = b->lengths);
     show_cache(b, "k", &cache->k);
     show_cache(b, "v", &cache->v);
     INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
-                 .o = invar_build_heads(&n->o, a->heads), .q = invar_build_heads(&a->q, a->heads),
-                 .cache = *cache, .rows = b->samples, .lengths = b->lengths,
-                 .shape = shape_of(b, a));
+                 .o = invar_build_heads(&n->o, a->heads.count),
+                 .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache, .rows = b->samples,
+                 .lengths = b->lengths, .shape = shape_of(b, a));
 }
 
 invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
@@ -166,12 +228,13 @@ invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_a
         attend_to_cache(b, &n);
         return invar_build_result(b, name, n.o);
     }
-    n.lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, rows, a->heads);
-    INVAR_APPEND(
-        b->program, b->layer, ATTENTION_FWD, attention_fwd, .o = invar_build_heads(&n.o, a->heads),
-        .lse2 = n.lse2, .q = invar_build_heads(&a->q, a->heads),
-        .k = invar_build_heads(&a->k, a->kv_heads), .v = invar_build_heads(&a->v, a->kv_heads),
-        .samples = b->samples, .shape = shape_of(b, a));
+    n.lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, rows, a->heads.count);
+    INVAR_APPEND(b->program, b->layer, ATTENTION_FWD, attention_fwd,
+                 .o = invar_build_heads(&n.o, a->heads.count), .lse2 = n.lse2,
+                 .q = invar_build_heads(&a->q, a->heads.count),
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .shape = shape_of(b, a));
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);

@@ -118,22 +118,131 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
     }
 }
 
-static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands)
+/* ---- sums that ranks have parts of ----------------------------------------------------------- */
+
+/* Parts of a product's sum, of all ranks, each as large as the result. */
+typedef struct divided {
+    invar_tensor sums; /* f32 */
+    int64_t rows;      /* of one */
+    int32_t all, first;
+} divided;
+
+static divided divide(invar_builder *b, int64_t rows, int64_t cols, int32_t parts)
 {
-    invar_tensor dx = invar_gradient_room(b, &l->x);
-    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
-    invar_linear_dx_args dense = {.dx = dx, .n_parts = l->count, .k_shards = shards};
+    int32_t all = parts * b->tensors;
+
+    return (divided){invar_program_room(b->program, INVAR_DTYPE_F32, all * rows, cols), rows, all,
+                     parts * b->tensor};
+}
+
+/* Where this rank's part number i goes. */
+static invar_tensor part_room(const divided *d, int32_t i)
+{
+    return invar_tensor_rows(&d->sums, (d->first + i) * d->rows, d->rows);
+}
+
+/* y = what all parts make; after the call of this rank's last. */
+static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
+                  const invar_tensor *residual)
+{
+    invar_tensor own = part_room(d, 0);
+
+    invar_program_gather(b->program, &d->sums, &own);
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = d->sums,
+                 .residual = residual ? *residual : (invar_tensor){0}, .shards = d->all);
+}
+
+/* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */
+static invar_tensor some_columns(const invar_tensor *t, const invar_sum_part *part)
+{
+    return part->count == t->shape[1] ? *t : invar_tensor_columns(t, part->first, part->count);
+}
+
+static invar_tensor some_rows(const invar_tensor *t, const invar_sum_part *part)
+{
+    return part->count == t->shape[0] ? *t : invar_tensor_rows(t, part->first, part->count);
+}
+
+/* ---- the gradient of the input --------------------------------------------------------------- */
+
+/* The chain of part `number` of this rank: of each layer its own outputs. */
+static void chain_back(invar_builder *b, const linears *l, const invar_tensor *operands,
+                       const invar_tensor *dx, const invar_sum_parts *parts, int32_t number)
+{
+    invar_linear_dx_args dense = {
+        .dx = *dx, .n_parts = l->count, .k_shards = parts[0].part[number].shards};
     invar_moe_linear_dx_args grouped = {
-        .dx = dx, .n_parts = l->count, .experts = l->experts, .k_shards = shards};
+        .dx = *dx, .n_parts = l->count, .experts = l->experts, .k_shards = dense.k_shards};
 
     for (int32_t i = 0; i < l->count; i++) {
-        dense.parts[i] = grouped.parts[i] = (invar_linear_part){operands[i], l->w[i].w};
+        const invar_sum_part *part = &parts[i].part[number];
+        invar_linear_part own = {some_columns(&operands[i], part), l->w[i].w};
+        if (!l->of_experts)
+            own.w = some_rows(&own.w, part);
+        dense.parts[i] = grouped.parts[i] = own;
         dense.k_atom[i] = grouped.k_atom[i] = l->w[i].cut.atom;
     }
     if (l->of_experts)
         invar_program_call(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
     else
         invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
+}
+
+/* Parts of the layers' sums: as many of each layer. */
+static void divide_outputs(invar_sum_parts *out, const invar_builder *b, const linears *l)
+{
+    bool even = true;
+
+    for (int32_t i = 0; i < l->count; i++) {
+        out[i] = invar_build_sum_parts(b, l->w[i].whole, &l->w[i].cut);
+        even = even && out[i].count == 1;
+    }
+    for (int32_t i = 0; i < l->count && !even; i++)
+        out[i] = invar_build_single_shards(b, l->w[i].whole, &l->w[i].cut);
+}
+
+static void divided_input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands,
+                                   const invar_tensor *dx)
+{
+    invar_sum_parts parts[INVAR_MOST_OUTPUTS];
+    divided d;
+
+    divide_outputs(parts, b, l);
+    d = divide(b, dx->shape[0], dx->shape[1], parts[0].count);
+    for (int32_t i = 0; i < parts[0].count; i++) {
+        invar_tensor room = part_room(&d, i);
+        chain_back(b, l, operands, &room, parts, i);
+    }
+    unite(b, &d, dx, NULL);
+}
+
+static void product_back(invar_builder *b, const linears *l, const invar_tensor *operands,
+                         const invar_tensor *dx)
+{
+    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
+    invar_sum_parts whole[INVAR_MOST_OUTPUTS];
+
+    for (int32_t i = 0; i < l->count; i++)
+        whole[i] = (invar_sum_parts){1, {{0, operands[i].shape[1], shards}}};
+    if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0]))
+        divided_input_gradient(b, l, operands, dx);
+    else
+        chain_back(b, l, operands, dx, whole, 0);
+}
+
+void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const invar_tensor *dy,
+                                const invar_weight *w)
+{
+    linears one = {.count = 1, .w = {*w}};
+
+    product_back(b, &one, dy, dx);
+}
+
+static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands)
+{
+    invar_tensor dx = invar_gradient_room(b, &l->x);
+
+    product_back(b, l, operands, &dx);
     invar_gradient_show(b, &l->x, &dx, l->name[0], false);
     invar_gradient_give(b, &l->x, &dx);
 }
@@ -226,6 +335,35 @@ static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_projec
     return args;
 }
 
+/* y of the one output = residual + x w^T, of which this rank has some of x's columns. */
+static void divided_product(invar_builder *b, const invar_tensor *taken,
+                            const invar_projection *out, const invar_tensor *residual,
+                            const invar_routes *routes)
+{
+    invar_sum_parts parts = invar_build_sum_parts(b, out->w.whole, &out->w.cut);
+    divided d = divide(b, out->y.shape[0], out->y.shape[1], parts.count);
+
+    for (int32_t i = 0; i < parts.count; i++) {
+        const invar_sum_part *part = &parts.part[i];
+        invar_tensor y = part_room(&d, i), x = some_columns(taken, part);
+        invar_tensor w = some_columns(&out->w.w, part);
+        if (routes)
+            INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x,
+                         .w = w, .experts = routes->experts, .k_shards = part->shards,
+                         .k_atom = out->w.cut.atom);
+        else
+            INVAR_APPEND(b->program, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
+                         .k_shards = part->shards, .k_atom = out->w.cut.atom);
+    }
+    unite(b, &d, &out->y, residual);
+}
+
+/* Sums over what ranks divide. */
+static bool sums_over_ranks(const invar_weight *w)
+{
+    return w->cut.columns && invar_weight_divided(w);
+}
+
 /* The products alone; results are shown. */
 static void products(invar_builder *b, const invar_tensor *x, const invar_projection *outputs,
                      int32_t count, const invar_routes *routes)
@@ -233,6 +371,11 @@ static void products(invar_builder *b, const invar_tensor *x, const invar_projec
     invar_tensor taken = operand(b, x, &outputs[0].w);
     invar_linear_fwd_args args = arguments(&taken, outputs, count);
 
+    if (sums_over_ranks(&outputs[0].w)) {
+        divided_product(b, &taken, &outputs[0], NULL, routes);
+        (void)invar_build_result(b, outputs[0].name, outputs[0].y);
+        return;
+    }
     if (!routes)
         invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int32_t i = 0; i < count; i++) {
@@ -284,7 +427,10 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
     taken = operand(b, &x, w);
     args = arguments(&taken, &out, 1);
     args.residual = residual;
-    invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    if (sums_over_ranks(w))
+        divided_product(b, &taken, &out, &residual, NULL);
+    else
+        invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     invar_build_reads(b, &x);
     a = (added){note_of(x, &out, 1, NULL), residual};
     invar_build_note(b, added_back, &a, sizeof a);

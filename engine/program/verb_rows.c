@@ -10,7 +10,7 @@
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 typedef struct embedding {
-    invar_tensor y, dtable;
+    invar_tensor y, dtable, ids;
 } embedding;
 
 static void embed_back(invar_builder *b, const void *noted)
@@ -18,16 +18,39 @@ static void embed_back(invar_builder *b, const void *noted)
     const embedding *e = noted;
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_gradient_take(b, &e->y), .ids = b->ids, .units = b->units);
+                 .dout = invar_gradient_take(b, &e->y), .ids = e->ids, .units = b->units);
+}
+
+/*
+ * Every rank looks up what it has, for all rows; of the gathered rows those of the ranks that have
+ * the ids are taken. Gradients of other ranks' ids go into rows behind the table.
+ */
+static void embed_divided(invar_builder *b, embedding *e, const invar_weight *table)
+{
+    int64_t cols = table->w.shape[1];
+    invar_tensor found = invar_program_room(b->program, b->storage, b->tensors * b->rows, cols);
+    invar_tensor own = invar_tensor_rows(&found, b->tensor * b->rows, b->rows);
+
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
+                 .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
+    invar_program_gather(b->program, &found, &own);
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
+                 .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, b->rows));
+    e->dtable.shape[0] += INVAR_SPARE_ROWS;
+    if (b->train)
+        e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->rows);
 }
 
 invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
     embedding e = {invar_program_room(b->program, b->storage, b->rows, table->w.shape[1]),
-                   table->dw};
+                   table->dw, b->ids};
 
-    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y, .table = table->w,
-                 .ids = b->ids);
+    if (invar_weight_divided(table))
+        embed_divided(b, &e, table);
+    else
+        INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
+                     .table = table->w, .ids = b->ids);
     invar_build_note(b, embed_back, &e, sizeof e);
     return invar_build_stream(b, name, e.y);
 }

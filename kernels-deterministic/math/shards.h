@@ -27,6 +27,25 @@ INVAR_FN int64_t invar_shard_start(int64_t k, int64_t atom, int32_t shards, int3
 }
 
 /*
+ * Whether each of some ranks, which have equally many shards, has them where they would be if its
+ * values were all that there are.
+ */
+INVAR_FN bool invar_shards_even(int64_t k, int64_t atom, int32_t shards, int32_t ranks)
+{
+    int32_t own = shards / ranks;
+
+    for (int32_t v = 0; v < shards; v++) {
+        int32_t first = v / own * own; // of its rank
+        int64_t begin = invar_shard_start(k, atom, shards, first);
+        int64_t end = invar_shard_start(k, atom, shards, first + own);
+        if (invar_shard_start(k, atom, shards, v) - begin !=
+            invar_shard_start(end - begin, atom, own, v - first))
+            return false;
+    }
+    return true;
+}
+
+/*
  * Whether no kv head has query heads in several shards: then a sum over its group is one chain, as
  * with one shard.
  */

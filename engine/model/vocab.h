@@ -1,0 +1,55 @@
+/*
+ * vocab.h - where ranks divide the vocabulary: what of it is whose, as arrays that ops read.
+ *
+ * A rank has the rows of its ids, in the embedding and in the head. It looks up all rows, and of
+ * what the ranks have found those rows are picked whose ids they have. Logits are made by chunks of
+ * 256 ids, none of which is cut; each rank's lie in a part of equal size, and are put together
+ * chunk by chunk. With one rank there are no arrays.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_VOCAB_H
+#define INVAR_ENGINE_MODEL_VOCAB_H
+
+#include "engine/model/part.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_VOCAB_CHUNK 256
+
+/* Zeroed; release. Arrays are valid until they are made again. */
+typedef struct invar_vocab {
+    int32_t *own_ids;     /* (T) the id's place in this rank's rows; 0 where another rank has it */
+    int32_t *own_d_ids;   /* (T) the same; one of the spare rows where another rank has it */
+    int32_t *picked;      /* (T) which of the ranks' rows is the id's: rank * T + row */
+    int32_t *own_targets; /* (R) the target's place; behind the rows where another rank has it */
+    int32_t *chunks;      /* (R * chunks) which chunk of the gathered parts is the logits' next */
+    void *memory[2];
+    size_t bytes[2];
+} invar_vocab;
+
+void invar_vocab_release(invar_vocab *vocab);
+
+/* Does `part` have only some of the ids of the parameter? */
+bool invar_vocab_divided(const invar_param *param);
+
+/* The arrays of rows. */
+invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
+                              const invar_model_part *part, const int32_t *ids,
+                              int64_t count) INVAR_MUST_USE;
+
+/* Chunks of the vocabulary, and of a rank's part of the logits: room for its own and one more. */
+int64_t invar_vocab_chunks(const invar_param *head);
+int64_t invar_vocab_part_chunks(const invar_param *head, const invar_model_part *part);
+
+/* The arrays of the head: `count` targets, and logits of up to `rows` rows at a time. */
+invar_status invar_vocab_head(invar_vocab *vocab, const invar_param *head,
+                              const invar_model_part *part, const int32_t *targets, int64_t count,
+                              int64_t rows) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,39 @@
+/*
+ * gather.h - a tensor of which every tensor-parallel rank has a part becomes whole on each of them.
+ *
+ * Bytes move, and nothing is added: what the parts are for is up to the calls that follow. A far
+ * device's memory goes through the host's.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_GATHER_H
+#define INVAR_ENGINE_PROGRAM_GATHER_H
+
+#include "engine/layout/layout.h"
+#include "engine/program/call.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed but for the layout; release. */
+typedef struct invar_gatherer {
+    const invar_layout *layout; /* borrowed */
+    size_t *counts;             /* (ranks) bytes of a part */
+    char *host;                 /* of a far device: where parts meet */
+    size_t bytes;
+} invar_gatherer;
+
+void invar_gatherer_release(invar_gatherer *gatherer, const invar_device *dev);
+
+/*
+ * `whole` is contiguous, and as many equal parts as there are ranks on the tensor axis; `own` is
+ * this rank's, in its place or elsewhere. On a device that is dry nothing happens.
+ */
+invar_status invar_gatherer_run(invar_gatherer *gatherer, invar_caller *caller,
+                                const invar_tensor *whole, const void *own) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

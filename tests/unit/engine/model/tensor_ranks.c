@@ -1,0 +1,292 @@
+/*
+ * tensor_ranks.c - ranks that divide every layer score and learn as one rank does, bit for bit.
+ *
+ * A rank's weights are its part of the whole model's. Log-probabilities, entropies and logits of all
+ * ranks are compared with those of one rank, and of the gradients what each rank has of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/train/trainer.h"
+#include "tests/device/far.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+enum { SAMPLES = 5, LONGEST = 60, MOST = 512 };
+#define SECONDS 60
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* At least 8 atoms on every axis that is cut, or 11 in all. */
+static invar_model_spec spec_of(invar_test_model kind, bool eleven, int64_t logical)
+{
+    invar_model_spec s = invar_test_spec(kind, true);
+    int64_t atoms = eleven ? 11 : 8;
+
+    s.vocab = eleven ? 11 * 256 - 7 : 9 * 256 - 200;
+    s.hidden = 64;
+    s.heads = eleven ? 11 : 16;
+    s.kv_heads = atoms;
+    s.head_dim = 128;
+    s.intermediate = atoms * 128;
+    s.eos[0] = 5;
+    if (s.experts) {
+        s.experts = 4;
+        s.expert_intermediate = atoms * 128;
+        s.logical_etp = logical;
+    }
+    s.logical_tp = logical;
+    return s;
+}
+
+/* The box of a whole parameter, as it lies in the memory of its rank. */
+static void copy_box(float *out, const float *whole, const invar_param *p)
+{
+    const invar_param_box *own = &p->own;
+    int64_t cols = p->cols ? p->cols : 1, own_cols = p->cols ? own->cols : 1;
+
+    for (int64_t e = 0; e < own->experts; e++)
+        for (int64_t r = 0; r < own->rows; r++, out += own_cols)
+            memcpy(out, whole + ((own->expert + e) * p->rows + own->row + r) * cols + own->col,
+                   (size_t)own_cols * sizeof *out);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    float scores[MOST], entropies[MOST], now[MOST], values[MOST];
+} outcome;
+
+typedef struct lesson {
+    invar_model_spec spec;
+    invar_format format;
+    invar_device dev;
+    const invar_rl_samples *samples;
+    bool recompute;
+    int64_t head_rows;
+    invar_layout_sizes sizes;
+    const invar_model *whole; /* with its gradients: what is expected */
+    const invar_grads *grads;
+    outcome expected;
+} lesson;
+
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    const lesson *l = payload;
+    int64_t tokens = invar_trainer_tokens(l->samples->items + first, count);
+
+    for (int64_t i = 0; i < tokens; i++) {
+        dnow[i] = 0.1f * now[i] + 0.01f * (float)(i % 7);
+        if (dentropy)
+            dentropy[i] = 0.02f * entropy[i];
+    }
+    return INVAR_OK;
+}
+
+/* The logits of some rows, of which log-probabilities do not tell everything. */
+static invar_status read_logits(outcome *out, const lesson *l, const invar_model *model)
+{
+    static const int64_t rows[] = {0, 2};
+    const int32_t ids[] = {1, 1000, (int32_t)l->spec.vocab - 1}, positions[] = {0, 1, 2};
+    static const int64_t start[] = {0, 3};
+    invar_rows in = {.count = 3, .ids = ids, .positions = positions, .samples = {start, 1}};
+    invar_pass *pass = NULL;
+    invar_tensor logits;
+    invar_status status;
+    int64_t next = 0;
+
+    in.units = in.samples;
+    INVAR_TRY(invar_pass_new(&pass, &l->dev, &(invar_pass_options){.poison = true}));
+    status = invar_pass_run(pass, model, &in);
+    if (status == INVAR_OK)
+        status = invar_pass_logits(&logits, pass, rows, 2);
+    for (int64_t r = 0; r < 2 && status == INVAR_OK; r++)
+        for (int64_t i = 0; i < l->spec.vocab && status == INVAR_OK; i += l->spec.vocab / 100)
+            status = invar_device_get(&l->dev, &out->values[next++],
+                                      (const float *)logits.data + r * logits.row_stride + i,
+                                      sizeof(float));
+    invar_pass_free(pass);
+    return status;
+}
+
+static invar_status learn(outcome *out, const lesson *l, const invar_model *model,
+                          invar_grads *grads)
+{
+    invar_trainer_options options = {.plan = {.micro_batch = 2, .unit_rows = 90, .unit_count = 64},
+                                     .recompute = l->recompute,
+                                     .head_rows = l->head_rows,
+                                     .temperature = 0.8f};
+    invar_trainer_loss loss = {run_loss, (void *)(uintptr_t)l, true};
+    invar_trainer_result result = {.now = out->now, .entropy = out->entropies};
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_trainer_new(&trainer, &l->dev, &options));
+    status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores, NULL);
+    if (status == INVAR_OK)
+        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
+                                     &result);
+    invar_trainer_free(trainer);
+    return status == INVAR_OK ? read_logits(out, l, model) : status;
+}
+
+static invar_status give_weights(const lesson *l, invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        copy_box(model->params[i].master.data, l->whole->params[i].master.data, &model->params[i]);
+    return invar_model_refresh(model, &l->dev);
+}
+
+/* 0: as expected. */
+static invar_status compare_gradients(const lesson *l, const invar_model *model,
+                                      const invar_grads *grads)
+{
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+        const invar_param *p = &model->params[i];
+        size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
+        float *expected = NULL;
+
+        INVAR_TRY(invar_alloc((void **)&expected, bytes, 1, "a gradient"));
+        copy_box(expected, l->grads->of[i].data, p);
+        if (memcmp(expected, grads->of[i].data, bytes) != 0)
+            status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
+        invar_free(expected);
+    }
+    return status;
+}
+
+static invar_status learn_part(const lesson *l, const invar_layout *layout)
+{
+    invar_model *model = NULL;
+    invar_grads *grads = NULL;
+    outcome out;
+    invar_status status;
+
+    INVAR_TRY(invar_model_new(&model, &l->spec, l->format, layout, &l->dev));
+    status = give_weights(l, model);
+    if (status == INVAR_OK)
+        status = invar_grads_new(&grads, model);
+    if (status == INVAR_OK)
+        status = learn(&out, l, model, grads);
+    if (status == INVAR_OK && memcmp(out.values, l->expected.values, sizeof out.values) != 0)
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the logits differ");
+    if (status == INVAR_OK && memcmp(&out, &l->expected, sizeof out) != 0)
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the log-probabilities differ");
+    if (status == INVAR_OK)
+        status = compare_gradients(l, model, grads);
+    invar_grads_free(grads);
+    invar_model_free(model);
+    return status;
+}
+
+static invar_status one_rank(rank_run *run)
+{
+    const lesson *l = run->payload;
+    invar_layout layout;
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, SECONDS);
+    status = invar_layout_divide(&layout, &l->sizes);
+    if (status == INVAR_OK)
+        status = learn_part(l, &layout);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    invar_layout_release(&layout);
+    return status;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void expect(lesson *l, invar_model **whole_out, invar_grads **grads_out)
+{
+    assert_ok(invar_model_new(whole_out, &l->spec, l->format, NULL, &l->dev));
+    assert_ok(invar_model_init(*whole_out, 11, &l->dev));
+    assert_ok(invar_grads_new(grads_out, *whole_out));
+    assert_ok(learn(&l->expected, l, *whole_out, *grads_out));
+    l->whole = *whole_out;
+    l->grads = *grads_out;
+}
+
+static void check(lesson *l, const char *name, int first, int last)
+{
+    invar_model *whole = NULL;
+    invar_grads *grads = NULL;
+
+    expect(l, &whole, &grads);
+    for (int ranks = first; ranks <= last; ranks *= 2) {
+        rank_run runs[MAX_RANKS];
+
+        l->sizes = (invar_layout_sizes){
+            .tensor = ranks, .expert_tensor = ranks, .pipeline = 1, .chunks = 1};
+        run_ranks(runs, ranks, 7 * (uint64_t)(ranks == 4), 0, one_rank, l);
+        for (int r = 0; r < ranks; r++)
+            if (runs[r].status != INVAR_OK)
+                fail_msg("%s, %s, %d ranks, rank %d: %s", name, invar_format_name(l->format), ranks,
+                         r, runs[r].error.message);
+    }
+    invar_grads_free(grads);
+    invar_model_free(whole);
+}
+
+static void lesson_init(lesson *l, const invar_rl_samples *samples, const invar_device *dev,
+                        invar_test_model kind, invar_format format, bool eleven)
+{
+    *l = (lesson){.spec = spec_of(kind, eleven, 8),
+                  .format = format,
+                  .dev = *dev,
+                  .samples = samples,
+                  .head_rows = kind == INVAR_TEST_MODEL_BIAS ? 40 : 0,
+                  .recompute = kind == INVAR_TEST_MODEL_LLAMA};
+    l->dev.pool = NULL; // a rank is a thread
+}
+
+static void test_tensor_ranks__compute_as_one(void **state)
+{
+    invar_rl_samples samples;
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 3);
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+            if (!invar_test_full() && (kind + format) % 3 != 0)
+                continue;
+            lesson_init(&l, &samples, *state, (invar_test_model)kind, (invar_format)format, false);
+            check(&l, invar_test_model_name((invar_test_model)kind), 2, 8);
+        }
+    invar_rl_samples_reset(&samples);
+}
+
+/* Products of uneven pieces are made one by one, so no format with scales has these. */
+static void test_tensor_ranks__eleven_atoms(void **state)
+{
+    static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16};
+    invar_rl_samples samples;
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 4);
+    for (int i = 0; i < 2; i++) {
+        lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_DENSE, formats[i], true);
+        check(&l, "eleven atoms", 2, 8);
+    }
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format, true);
+        check(&l, "eleven atoms, experts", 8, 8);
+    }
+    invar_rl_samples_reset(&samples);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensor_ranks__compute_as_one),
+        cmocka_unit_test(test_tensor_ranks__eleven_atoms),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
