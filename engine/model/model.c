@@ -255,9 +255,8 @@ static invar_status declare(invar_model *model)
     INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
     order_memory(model);
     link_params(model);
-    INVAR_TRY(
-        invar_model_part_check(&model->part, spec, model->params, model->n_params,
-                               invar_dtype_scale_block(formats[model->format].linear) > 0));
+    INVAR_TRY(invar_model_part_check(&model->part, spec, model->params, model->n_params,
+                                     invar_dtype_scale_block(formats[model->format].linear) > 0));
     for (int64_t i = 0; i < model->n_params; i++)
         model->params[i].own = invar_model_part_box(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);
@@ -509,6 +508,14 @@ invar_status invar_model_hash(invar_digest *out, const invar_model *model, const
         invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);
     invar_free(of);
     return status;
+}
+
+int64_t invar_model_kv_heads(const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (model->params[i].own.experts > 0 && strstr(model->params[i].name, "k_proj.weight"))
+            return model->params[i].own.rows / model->spec.head_dim;
+    return model->spec.kv_heads;
 }
 
 invar_param *invar_model_find(const invar_model *model, const char *name)

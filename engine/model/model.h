@@ -104,6 +104,9 @@ invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 
+/* Key and value heads of this rank. */
+int64_t invar_model_kv_heads(const invar_model *model);
+
 /* Number of sparse layers: the middle extent of routing; those before a layer. */
 int64_t invar_model_sparse_layers(const invar_model *model);
 int64_t invar_model_sparse_before(const invar_model *model, int64_t layer);

@@ -64,7 +64,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->limits = *limits;
     invar_caller_init(&rollout->caller, dev);
     status = invar_pass_new(&rollout->pass, dev, &options);
-    if (status == INVAR_OK && !limits->no_graphs)
+    if (status == INVAR_OK && !limits->no_graphs && model->part.tensors == 1)
         status = invar_tape_new(&rollout->tape, dev);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);
@@ -143,7 +143,7 @@ static invar_cache_shape shape_of(const invar_rollout_limits *settled, const inv
     const invar_model_spec *spec = &model->spec;
 
     return (invar_cache_shape){.layers = spec->layers,
-                               .kv_heads = spec->kv_heads,
+                               .kv_heads = invar_model_kv_heads(model),
                                .head_dim = spec->head_dim,
                                .storage = model->storage,
                                .page_size = settled->page_size,

@@ -58,6 +58,19 @@ static invar_status find_room(size_t *out, const invar_loop *loop)
     return INVAR_OK;
 }
 
+/* Ranks that divide layers take the same rows at a time: as many as all of them have room for. */
+static invar_status agree_choice(invar_budget_choice *choice, const invar_layout *ranks)
+{
+    int64_t *const chosen[] = {&choice->head_rows, &choice->max_tokens, &choice->pages,
+                               &choice->concurrency};
+
+    if (!ranks || ranks->data.size == invar_agree_size(ranks))
+        return INVAR_OK;
+    for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
+        INVAR_TRY(invar_agree_least(chosen[i], ranks, "the plan of memory", *chosen[i]));
+    return INVAR_OK;
+}
+
 /* Before any weights: what cannot fit is refused, and what is open is chosen. */
 static invar_status plan_memory(invar_budget *out, invar_loop *loop)
 {
@@ -69,6 +82,7 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
     ask->layout = loop->ranks;
     INVAR_TRY(invar_budget_make(out, ask, room));
     INVAR_TRY(invar_budget_verdict(out, ask));
+    INVAR_TRY(agree_choice(&out->choice, loop->ranks));
     ask->head_rows = out->choice.head_rows;
     ask->plan.max_tokens = out->choice.max_tokens;
     ask->limits.pages = out->choice.pages;
@@ -367,16 +381,48 @@ static invar_status open_parts(invar_loop *loop)
     return INVAR_OK;
 }
 
+/* How the recipe divides the model among ranks. */
+static invar_layout_sizes sizes_of(const invar_recipe *r)
+{
+    int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
+    int64_t expert = invar_recipe_int(r, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE);
+
+    if (expert == 0)
+        expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
+    return (invar_layout_sizes){
+        .tensor = (int)tensor, .expert_tensor = (int)expert, .pipeline = 1, .chunks = 1};
+}
+
+static invar_status open_layout(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    invar_comm *comm = loop->options->comm;
+    invar_layout_sizes sizes = sizes_of(r);
+
+    if (sizes.expert_tensor != 1 && sizes.expert_tensor != sizes.tensor)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-tensor-parallel-size %d: it is 1 or that of "
+                          "tensor-model-parallel-size, %d",
+                          sizes.expert_tensor, sizes.tensor);
+    if (!comm || invar_comm_size(comm) == 1) {
+        if (sizes.tensor > 1 && !loop->options->replay)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "tensor-model-parallel-size %d needs as many ranks, and this is one: "
+                              "start with --ranks %d or with mpirun (docs/scale-out.md)",
+                              sizes.tensor, sizes.tensor);
+        return INVAR_OK;
+    }
+    invar_layout_init(&loop->layout, comm,
+                      60.0 * (double)invar_recipe_int(r, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
+    loop->ranks = &loop->layout;
+    return invar_layout_divide(&loop->layout, &sizes);
+}
+
 static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
                             const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
-    if (options->comm && invar_comm_size(options->comm) > 1) {
-        invar_layout_init(
-            &loop->layout, options->comm,
-            60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
-        loop->ranks = &loop->layout;
-    }
+    INVAR_TRY(open_layout(loop));
     if (!options->replay) // the recorded run has its own
         INVAR_TRY(invar_facts_read(&loop->identity.facts));
     return invar_folders_find(&loop->home.at, recipe, options->recipe_path);
@@ -421,4 +467,6 @@ void invar_loop_close(invar_loop *loop)
     invar_hf_files_release(&loop->store.hf_files);
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_session_close(&loop->session);
+    if (loop->ranks)
+        invar_layout_release(&loop->layout);
 }

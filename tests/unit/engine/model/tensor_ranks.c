@@ -128,8 +128,8 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
     INVAR_TRY(invar_trainer_new(&trainer, &l->dev, &options));
     status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores, NULL);
     if (status == INVAR_OK)
-        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
-                                     &result);
+        status =
+            invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads, &result);
     invar_trainer_free(trainer);
     return status == INVAR_OK ? read_logits(out, l, model) : status;
 }
