@@ -415,7 +415,10 @@ typedef struct invar_moe_gather_bwd_args {
     invar_tensor slot_row; /* (T, S) i32 */
 } invar_moe_gather_bwd_args;
 
-/* Expert e's weights are the rows [e*N, (e+1)*N) of w. Pairs of types as linear.fwd. */
+/*
+ * Expert e's weights are the rows [e*N, (e+1)*N) of w. Pairs of types as linear.fwd. Here and below
+ * `experts` may be some that stand together of more: rows before and behind theirs are left alone.
+ */
 typedef struct invar_moe_linear_fwd_args {
     invar_tensor y; /* (P, N) f32 or bf16 */
     invar_tensor x; /* (P, K) */

@@ -21,6 +21,7 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
                           .seconds = seconds,
                           .bucket = INVAR_LAYOUT_BUCKET,
                           .tensor = {.size = 1},
+                          .expert = {.size = 1},
                           .data = axis_of(world),
                           .pipeline = {.size = 1},
                           .expert_tensor = 1,
@@ -38,40 +39,58 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
     return INVAR_OK;
 }
 
+/* The ranks that have the same numbers but for one axis: a number for each such group. */
+static int64_t colour_of(const invar_layout *layout, invar_layout_place place)
+{
+    int64_t colour = place.pipeline;
+
+    colour = colour * layout->data.size + place.data;
+    colour = colour * layout->expert.size + place.expert;
+    return colour * layout->tensor.size + place.tensor;
+}
+
+static invar_status make_axes(invar_layout *layout)
+{
+    const invar_layout_place own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
+    invar_layout_place tensor = own, expert = own, data = own, pipeline = own;
+
+    tensor.tensor = expert.expert = data.data = pipeline.pipeline = 0;
+    INVAR_TRY(
+        make_axis(&layout->tensor, layout, colour_of(layout, tensor), "tensor-parallel ranks"));
+    INVAR_TRY(
+        make_axis(&layout->expert, layout, colour_of(layout, expert), "expert-parallel ranks"));
+    INVAR_TRY(make_axis(&layout->data, layout, colour_of(layout, data), "data-parallel ranks"));
+    return make_axis(&layout->pipeline, layout, colour_of(layout, pipeline),
+                     "pipeline-parallel ranks");
+}
+
 invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    int world = layout->data.size, parts = sizes->tensor * sizes->pipeline;
-    invar_layout_place own;
+    int world = layout->data.size, parts = sizes->tensor * sizes->expert * sizes->pipeline;
 
     if (parts == 1)
         return INVAR_OK;
     if (world % parts != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%d ranks: tensor-model-parallel-size %d and "
-                          "pipeline-model-parallel-size %d need a multiple of %d",
-                          world, sizes->tensor, sizes->pipeline, parts);
+                          "%d ranks: a model cut into %d parts (tensor-model-parallel-size %d x "
+                          "expert-model-parallel-size %d x pipeline-model-parallel-size %d) needs "
+                          "a multiple of %d",
+                          world, parts, sizes->tensor, sizes->expert, sizes->pipeline, parts);
     layout->tensor.size = sizes->tensor;
+    layout->expert.size = sizes->expert;
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
     layout->chunks = sizes->chunks;
     layout->data = (invar_layout_axis){.size = world / parts};
-    own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
-    INVAR_TRY(make_axis(&layout->tensor, layout,
-                        (int64_t)own.pipeline * layout->data.size + own.data,
-                        "tensor-parallel ranks"));
-    INVAR_TRY(make_axis(&layout->data, layout,
-                        (int64_t)own.pipeline * layout->tensor.size + own.tensor,
-                        "data-parallel ranks"));
-    INVAR_TRY(make_axis(&layout->pipeline, layout,
-                        (int64_t)own.data * layout->tensor.size + own.tensor,
-                        "pipeline-parallel ranks"));
+    INVAR_TRY(make_axes(layout));
     return invar_comm_split(&layout->back, layout->pipeline.comm, 0, 0, "pipeline-parallel ranks",
                             layout->seconds);
 }
 
 void invar_layout_release(invar_layout *layout)
 {
-    invar_layout_axis *const axes[] = {&layout->tensor, &layout->data, &layout->pipeline};
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->expert, &layout->data,
+                                       &layout->pipeline};
 
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         if (axes[i]->comm != layout->world)
@@ -84,9 +103,10 @@ void invar_layout_release(invar_layout *layout)
 
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
 {
-    int tensors = layout->tensor.size, datas = layout->data.size;
+    int tensors = layout->tensor.size, experts = layout->expert.size, datas = layout->data.size;
 
-    return (invar_layout_place){rank % tensors, rank / tensors % datas, rank / tensors / datas};
+    return (invar_layout_place){rank % tensors, rank / tensors % experts,
+                                rank / tensors / experts % datas, rank / tensors / experts / datas};
 }
 
 size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis)

@@ -7,8 +7,9 @@
  *
  * An axis is a way to divide; its group are the ranks that differ in that axis alone. Ranks of the
  * data axis hold the same parameters and compute other samples; those of the tensor axis hold other
- * pieces of every layer and compute the same samples; those of the pipeline axis hold other layers.
- * Ranks are numbered as in Megatron: tensor changes fastest, then data, then pipeline.
+ * pieces of every layer, those of the expert axis other experts, and both compute the same samples;
+ * those of the pipeline axis hold other layers. Ranks are numbered as in Megatron: tensor changes
+ * fastest, then expert, data, pipeline.
  *
  * NULL stands for one rank. The calls of a layout's groups are made by all of their ranks.
  *
@@ -34,9 +35,8 @@ typedef struct invar_layout {
     invar_comm *world; /* all ranks; borrowed */
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
-    invar_layout_axis tensor, data, pipeline;
-    invar_comm
-        *back; /* the pipeline's ranks once more: gradients and streams overtake each other */
+    invar_layout_axis tensor, expert, data, pipeline;
+    invar_comm *back;  /* the pipeline's ranks again: gradients and streams overtake each other */
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
 } invar_layout;
@@ -45,13 +45,14 @@ typedef struct invar_layout {
 typedef struct invar_layout_sizes {
     int tensor;        /* of each layer */
     int expert_tensor; /* of each expert: 1 or as `tensor` */
+    int expert;        /* of the experts of a layer */
     int pipeline;      /* ranks with layers of their own */
     int chunks;        /* runs of layers of each of them, which it has in turn with the others */
 } invar_layout_sizes;
 
 /* A rank's numbers on all axes. */
 typedef struct invar_layout_place {
-    int tensor, data, pipeline;
+    int tensor, expert, data, pipeline;
 } invar_layout_place;
 
 #define INVAR_LAYOUT_MOST_CHUNKS 64

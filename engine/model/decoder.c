@@ -75,6 +75,7 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                        .storage = INVAR_DTYPE_F32,
                        .head_block = invar_format_head_block(format),
                        .tensors = 1,
+                       .experts = 1,
                        .layer = -1,
                        .rows = 1};
     invar_status status;
@@ -115,6 +116,8 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
                          .head_block = invar_format_head_block(model->format),
                          .tensor = model->part.tensor,
                          .tensors = model->part.tensors,
+                         .expert = model->part.expert,
+                         .experts = model->part.experts,
                          .layer = -1,
                          .rows = rows,
                          .built = lists.built,

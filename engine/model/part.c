@@ -14,14 +14,21 @@
 
 invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
 {
-    invar_model_part part = {0, 1, 1, 0, 1, 1};
+    invar_model_part part = {
+        .tensors = 1, .expert_tensors = 1, .experts = 1, .stages = 1, .chunks = 1};
     invar_layout_place place;
 
     if (!layout)
         return part;
     place = invar_layout_place_of(layout, rank);
-    return (invar_model_part){place.tensor,   layout->tensor.size,   layout->expert_tensor,
-                              place.pipeline, layout->pipeline.size, layout->chunks};
+    return (invar_model_part){.tensor = place.tensor,
+                              .tensors = layout->tensor.size,
+                              .expert_tensors = layout->expert_tensor,
+                              .expert = place.expert,
+                              .experts = layout->expert.size,
+                              .stage = place.pipeline,
+                              .stages = layout->pipeline.size,
+                              .chunks = layout->chunks};
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -73,6 +80,11 @@ invar_param_box invar_model_part_box(const invar_model_part *part, const invar_m
 
     if (!has(part, spec, p))
         return (invar_param_box){0};
+    if (p->kind == INVAR_PARAM_EXPERT) {
+        invar_layout_share share = invar_layout_share_of(p->stack, part->experts, part->expert);
+        box.expert = share.first;
+        box.experts = share.count;
+    }
     if (ranks == 1)
         return box;
     box.pieces = p->cut.pieces / ranks;
@@ -207,6 +219,10 @@ invar_status invar_model_part_check(const invar_model_part *part, const invar_mo
                           "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
                           "%" PRId64 " layers",
                           part->stages * part->chunks, part->stages, spec->layers);
+    if (part->experts > (spec->experts > 0 ? spec->experts : 1))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-model-parallel-size %d: the model has %" PRId64 " experts",
+                          part->experts, spec->experts);
     if (part->tensors == 1 || fits(part, spec, params, count, quantised, part->tensors))
         return INVAR_OK;
     while (2 * most < part->tensors && fits(part, spec, params, count, quantised, 2 * most))

@@ -2,7 +2,7 @@
  * part.h - which part of a model a rank holds.
  *
  * Tensor-parallel ranks hold whole pieces of what logical tensor parallelism cuts, an aligned run
- * of them each, and all of everything else. Ranks of a pipeline hold whole layers: rank s of S
+ * of them each, and all of everything else. Expert-parallel ranks hold a run of the experts of every layer each. Ranks of a pipeline hold whole layers: rank s of S
  * has, of S * C runs of layers, every S-th from s on; the first of all has the embedding, the
  * last the norm and the head behind the layers, and a tied embedding, too.
  *
@@ -24,6 +24,7 @@ extern "C" {
 typedef struct invar_model_part {
     int32_t tensor, tensors; /* this one of so many */
     int32_t expert_tensors;  /* those that divide an expert: 1 or all */
+    int32_t expert, experts; /* this one of those that have other experts */
     int32_t stage, stages;   /* of a pipeline */
     int32_t chunks;          /* runs of layers of a stage */
 } invar_model_part;

@@ -133,6 +133,7 @@ struct invar_builder {
     float norm_eps;
     int64_t head_block;        /* what the width of an atom of heads is a multiple of */
     int32_t tensor, tensors;   /* this rank of those that divide layers; 0, 1: alone */
+    int32_t expert, experts;   /* and of those that divide experts */
     invar_tensor cosine, sine; /* named by the program */
     /* of the pass */
     bool train;    /* a backward follows */
@@ -224,6 +225,7 @@ typedef struct invar_routes {
     invar_tensor row_token; /* (P) i32 */
     invar_tensor slot_row;  /* (T, slots) i32 */
     invar_segments experts; /* over P */
+    invar_segments own;     /* of them, those of this rank */
     invar_tensor logits;
     invar_moe_router router;
 } invar_routes;

@@ -12,20 +12,20 @@
 void invar_gatherer_release(invar_gatherer *gatherer, const invar_device *dev)
 {
     invar_free(gatherer->counts);
+    invar_free(gatherer->start);
     if (gatherer->host)
         invar_device_give_host(dev, gatherer->host);
-    gatherer->counts = NULL;
-    gatherer->host = NULL;
-    gatherer->bytes = 0;
+    *gatherer = (invar_gatherer){.layout = gatherer->layout};
 }
 
 static invar_status make_room(invar_gatherer *g, const invar_device *dev, size_t bytes)
 {
+    int ranks = invar_comm_size(g->layout->world); // no axis has more
     void *memory = NULL;
 
     if (!g->counts)
-        INVAR_TRY(invar_alloc((void **)&g->counts, (size_t)g->layout->tensor.size,
-                              sizeof *g->counts, "the bytes of a gather"));
+        INVAR_TRY(invar_alloc((void **)&g->counts, (size_t)ranks, sizeof *g->counts,
+                              "the bytes of a gather"));
     if (!invar_device_far(dev) || bytes <= g->bytes)
         return INVAR_OK;
     if (g->host)
@@ -38,37 +38,97 @@ static invar_status make_room(invar_gatherer *g, const invar_device *dev, size_t
     return INVAR_OK;
 }
 
-static invar_status move(const invar_gatherer *g, const void *own, char *whole)
+/* `counts` says how long the parts are, which lie in `whole` one after the other. */
+static invar_status move(const invar_gatherer *g, const invar_layout_axis *axis, const char *phase,
+                         const void *own, char *whole)
 {
     invar_comm_move gather = {.op = INVAR_COMM_ALLGATHERV,
-                              .phase = "parts of a layer",
+                              .phase = phase,
                               .seconds = g->layout->seconds,
                               .in = own,
                               .out = whole,
                               .out_bytes = g->counts};
 
-    return invar_comm_run(g->layout->tensor.comm, &gather);
+    return invar_comm_run(axis->comm, &gather);
+}
+
+static size_t before(const invar_gatherer *g, int rank)
+{
+    size_t bytes = 0;
+
+    for (int r = 0; r < rank; r++)
+        bytes += g->counts[r];
+    return bytes;
+}
+
+/* `bytes` of all parts; `own` is in its place, or elsewhere. */
+static invar_status gather(invar_gatherer *g, const invar_layout_axis *axis, const char *phase,
+                           invar_caller *caller, const void *own, char *whole, size_t bytes)
+{
+    char *meet;
+
+    if (!invar_device_far(&caller->dev))
+        return move(g, axis, phase, own, whole);
+    meet = g->host + before(g, axis->rank);
+    INVAR_TRY(invar_caller_get(caller, meet, own, g->counts[axis->rank]));
+    INVAR_TRY(move(g, axis, phase, meet, g->host));
+    return invar_device_put(&caller->dev, whole, g->host, bytes);
+}
+
+static size_t row_bytes(const invar_tensor *t)
+{
+    return (size_t)t->row_stride * (size_t)invar_dtype_bits(t->dtype) / 8;
 }
 
 invar_status invar_gatherer_run(invar_gatherer *g, invar_caller *caller, const invar_tensor *whole,
                                 const void *own)
 {
     const invar_layout_axis *axis = &g->layout->tensor;
-    const invar_device *dev = &caller->dev;
-    size_t bytes =
-        (size_t)(whole->shape[0] * whole->row_stride) * (size_t)invar_dtype_bits(whole->dtype) / 8;
-    size_t part = bytes / (size_t)axis->size;
-    char *meet;
+    size_t bytes = (size_t)whole->shape[0] * row_bytes(whole);
 
-    if (dev->backend->memory.dry || bytes == 0)
+    if (caller->dev.backend->memory.dry || bytes == 0)
         return INVAR_OK;
-    INVAR_TRY(make_room(g, dev, bytes));
+    INVAR_TRY(make_room(g, &caller->dev, bytes));
     for (int r = 0; r < axis->size; r++)
-        g->counts[r] = part;
-    if (!invar_device_far(dev))
-        return move(g, own, whole->data);
-    meet = g->host + (size_t)axis->rank * part;
-    INVAR_TRY(invar_caller_get(caller, meet, own, part));
-    INVAR_TRY(move(g, meet, g->host));
-    return invar_device_put(dev, whole->data, g->host, bytes);
+        g->counts[r] = bytes / (size_t)axis->size;
+    return gather(g, axis, "parts of a layer", caller, own, whole->data, bytes);
+}
+
+/* Where experts begin, in the host's memory. */
+static invar_status find_start(const int64_t **out, invar_gatherer *g, invar_caller *caller,
+                               const invar_segments *experts)
+{
+    size_t count = (size_t)experts->count + 1;
+
+    *out = experts->start;
+    if (!invar_device_far(&caller->dev))
+        return INVAR_OK;
+    if (g->experts < experts->count) {
+        invar_free(g->start);
+        g->start = NULL;
+        INVAR_TRY(invar_alloc((void **)&g->start, count, sizeof *g->start, "rows of experts"));
+        g->experts = experts->count;
+    }
+    *out = g->start;
+    return invar_caller_get(caller, g->start, experts->start, count * sizeof *g->start);
+}
+
+invar_status invar_gatherer_rows(invar_gatherer *g, invar_caller *caller, const invar_tensor *rows,
+                                 const invar_segments *experts)
+{
+    const invar_layout_axis *axis = &g->layout->expert;
+    size_t bytes = (size_t)rows->shape[0] * row_bytes(rows);
+    const int64_t *start;
+
+    if (caller->dev.backend->memory.dry || bytes == 0)
+        return INVAR_OK;
+    INVAR_TRY(make_room(g, &caller->dev, bytes));
+    INVAR_TRY(find_start(&start, g, caller, experts));
+    for (int r = 0; r < axis->size; r++) {
+        invar_layout_share share = invar_layout_share_of(experts->count, axis->size, r);
+        g->counts[r] =
+            (size_t)(start[share.first + share.count] - start[share.first]) * row_bytes(rows);
+    }
+    return gather(g, axis, "rows of experts", caller,
+                  (const char *)rows->data + before(g, axis->rank), rows->data, bytes);
 }

@@ -1,5 +1,5 @@
 /*
- * gather.h - a tensor of which every tensor-parallel rank has a part becomes whole on each of them.
+ * gather.h - a tensor of which every rank of an axis has a part becomes whole on each of them.
  *
  * Bytes move, and nothing is added: what the parts are for is up to the calls that follow. A far
  * device's memory goes through the host's.
@@ -20,7 +20,9 @@ extern "C" {
 typedef struct invar_gatherer {
     const invar_layout *layout; /* borrowed */
     size_t *counts;             /* (ranks) bytes of a part */
-    char *host;                 /* of a far device: where parts meet */
+    int64_t *start;             /* (experts + 1) of a far device: rows of experts */
+    int64_t experts;
+    char *host; /* of a far device: where parts meet */
     size_t bytes;
 } invar_gatherer;
 
@@ -32,6 +34,14 @@ void invar_gatherer_release(invar_gatherer *gatherer, const invar_device *dev);
  */
 invar_status invar_gatherer_run(invar_gatherer *gatherer, invar_caller *caller,
                                 const invar_tensor *whole, const void *own) INVAR_MUST_USE;
+
+/*
+ * The rows of experts [start[e], start[e + 1]), of which each rank of the expert axis has those of a
+ * run of experts. Where they begin is read where the device has it.
+ */
+invar_status invar_gatherer_rows(invar_gatherer *gatherer, invar_caller *caller,
+                                 const invar_tensor *rows,
+                                 const invar_segments *experts) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -231,16 +231,31 @@ void invar_program_point(invar_program *program, const invar_point *point)
     program->calls[program->n_calls - 1].n_points++;
 }
 
-void invar_program_gather(invar_program *program, const invar_tensor *whole,
-                          const invar_tensor *own)
+/* Behind the last call. */
+static void add_gather(invar_program *program, const invar_program_parts *parts)
 {
     size_t used = (size_t)program->n_gathers * sizeof *program->gathers;
 
     if (!grow(program, GATHERS, &program->gathers, used, sizeof *program->gathers))
         return;
-    program->gathers[program->n_gathers++] = (invar_program_parts){*whole, *own};
+    program->gathers[program->n_gathers++] = *parts;
     program->calls[program->n_calls - 1].n_gathers++;
-    use(program, whole->data, program->n_calls - 1);
+    use(program, parts->whole.data, program->n_calls - 1);
+    use(program, parts->own.data, program->n_calls - 1);
+    if (parts->experts.start)
+        use(program, parts->experts.start, program->n_calls - 1);
+}
+
+void invar_program_gather(invar_program *program, const invar_tensor *whole,
+                          const invar_tensor *own)
+{
+    add_gather(program, &(invar_program_parts){.whole = *whole, .own = *own});
+}
+
+void invar_program_gather_rows(invar_program *program, const invar_tensor *rows,
+                               const invar_segments *experts)
+{
+    add_gather(program, &(invar_program_parts){.whole = *rows, .own = *rows, .experts = *experts});
 }
 
 void invar_program_touch(invar_program *program, const invar_tensor *tensor)

@@ -46,8 +46,10 @@ typedef struct invar_point {
     invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
 } invar_point;
 
+/* What ranks have parts of. */
 typedef struct invar_program_parts {
     invar_tensor whole, own;
+    invar_segments experts; /* of the rows; without: equal parts */
 } invar_program_parts;
 
 typedef struct invar_call {
@@ -125,6 +127,10 @@ void invar_program_point(invar_program *program, const invar_point *point);
  */
 void invar_program_gather(invar_program *program, const invar_tensor *whole,
                           const invar_tensor *own);
+
+/* The rows of experts, which the expert-parallel ranks have a run of each, in their places. */
+void invar_program_gather_rows(invar_program *program, const invar_tensor *rows,
+                               const invar_segments *experts);
 
 /* The host reads or writes the tensor between the calls before and those after. */
 void invar_program_touch(invar_program *program, const invar_tensor *tensor);

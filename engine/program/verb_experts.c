@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/layout/layout.h"
 #include "engine/program/builder.h"
 
 #include "base/invar_banned.h"
@@ -27,6 +28,21 @@ static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, in
     return invar_tensor_columns(all, b->sparse_layers * slots, slots);
 }
 
+/* Those of this rank, of all whose rows begin at `start`. */
+static invar_segments own_experts(const invar_builder *b, const invar_tensor *start)
+{
+    invar_layout_share own = invar_layout_share_of(start->shape[0] - 1, b->experts, b->expert);
+
+    return (invar_segments){(int64_t *)start->data + own.first, own.count};
+}
+
+/* After a product that each rank has made for the rows of its experts: all rows. */
+static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
+{
+    if (b->experts > 1)
+        invar_program_gather_rows(b->program, rows, &routes->experts);
+}
+
 invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
                               const invar_moe_router *router)
 {
@@ -39,6 +55,7 @@ invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slo
                       .row_token = invar_program_room(p, INVAR_DTYPE_I32, rows * slots, 0),
                       .slot_row = invar_program_room(p, INVAR_DTYPE_I32, rows, slots),
                       .experts = {start.data, experts},
+                      .own = own_experts(b, &start),
                       .logits = logits,
                       .router = *router};
 
@@ -70,10 +87,11 @@ typedef struct moved {
 static void gather_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
-    invar_tensor d = invar_gradient_room(b, &m->x);
+    invar_tensor d = invar_gradient_room(b, &m->x), dout = invar_gradient_take(b, &m->y);
 
-    INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d,
-                 .dout = invar_gradient_take(b, &m->y), .slot_row = m->routes.slot_row);
+    gather_rows(b, &dout, &m->routes);
+    INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
+                 .slot_row = m->routes.slot_row);
     invar_gradient_show(b, &m->x, &d, m->name, false);
     invar_gradient_give(b, &m->x, &d);
 }
@@ -117,6 +135,7 @@ invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor
     moved m = {name, invar_program_room(b->program, b->storage, routes->ids.shape[0], y.shape[1]),
                y, *routes};
 
+    gather_rows(b, &y, routes);
     INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = m.y, .y = y,
                  .weights = routes->weights, .slot_row = routes->slot_row);
     invar_build_reads(b, &y);

@@ -291,7 +291,7 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
         l.bias[i] = outputs[i].bias;
     }
     if (routes) {
-        l.experts = routes->experts;
+        l.experts = routes->own;
         l.row_token = routes->row_token;
     }
     return l;
@@ -304,7 +304,7 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
     int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
 
     for (int32_t i = 0; i < count; i++) {
-        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->experts.count : 1);
+        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
         outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,
                                           x->shape[0], cols);
         invar_gradient_join(b, group, &outputs[i].y);
@@ -349,7 +349,7 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
         invar_tensor w = some_columns(&out->w.w, part);
         if (routes)
             INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x,
-                         .w = w, .experts = routes->experts, .k_shards = part->shards,
+                         .w = w, .experts = routes->own, .k_shards = part->shards,
                          .k_atom = out->w.cut.atom);
         else
             INVAR_APPEND(b->program, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
@@ -381,7 +381,7 @@ static void products(invar_builder *b, const invar_tensor *x, const invar_projec
     for (int32_t i = 0; i < count; i++) {
         if (routes)
             INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = outputs[i].y,
-                         .x = taken, .w = outputs[i].w.w, .experts = routes->experts,
+                         .x = taken, .w = outputs[i].w.w, .experts = routes->own,
                          .k_shards = args.k_shards, .k_atom = args.k_atom);
         (void)invar_build_result(b, outputs[i].name, outputs[i].y);
     }

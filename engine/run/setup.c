@@ -389,8 +389,12 @@ static invar_layout_sizes sizes_of(const invar_recipe *r)
 
     if (expert == 0)
         expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
-    return (invar_layout_sizes){
-        .tensor = (int)tensor, .expert_tensor = (int)expert, .pipeline = 1, .chunks = 1};
+    return (invar_layout_sizes){.tensor = (int)tensor,
+                                .expert_tensor = (int)expert,
+                                .expert =
+                                    (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
+                                .pipeline = 1,
+                                .chunks = 1};
 }
 
 static invar_status open_layout(invar_loop *loop)
@@ -405,11 +409,13 @@ static invar_status open_layout(invar_loop *loop)
                           "tensor-model-parallel-size, %d",
                           sizes.expert_tensor, sizes.tensor);
     if (!comm || invar_comm_size(comm) == 1) {
-        if (sizes.tensor > 1 && !loop->options->replay)
+        int parts = sizes.tensor * sizes.expert * sizes.pipeline;
+        if (parts > 1 && !loop->options->replay)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "tensor-model-parallel-size %d needs as many ranks, and this is one: "
-                              "start with --ranks %d or with mpirun (docs/scale-out.md)",
-                              sizes.tensor, sizes.tensor);
+                              "the recipe cuts the model into %d parts, for as many ranks, and "
+                              "this is one: start with --ranks %d or with mpirun "
+                              "(docs/scale-out.md)",
+                              parts, parts);
         return INVAR_OK;
     }
     invar_layout_init(&loop->layout, comm,

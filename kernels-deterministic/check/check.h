@@ -52,6 +52,10 @@ invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_t
 invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *t,
                               const char *arg_like, const invar_tensor *like) INVAR_MUST_USE;
 
+/* Segments that ascend and end at `rows` or before. Far ones are only counted. */
+invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
+                                         const invar_segments *s, int64_t rows) INVAR_MUST_USE;
+
 /* Segments that start at 0, ascend, and end at `rows`. Far ones are only counted. */
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
                                   const invar_segments *s, int64_t rows) INVAR_MUST_USE;

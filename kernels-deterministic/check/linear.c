@@ -215,7 +215,7 @@ invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe
     invar_op op = INVAR_OP_MOE_LINEAR_FWD;
 
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->x.shape[0]));
+    INVAR_TRY(invar_check_segments_within(dev, op, "experts", &a->experts, a->x.shape[0]));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], INVAR_ANY);
     INVAR_TRY(check_expert_rows(op, "w", a->experts.count, a->y.shape[1]));
     INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, a->experts.count * a->y.shape[1], a->x.shape[1]);
@@ -228,7 +228,7 @@ invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_
     invar_op op = INVAR_OP_MOE_LINEAR_DX;
 
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->dx.shape[0]));
+    INVAR_TRY(invar_check_segments_within(dev, op, "experts", &a->experts, a->dx.shape[0]));
     return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->k_atom, a->experts.count);
 }
 
@@ -243,7 +243,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
-    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->dy.shape[0]));
+    INVAR_TRY(invar_check_segments_within(dev, op, "experts", &a->experts, a->dy.shape[0]));
     INVAR_TRY(check_expert_rows(op, "dw", a->experts.count, a->dy.shape[1]));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->experts.count * a->dy.shape[1], a->x.shape[1]);
     INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->dy.shape[0]);

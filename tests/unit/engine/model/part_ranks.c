@@ -1,5 +1,5 @@
 /*
- * tensor_ranks.c - ranks that divide every layer score and learn as one rank does, bit for bit.
+ * part_ranks.c - ranks that divide layers and experts score and learn as one rank does, bit for bit.
  *
  * A rank's weights are its part of the whole model's. Log-probabilities, entropies and logits of all
  * ranks are compared with those of one rank, and of the gradients what each rank has of them.
@@ -213,23 +213,31 @@ static void expect(lesson *l, invar_model **whole_out, invar_grads **grads_out)
     l->grads = *grads_out;
 }
 
+/* As many ranks as the sizes need. */
+static void check_sizes(lesson *l, const char *name, invar_layout_sizes sizes, uint64_t schedule)
+{
+    int ranks = sizes.tensor * sizes.expert;
+    rank_run runs[MAX_RANKS];
+
+    sizes.pipeline = sizes.chunks = 1;
+    l->sizes = sizes;
+    run_ranks(runs, ranks, schedule, 0, one_rank, l);
+    for (int r = 0; r < ranks; r++)
+        if (runs[r].status != INVAR_OK)
+            fail_msg("%s, %s, %d x %d ranks, rank %d: %s", name, invar_format_name(l->format),
+                     sizes.tensor, sizes.expert, r, runs[r].error.message);
+}
+
 static void check(lesson *l, const char *name, int first, int last)
 {
     invar_model *whole = NULL;
     invar_grads *grads = NULL;
 
     expect(l, &whole, &grads);
-    for (int ranks = first; ranks <= last; ranks *= 2) {
-        rank_run runs[MAX_RANKS];
-
-        l->sizes = (invar_layout_sizes){
-            .tensor = ranks, .expert_tensor = ranks, .pipeline = 1, .chunks = 1};
-        run_ranks(runs, ranks, 7 * (uint64_t)(ranks == 4), 0, one_rank, l);
-        for (int r = 0; r < ranks; r++)
-            if (runs[r].status != INVAR_OK)
-                fail_msg("%s, %s, %d ranks, rank %d: %s", name, invar_format_name(l->format), ranks,
-                         r, runs[r].error.message);
-    }
+    for (int ranks = first; ranks <= last; ranks *= 2)
+        check_sizes(l, name,
+                    (invar_layout_sizes){.tensor = ranks, .expert_tensor = ranks, .expert = 1},
+                    7 * (uint64_t)(ranks == 4));
     invar_grads_free(grads);
     invar_model_free(whole);
 }
@@ -246,7 +254,7 @@ static void lesson_init(lesson *l, const invar_rl_samples *samples, const invar_
     l->dev.pool = NULL; // a rank is a thread
 }
 
-static void test_tensor_ranks__compute_as_one(void **state)
+static void test_part_ranks__compute_as_one(void **state)
 {
     invar_rl_samples samples;
     lesson l;
@@ -263,7 +271,7 @@ static void test_tensor_ranks__compute_as_one(void **state)
 }
 
 /* Products of uneven pieces are made one by one, so no format with scales has these. */
-static void test_tensor_ranks__eleven_atoms(void **state)
+static void test_part_ranks__eleven_atoms(void **state)
 {
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16};
     invar_rl_samples samples;
@@ -281,11 +289,40 @@ static void test_tensor_ranks__eleven_atoms(void **state)
     invar_rl_samples_reset(&samples);
 }
 
+static void test_part_ranks__divide_experts(void **state)
+{
+    static const invar_layout_sizes sizes[] = {
+        {.tensor = 1, .expert_tensor = 1, .expert = 2},
+        {.tensor = 1, .expert_tensor = 1, .expert = 3},
+        {.tensor = 2, .expert_tensor = 1, .expert = 2},
+        {.tensor = 2, .expert_tensor = 2, .expert = 4},
+        {.tensor = 4, .expert_tensor = 1, .expert = 1},
+    };
+    invar_rl_samples samples;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 5);
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        invar_model *whole = NULL;
+        invar_grads *grads = NULL;
+        lesson l;
+
+        lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format, false);
+        l.recompute = format % 2;
+        expect(&l, &whole, &grads);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            check_sizes(&l, "experts", sizes[i], i);
+        invar_grads_free(grads);
+        invar_model_free(whole);
+    }
+    invar_rl_samples_reset(&samples);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensor_ranks__compute_as_one),
-        cmocka_unit_test(test_tensor_ranks__eleven_atoms),
+        cmocka_unit_test(test_part_ranks__compute_as_one),
+        cmocka_unit_test(test_part_ranks__eleven_atoms),
+        cmocka_unit_test(test_part_ranks__divide_experts),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
