@@ -2,9 +2,10 @@
  * part.h - which part of a model a rank holds.
  *
  * Tensor-parallel ranks hold whole pieces of what logical tensor parallelism cuts, an aligned run
- * of them each, and all of everything else. Expert-parallel ranks hold a run of the experts of every layer each. Ranks of a pipeline hold whole layers: rank s of S
- * has, of S * C runs of layers, every S-th from s on; the first of all has the embedding, the
- * last the norm and the head behind the layers, and a tied embedding, too.
+ * of them each, and all of everything else. Expert-parallel ranks hold a run of the experts of
+ * every layer each. Ranks of a pipeline hold whole layers: rank s of S has, of S * C runs of
+ * layers, every S-th from s on; the first of all has the embedding, the last the norm and the head
+ * behind the layers, and a tied embedding, too.
  *
  * A part is plain data and a function of the layout, so every rank knows what every other one has.
  *

@@ -36,8 +36,8 @@ invar_status invar_gatherer_run(invar_gatherer *gatherer, invar_caller *caller,
                                 const invar_tensor *whole, const void *own) INVAR_MUST_USE;
 
 /*
- * The rows of experts [start[e], start[e + 1]), of which each rank of the expert axis has those of a
- * run of experts. Where they begin is read where the device has it.
+ * The rows of experts [start[e], start[e + 1]), of which each rank of the expert axis has those of
+ * a run of experts. Where they begin is read where the device has it.
  */
 invar_status invar_gatherer_rows(invar_gatherer *gatherer, invar_caller *caller,
                                  const invar_tensor *rows,

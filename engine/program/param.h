@@ -51,8 +51,8 @@ typedef struct invar_param {
 } invar_param;
 
 /*
- * Behind the gradient of an embedding whose rows ranks divide: rows for the ids that others have, so
- * that one op adds all rows. Several, because an op adds the rows of one id one after the other.
+ * Behind the gradient of an embedding whose rows ranks divide: rows for the ids that others have,
+ * so that one op adds all rows. Several, because an op adds the rows of one id one after the other.
  */
 #define INVAR_SPARE_ROWS 64
 

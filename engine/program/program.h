@@ -13,8 +13,8 @@
  *     invar_program_plan(program);                      places, bytes: a pure function of the list
  *     invar_program_run(program, 0, &run);              run.h
  *
- * Where ranks share the work, some calls make only this rank's part of a tensor; what they have made
- * is gathered right behind them, so that later calls find all of it.
+ * Where ranks share the work, some calls make only this rank's part of a tensor; what they have
+ * made is gathered right behind them, so that later calls find all of it.
  *
  * Appending does not fail; what went wrong is told by the plan.
  *

@@ -157,10 +157,18 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
 
 /* ---- who has what ---------------------------------------------------------------------------- */
 
+/* Those that sample other prompts than this rank. */
+static const invar_layout_axis *samplers(const invar_generation *how)
+{
+    static const invar_layout_axis alone = {.size = 1};
+
+    return how->layout ? &how->layout->data : &alone;
+}
+
 /* Whole groups, unless some rank would have none. */
 static invar_layout_share share_of(const invar_generation *how, int64_t count, int rank)
 {
-    int size = invar_agree_size(how->layout);
+    int size = samplers(how)->size;
     int64_t each = count / how->per_prompt < size ? 1 : how->per_prompt;
     invar_layout_share share = invar_layout_share_of(count / each, size, rank);
 
@@ -185,11 +193,15 @@ static invar_status exchange(arrivals *out, const invar_generation *how, const c
                              int64_t bytes)
 {
     const invar_layout *layout = how->layout;
-    size_t ranks = (size_t)invar_agree_size(layout), all = 0;
+    const invar_layout_axis *axis = samplers(how);
+    size_t ranks = (size_t)axis->size, all = 0;
 
     INVAR_TRY(invar_alloc((void **)&out->sizes, ranks, sizeof *out->sizes, "sizes of samples"));
     INVAR_TRY(invar_alloc((void **)&out->bytes, ranks, sizeof *out->bytes, "sizes of samples"));
-    INVAR_TRY(invar_agree_gather(layout, PHASE, &bytes, sizeof bytes, out->sizes));
+    for (size_t r = 0; r < ranks; r++)
+        out->bytes[r] = sizeof bytes;
+    out->sizes[axis->rank] = bytes;
+    INVAR_TRY(invar_layout_gather(layout, axis, PHASE, out->sizes, out->bytes));
     for (size_t r = 0; r < ranks; r++) {
         if (out->sizes[r] < 0 || (size_t)out->sizes[r] > SIZE_MAX / 2 - all)
             return corrupt();
@@ -197,12 +209,12 @@ static invar_status exchange(arrivals *out, const invar_generation *how, const c
         all += out->bytes[r];
     }
     INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
-    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
-                                                            .phase = PHASE,
-                                                            .seconds = layout->seconds,
-                                                            .in = own,
-                                                            .out = out->data,
-                                                            .out_bytes = out->bytes});
+    return invar_comm_run(axis->comm, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
+                                                         .phase = PHASE,
+                                                         .seconds = layout->seconds,
+                                                         .in = own,
+                                                         .out = out->data,
+                                                         .out_bytes = out->bytes});
 }
 
 static invar_status take(const arrivals *a, const invar_generation *how, invar_rl_sample *samples,
@@ -210,11 +222,11 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
 {
     const char *at = a->data;
 
-    for (int r = 0; r < invar_agree_size(how->layout); r++) {
+    for (int r = 0; r < samplers(how)->size; r++) {
         const char *end = at + a->bytes[r];
         invar_layout_share share = share_of(how, count, r);
 
-        if (r == invar_comm_rank(how->layout->world)) {
+        if (r == samplers(how)->rank) {
             at = end;
             continue;
         }
@@ -228,7 +240,7 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
 
 static invar_status gather(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_layout_share own = share_of(how, count, invar_comm_rank(how->layout->world));
+    invar_layout_share own = share_of(how, count, samplers(how)->rank);
     arrivals all = {NULL, NULL, NULL};
     char *packed = NULL, *at;
     size_t bytes = 0;
@@ -274,8 +286,7 @@ static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *sam
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    int rank = how->layout ? invar_comm_rank(how->layout->world) : 0;
-    invar_layout_share own = share_of(how, count, rank);
+    invar_layout_share own = share_of(how, count, samplers(how)->rank);
     invar_rl_sample *first = samples + own.first;
 
     if (own.count)
@@ -283,7 +294,7 @@ invar_status invar_generate(const invar_generation *how, invar_rl_sample *sample
                                     how->payload));
     if (!how->judge->asks)
         INVAR_TRY(invar_judge_run(how->judge, first, own.count));
-    if (how->layout)
+    if (invar_layout_divides(how->layout))
         INVAR_TRY(gather(how, samples, count));
     return how->judge->asks ? ask_plugin(how, samples, count) : INVAR_OK;
 }

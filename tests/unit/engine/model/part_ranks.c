@@ -1,8 +1,8 @@
 /*
- * part_ranks.c - ranks that divide layers and experts score and learn as one rank does, bit for bit.
+ * part_ranks.c - ranks that divide layers and experts score and learn as one rank does.
  *
- * A rank's weights are its part of the whole model's. Log-probabilities, entropies and logits of all
- * ranks are compared with those of one rank, and of the gradients what each rank has of them.
+ * A rank's weights are its part of the whole model's. Log-probabilities, entropies and logits of
+ * all ranks are compared with those of one rank, and of the gradients what each rank has of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,18 +39,6 @@ static invar_model_spec spec_of(invar_test_model kind, bool eleven, int64_t logi
     }
     s.logical_tp = logical;
     return s;
-}
-
-/* The box of a whole parameter, as it lies in the memory of its rank. */
-static void copy_box(float *out, const float *whole, const invar_param *p)
-{
-    const invar_param_box *own = &p->own;
-    int64_t cols = p->cols ? p->cols : 1, own_cols = p->cols ? own->cols : 1;
-
-    for (int64_t e = 0; e < own->experts; e++)
-        for (int64_t r = 0; r < own->rows; r++, out += own_cols)
-            memcpy(out, whole + ((own->expert + e) * p->rows + own->row + r) * cols + own->col,
-                   (size_t)own_cols * sizeof *out);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -137,7 +125,8 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
 static invar_status give_weights(const lesson *l, invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++)
-        copy_box(model->params[i].master.data, l->whole->params[i].master.data, &model->params[i]);
+        invar_box_take(model->params[i].master.data, &model->params[i], &model->params[i].own,
+                       l->whole->params[i].master.data);
     return invar_model_refresh(model, &l->dev);
 }
 
@@ -153,7 +142,7 @@ static invar_status compare_gradients(const lesson *l, const invar_model *model,
         float *expected = NULL;
 
         INVAR_TRY(invar_alloc((void **)&expected, bytes, 1, "a gradient"));
-        copy_box(expected, l->grads->of[i].data, p);
+        invar_box_take(expected, p, &p->own, l->grads->of[i].data);
         if (memcmp(expected, grads->of[i].data, bytes) != 0)
             status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
         invar_free(expected);

@@ -1,5 +1,5 @@
 /*
- * verb_attention.c - rotation and attention.
+ * attention.c - rotation and attention.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * verb_linear.c - linear layers in the model's format: what is quantised, fused, and taken at once.
+ * linear.c - linear layers in the model's format: what is quantised, fused, and taken at once.
  *
  * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantised for the
  * product; weight gradients take both as stored. int4: weights only. A residual and a gated

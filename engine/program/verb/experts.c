@@ -1,5 +1,5 @@
 /*
- * verb_experts.c - which rows go to which experts, and what comes back.
+ * experts.c - which rows go to which experts, and what comes back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * verb_rows.c - verbs on rows alone: embedding, norm, residual.
+ * rows.c - verbs on rows alone: embedding, norm, residual.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
