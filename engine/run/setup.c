@@ -397,6 +397,22 @@ static invar_layout_sizes sizes_of(const invar_recipe *r)
                                 .chunks = 1};
 }
 
+/* What looks at values sees whole ones only. */
+static invar_status check_watched(const invar_recipe *r)
+{
+    bool watched =
+        invar_recipe_int(r, INVAR_KEY_AUDIT) > 0 || invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
+        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0' ||
+        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_STEP;
+
+    if (!watched)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "audit, debug-stats, debug-dump and debug-determinism above step need whole "
+                      "values, and here ranks divide the model: leave them out, or replay the run "
+                      "on one rank, which has the same bits");
+}
+
 static invar_status open_layout(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
@@ -421,6 +437,8 @@ static invar_status open_layout(invar_loop *loop)
     invar_layout_init(&loop->layout, comm,
                       60.0 * (double)invar_recipe_int(r, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
     loop->ranks = &loop->layout;
+    if (sizes.tensor * sizes.expert * sizes.pipeline > 1)
+        INVAR_TRY(check_watched(r));
     return invar_layout_divide(&loop->layout, &sizes);
 }
 

@@ -50,7 +50,7 @@ typedef struct outcome {
 typedef struct lesson {
     invar_model_spec spec;
     invar_format format;
-    invar_device dev;
+    invar_device dev, far; /* of rank 1, if it is there */
     const invar_rl_samples *samples;
     bool recompute;
     int64_t head_rows;
@@ -75,7 +75,8 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 }
 
 /* The logits of some rows, of which log-probabilities do not tell everything. */
-static invar_status read_logits(outcome *out, const lesson *l, const invar_model *model)
+static invar_status read_logits(outcome *out, const lesson *l, const invar_model *model,
+                                const invar_device *dev)
 {
     static const int64_t rows[] = {0, 2};
     const int32_t ids[] = {1, 1000, (int32_t)l->spec.vocab - 1}, positions[] = {0, 1, 2};
@@ -87,13 +88,13 @@ static invar_status read_logits(outcome *out, const lesson *l, const invar_model
     int64_t next = 0;
 
     in.units = in.samples;
-    INVAR_TRY(invar_pass_new(&pass, &l->dev, &(invar_pass_options){.poison = true}));
+    INVAR_TRY(invar_pass_new(&pass, dev, &(invar_pass_options){.poison = true}));
     status = invar_pass_run(pass, model, &in);
     if (status == INVAR_OK)
         status = invar_pass_logits(&logits, pass, rows, 2);
     for (int64_t r = 0; r < 2 && status == INVAR_OK; r++)
         for (int64_t i = 0; i < l->spec.vocab && status == INVAR_OK; i += l->spec.vocab / 100)
-            status = invar_device_get(&l->dev, &out->values[next++],
+            status = invar_device_get(dev, &out->values[next++],
                                       (const float *)logits.data + r * logits.row_stride + i,
                                       sizeof(float));
     invar_pass_free(pass);
@@ -101,7 +102,7 @@ static invar_status read_logits(outcome *out, const lesson *l, const invar_model
 }
 
 static invar_status learn(outcome *out, const lesson *l, const invar_model *model,
-                          invar_grads *grads)
+                          invar_grads *grads, const invar_device *dev)
 {
     invar_trainer_options options = {.plan = {.micro_batch = 2, .unit_rows = 90, .unit_count = 64},
                                      .recompute = l->recompute,
@@ -113,62 +114,82 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
     invar_status status;
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(invar_trainer_new(&trainer, &l->dev, &options));
+    INVAR_TRY(invar_trainer_new(&trainer, dev, &options));
     status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores, NULL);
     if (status == INVAR_OK)
         status =
             invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads, &result);
     invar_trainer_free(trainer);
-    return status == INVAR_OK ? read_logits(out, l, model) : status;
+    return status == INVAR_OK ? read_logits(out, l, model, dev) : status;
+}
+
+/* What the rank has of a parameter of the whole model; the caller frees it. */
+static invar_status box_of(float **out, size_t *bytes_out, const invar_param *p, const float *whole)
+{
+    *bytes_out = (size_t)invar_param_elements(p) * sizeof **out;
+    INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a part of a parameter"));
+    invar_box_take(*out, p, &p->own, whole);
+    return INVAR_OK;
 }
 
 static invar_status give_weights(const lesson *l, invar_model *model)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        invar_box_take(model->params[i].master.data, &model->params[i], &model->params[i].own,
-                       l->whole->params[i].master.data);
-    return invar_model_refresh(model, &l->dev);
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        invar_status status;
+        float *own = NULL;
+        size_t bytes;
+
+        INVAR_TRY(box_of(&own, &bytes, p, l->whole->params[i].master.data));
+        status = invar_device_put(&model->dev, p->master.data, own, bytes);
+        invar_free(own);
+        INVAR_TRY(status);
+    }
+    return INVAR_OK;
 }
 
-/* 0: as expected. */
-static invar_status compare_gradients(const lesson *l, const invar_model *model,
-                                      const invar_grads *grads)
+static invar_status compare_gradient(const lesson *l, const invar_model *model,
+                                     const invar_grads *grads, int64_t i)
 {
-    invar_status status = INVAR_OK;
+    const invar_param *p = &model->params[i];
+    float *expected = NULL, *found = NULL;
+    invar_status status;
+    size_t bytes;
 
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        const invar_param *p = &model->params[i];
-        size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
-        float *expected = NULL;
-
-        INVAR_TRY(invar_alloc((void **)&expected, bytes, 1, "a gradient"));
-        invar_box_take(expected, p, &p->own, l->grads->of[i].data);
-        if (memcmp(expected, grads->of[i].data, bytes) != 0)
-            status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
-        invar_free(expected);
-    }
+    INVAR_TRY(box_of(&expected, &bytes, p, l->grads->of[i].data));
+    status = invar_alloc((void **)&found, bytes, 1, "a gradient");
+    if (status == INVAR_OK)
+        status = invar_device_get(&model->dev, found, grads->of[i].data, bytes);
+    if (status == INVAR_OK && memcmp(expected, found, bytes) != 0)
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
+    invar_free(expected);
+    invar_free(found);
     return status;
 }
 
 static invar_status learn_part(const lesson *l, const invar_layout *layout)
 {
+    bool far = l->far.backend && invar_comm_rank(layout->world) == 1;
+    const invar_device *dev = far ? &l->far : &l->dev;
     invar_model *model = NULL;
     invar_grads *grads = NULL;
     outcome out;
     invar_status status;
 
-    INVAR_TRY(invar_model_new(&model, &l->spec, l->format, layout, &l->dev));
+    INVAR_TRY(invar_model_new(&model, &l->spec, l->format, layout, dev));
     status = give_weights(l, model);
+    if (status == INVAR_OK)
+        status = invar_model_refresh(model, dev);
     if (status == INVAR_OK)
         status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)
-        status = learn(&out, l, model, grads);
+        status = learn(&out, l, model, grads, dev);
     if (status == INVAR_OK && memcmp(out.values, l->expected.values, sizeof out.values) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the logits differ");
     if (status == INVAR_OK && memcmp(&out, &l->expected, sizeof out) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the log-probabilities differ");
-    if (status == INVAR_OK)
-        status = compare_gradients(l, model, grads);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status = compare_gradient(l, model, grads, i);
     invar_grads_free(grads);
     invar_model_free(model);
     return status;
@@ -197,7 +218,7 @@ static void expect(lesson *l, invar_model **whole_out, invar_grads **grads_out)
     assert_ok(invar_model_new(whole_out, &l->spec, l->format, NULL, &l->dev));
     assert_ok(invar_model_init(*whole_out, 11, &l->dev));
     assert_ok(invar_grads_new(grads_out, *whole_out));
-    assert_ok(learn(&l->expected, l, *whole_out, *grads_out));
+    assert_ok(learn(&l->expected, l, *whole_out, *grads_out, &l->dev));
     l->whole = *whole_out;
     l->grads = *grads_out;
 }
@@ -306,12 +327,41 @@ static void test_part_ranks__divide_experts(void **state)
     invar_rl_samples_reset(&samples);
 }
 
+/* One of the ranks has its model where the host cannot touch it. */
+static void test_part_ranks__far_device(void **state)
+{
+    static const invar_layout_sizes sizes[] = {{.tensor = 2, .expert_tensor = 2, .expert = 1},
+                                               {.tensor = 1, .expert_tensor = 1, .expert = 2}};
+    invar_rl_samples samples;
+    invar_model *whole = NULL;
+    invar_grads *grads = NULL;
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 6);
+    lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8, false);
+    expect(&l, &whole, &grads);
+    l.far = l.dev;
+    l.far.backend = invar_far_backend();
+    l.far.scratch = NULL;
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&l.far));
+    for (int i = 0; i < 2; i++)
+        check_sizes(&l, "far", sizes[i], 0);
+    assert_true(invar_far_counted().ops > 0);
+    assert_int_equal(invar_far_counted().live, 0);
+    invar_device_close(&l.far);
+    invar_grads_free(grads);
+    invar_model_free(whole);
+    invar_rl_samples_reset(&samples);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_part_ranks__compute_as_one),
         cmocka_unit_test(test_part_ranks__eleven_atoms),
         cmocka_unit_test(test_part_ranks__divide_experts),
+        cmocka_unit_test(test_part_ranks__far_device),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
