@@ -53,7 +53,7 @@ void invar_pass_free(invar_pass *pass)
     invar_staging_release(&pass->staging, &pass->caller.dev);
     invar_staging_release(&pass->head_staging, &pass->caller.dev);
     invar_staging_release(&pass->back_staging, &pass->caller.dev);
-    invar_gatherer_release(&pass->gatherer, &pass->caller.dev);
+    invar_mover_release(&pass->mover, &pass->caller.dev);
     invar_vocab_release(&pass->vocab);
     release_part(&pass->body, &pass->caller.dev);
     release_part(&pass->tail, &pass->caller.dev);
@@ -96,7 +96,7 @@ invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *p
                                     .memory = &pass->watched,
                                     .samples = &pass->rows.samples,
                                     .there = &pass->samples,
-                                    .gatherer = &pass->gatherer};
+                                    .mover = &pass->mover};
 }
 
 /* A little more than needed, so that growth soon ends. */
@@ -334,7 +334,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     invar_program_run_args how;
 
     pass->model = model;
-    pass->gatherer.layout = model->layout;
+    pass->mover.layout = model->layout;
     pass->rows = *rows;
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)

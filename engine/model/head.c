@@ -319,7 +319,8 @@ static invar_tensor make_logits(invar_pass *pass, invar_builder *b, const invar_
     make_own_logits(pass, b, w, p);
     if (invar_tensor_present(&h->own)) {
         out = as_chunks(&h->logits, p->rows);
-        invar_program_gather(b->program, &h->parts, &h->own);
+        invar_program_move(
+            b->program, &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = h->parts, .own = h->own});
         INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
                      .table = as_chunks(&h->parts, h->parts.shape[0]),
                      .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));

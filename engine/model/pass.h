@@ -87,7 +87,7 @@ struct invar_pass {
     invar_body_key key; /* of the body's program */
     invar_decoder ends;
     invar_staging staging;
-    invar_gatherer gatherer;
+    invar_mover mover;
     invar_vocab vocab;
     invar_head_rows head; /* the host's */
     invar_pass_part tail;

@@ -19,7 +19,7 @@
 
 #define ARGS_ALIGN 16 /* of arguments among the program's bytes */
 
-enum { ROOMS, CALLS, BYTES, PLACES, POINTS, GATHERS };
+enum { ROOMS, CALLS, BYTES, PLACES, POINTS, MOVES };
 
 static void *name_of(int32_t room)
 {
@@ -58,7 +58,7 @@ void invar_program_free(invar_program *program)
     invar_free(program->bytes);
     invar_free(program->places);
     invar_free(program->points);
-    invar_free(program->gathers);
+    invar_free(program->moves);
     invar_free(program->scratch);
     invar_free(program);
 }
@@ -67,7 +67,7 @@ void invar_program_clear(invar_program *program)
 {
     program->status = INVAR_OK;
     program->n_rooms = program->n_calls = program->n_places = program->n_points = 0;
-    program->n_gathers = 0;
+    program->n_moves = 0;
     program->n_bytes = 0;
     program->n_segments = 0;
     program->block = 0;
@@ -209,7 +209,7 @@ void invar_program_call(invar_program *program, invar_op op, const void *args, i
                                                       .places = places,
                                                       .n_places = program->n_places - places,
                                                       .points = program->n_points,
-                                                      .gathers = program->n_gathers,
+                                                      .moves = program->n_moves,
                                                       .fresh = -1};
     bytes = invar_op_args_copy(program->bytes + program->n_bytes, op, args);
     program->n_bytes += (bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
@@ -231,31 +231,20 @@ void invar_program_point(invar_program *program, const invar_point *point)
     program->calls[program->n_calls - 1].n_points++;
 }
 
-/* Behind the last call. */
-static void add_gather(invar_program *program, const invar_program_parts *parts)
+void invar_program_move(invar_program *program, const invar_move *move)
 {
-    size_t used = (size_t)program->n_gathers * sizeof *program->gathers;
+    size_t used = (size_t)program->n_moves * sizeof *program->moves;
+    int32_t call = program->n_calls - 1;
 
-    if (!grow(program, GATHERS, &program->gathers, used, sizeof *program->gathers))
+    if (!grow(program, MOVES, &program->moves, used, sizeof *program->moves))
         return;
-    program->gathers[program->n_gathers++] = *parts;
-    program->calls[program->n_calls - 1].n_gathers++;
-    use(program, parts->whole.data, program->n_calls - 1);
-    use(program, parts->own.data, program->n_calls - 1);
-    if (parts->experts.start)
-        use(program, parts->experts.start, program->n_calls - 1);
-}
-
-void invar_program_gather(invar_program *program, const invar_tensor *whole,
-                          const invar_tensor *own)
-{
-    add_gather(program, &(invar_program_parts){.whole = *whole, .own = *own});
-}
-
-void invar_program_gather_rows(invar_program *program, const invar_tensor *rows,
-                               const invar_segments *experts)
-{
-    add_gather(program, &(invar_program_parts){.whole = *rows, .own = *rows, .experts = *experts});
+    program->moves[program->n_moves++] = *move;
+    program->calls[call].n_moves++;
+    use(program, move->whole.data, call);
+    if (move->own.data)
+        use(program, move->own.data, call);
+    if (move->experts.start)
+        use(program, move->experts.start, call);
 }
 
 void invar_program_touch(invar_program *program, const invar_tensor *tensor)

@@ -13,8 +13,8 @@
  *     invar_program_plan(program);                      places, bytes: a pure function of the list
  *     invar_program_run(program, 0, &run);              run.h
  *
- * Where ranks share the work, some calls make only this rank's part of a tensor; what they have
- * made is gathered right behind them, so that later calls find all of it.
+ * Where ranks share the work, some calls make only this rank's part of a tensor; moves
+ * behind them bring the others', so that later calls find all of it.
  *
  * Appending does not fail; what went wrong is told by the plan.
  *
@@ -46,11 +46,19 @@ typedef struct invar_point {
     invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
 } invar_point;
 
-/* What ranks have parts of. */
-typedef struct invar_program_parts {
-    invar_tensor whole, own;
-    invar_segments experts; /* of the rows; without: equal parts */
-} invar_program_parts;
+/* How bytes go between ranks, so that later calls find what they read. */
+typedef enum invar_move_kind {
+    INVAR_MOVE_PARTS,  /* `whole` is an equal part of each tensor-parallel rank, `own` this one's */
+    INVAR_MOVE_SHARES, /* rows of `whole`: each of these ranks has a share, in its place */
+    INVAR_MOVE_EXCHANGE, /* `own` has all rows; `whole` gets, of each rank's, this rank's share */
+    INVAR_MOVE_EXPERTS   /* rows of `whole`: each expert-parallel rank has those of its experts */
+} invar_move_kind;
+
+typedef struct invar_move {
+    invar_move_kind kind;
+    invar_tensor whole, own; /* contiguous */
+    invar_segments experts;  /* rows of all experts; with INVAR_MOVE_EXPERTS only */
+} invar_move;
 
 typedef struct invar_call {
     invar_op op;
@@ -59,9 +67,9 @@ typedef struct invar_call {
     int32_t places; /* where in the arguments addresses are: the first of a list */
     int32_t n_places;
     int32_t points, n_points;
-    int32_t gathers, n_gathers; /* behind the call */
-    int32_t fresh;              /* where an i64 is that says that sums begin anew; -1: nowhere */
-    bool dropped;               /* nobody wants its results: it does not run */
+    int32_t moves, n_moves; /* behind the call */
+    int32_t fresh;          /* where an i64 is that says that sums begin anew; -1: nowhere */
+    bool dropped;           /* nobody wants its results: it does not run */
 } invar_call;
 
 /* Memory of a program. */
@@ -81,8 +89,8 @@ typedef struct invar_program {
     char *bytes; /* of arguments */
     uint16_t *places;
     invar_point *points;
-    invar_program_parts *gathers;
-    int32_t n_rooms, n_calls, n_places, n_points, n_gathers;
+    invar_move *moves;
+    int32_t n_rooms, n_calls, n_places, n_points, n_moves;
     size_t n_bytes;
     size_t room_for[6];                               /* what the lists have room for, in bytes */
     int32_t given[INVAR_PROGRAM_MOST_GIVEN];          /* the room of each, or -1 */
@@ -121,16 +129,8 @@ void invar_program_fresh(invar_program *program, size_t offset);
 /* A point of the last call. */
 void invar_program_point(invar_program *program, const invar_point *point);
 
-/*
- * `whole` is as many equal parts as there are tensor-parallel ranks. `own` is this rank's, in its
- * place or elsewhere, made by the last call and those before it; the others come from their ranks.
- */
-void invar_program_gather(invar_program *program, const invar_tensor *whole,
-                          const invar_tensor *own);
-
-/* The rows of experts, which the expert-parallel ranks have a run of each, in their places. */
-void invar_program_gather_rows(invar_program *program, const invar_tensor *rows,
-                               const invar_segments *experts);
+/* Behind the last call. Rows are shared as invar_layout_share_of has it. */
+void invar_program_move(invar_program *program, const invar_move *move);
 
 /* The host reads or writes the tensor between the calls before and those after. */
 void invar_program_touch(invar_program *program, const invar_tensor *tensor);

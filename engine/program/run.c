@@ -74,17 +74,17 @@ static invar_status poison_rooms(const invar_program *program, int32_t call,
     return INVAR_OK;
 }
 
-static invar_status gather(const invar_program *program, const invar_program_parts *parts,
-                           const invar_program_run_args *run)
+static invar_status run_move(const invar_program *program, const invar_move *named,
+                             const invar_program_run_args *run)
 {
-    invar_tensor whole = invar_program_find(program, &parts->whole, run);
-    invar_tensor own = invar_program_find(program, &parts->own, run);
-    invar_segments experts = parts->experts;
+    invar_move move = *named;
 
-    if (!experts.start)
-        return invar_gatherer_run(run->gatherer, run->caller, &whole, own.data);
-    experts.start = (const int64_t *)(const void *)address_of(program, experts.start, run);
-    return invar_gatherer_rows(run->gatherer, run->caller, &whole, &experts);
+    move.whole = invar_program_find(program, &move.whole, run);
+    move.own = invar_program_find(program, &move.own, run);
+    if (move.experts.start)
+        move.experts.start =
+            (const int64_t *)(const void *)address_of(program, move.experts.start, run);
+    return invar_mover_run(run->mover, run->caller, &move);
 }
 
 static invar_status run_calls(const invar_program *program, int32_t first, int32_t end,
@@ -104,8 +104,8 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
         if (watch)
             INVAR_TRY(invar_watch_before(watch, args));
         INVAR_TRY(invar_caller_run(run->caller, call->op, args));
-        for (int32_t g = call->gathers; g < call->gathers + call->n_gathers; g++)
-            INVAR_TRY(gather(program, &program->gathers[g], run));
+        for (int32_t m = call->moves; m < call->moves + call->n_moves; m++)
+            INVAR_TRY(run_move(program, &program->moves[m], run));
         if (watch)
             INVAR_TRY(invar_watch_show(watch));
         if (run->poison)

@@ -9,9 +9,7 @@
 #ifndef INVAR_ENGINE_PROGRAM_RUN_H
 #define INVAR_ENGINE_PROGRAM_RUN_H
 
-#include "engine/program/call.h"
-#include "engine/program/gather.h"
-#include "engine/program/program.h"
+#include "engine/program/move.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -88,7 +86,7 @@ typedef struct invar_program_run_args {
     invar_watch_memory *memory;       /* where somebody does */
     const invar_segments *samples;    /* the lists that points are rows of; the host's */
     const invar_segments *there;      /* the same lists, where ops read them */
-    invar_gatherer *gatherer;         /* where ranks share the work */
+    invar_mover *mover;               /* where ranks share the work */
 } invar_program_run_args;
 
 /* The calls of one segment, in order. */

@@ -72,7 +72,8 @@ static void divided_norm_back(invar_builder *b, const invar_turned *t, const inv
         invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
     invar_gradient_show(b, &t->x, dx, t->name, false);
-    invar_program_gather(b->program, &sums, &own);
+    invar_program_move(b->program,
+                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = sums, .own = own});
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
                  .shards = all);
     INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = t->norm.dw, .sums = folded,

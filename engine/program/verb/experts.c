@@ -40,7 +40,9 @@ static invar_segments own_experts(const invar_builder *b, const invar_tensor *st
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
 {
     if (b->experts > 1)
-        invar_program_gather_rows(b->program, rows, &routes->experts);
+        invar_program_move(
+            b->program,
+            &(invar_move){.kind = INVAR_MOVE_EXPERTS, .whole = *rows, .experts = routes->experts});
 }
 
 invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,

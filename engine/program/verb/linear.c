@@ -9,6 +9,7 @@
  */
 #include <string.h>
 
+#include "engine/layout/layout.h"
 #include "engine/program/builder.h"
 
 #include "base/invar_banned.h"
@@ -120,36 +121,66 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
 
 /* ---- sums that ranks have parts of ----------------------------------------------------------- */
 
-/* Parts of a product's sum, of all ranks, each as large as the result. */
+/*
+ * Parts of a product's sum, each as large as the result. Either every rank gets all of them and adds
+ * them, or each adds those of a share of the rows, and the sums are gathered: fewer bytes, but two
+ * moves.
+ */
 typedef struct divided {
-    invar_tensor sums; /* f32 */
+    invar_tensor sums; /* f32: of this rank, or room for those of all */
     int64_t rows;      /* of one */
     int32_t all, first;
+    bool shared;
 } divided;
+
+#define FEW_BYTES ((int64_t)1 << 18) /* of one part: then a move costs more than its bytes */
 
 static divided divide(invar_builder *b, int64_t rows, int64_t cols, int32_t parts)
 {
-    int32_t all = parts * b->tensors;
+    divided d = {.rows = rows,
+                 .all = parts * b->tensors,
+                 .first = parts * b->tensor,
+                 .shared = parts == 1 && rows * cols * (int64_t)sizeof(float) > FEW_BYTES};
 
-    return (divided){invar_program_room(b->program, INVAR_DTYPE_F32, all * rows, cols), rows, all,
-                     parts * b->tensor};
+    d.sums = invar_program_room(b->program, INVAR_DTYPE_F32, (d.shared ? 1 : d.all) * rows, cols);
+    return d;
 }
 
 /* Where this rank's part number i goes. */
 static invar_tensor part_room(const divided *d, int32_t i)
 {
-    return invar_tensor_rows(&d->sums, (d->first + i) * d->rows, d->rows);
+    return d->shared ? d->sums : invar_tensor_rows(&d->sums, (d->first + i) * d->rows, d->rows);
+}
+
+static void fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                 const invar_tensor *residual, int32_t shards)
+{
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
+                 .residual = *residual, .shards = shards);
 }
 
 /* y = what all parts make; after the call of this rank's last. */
 static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
                   const invar_tensor *residual)
 {
-    invar_tensor own = part_room(d, 0);
+    invar_layout_share own = invar_layout_share_of(d->rows, b->tensors, b->tensor);
+    invar_tensor part = part_room(d, 0), got, rows, added = {0};
 
-    invar_program_gather(b->program, &d->sums, &own);
-    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = d->sums,
-                 .residual = residual ? *residual : (invar_tensor){0}, .shards = d->all);
+    if (!d->shared) {
+        invar_program_move(b->program,
+                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part});
+        fold(b, y, &d->sums, residual ? residual : &added, d->all);
+        return;
+    }
+    INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
+    got = invar_program_room(b->program, INVAR_DTYPE_F32, d->all * own.count, y->shape[1]);
+    invar_program_move(b->program,
+                       &(invar_move){.kind = INVAR_MOVE_EXCHANGE, .whole = got, .own = part});
+    rows = invar_tensor_rows(y, own.first, own.count);
+    if (residual)
+        added = invar_tensor_rows(residual, own.first, own.count);
+    fold(b, &rows, &got, &added, d->all);
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = *y});
 }
 
 /* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */

@@ -33,7 +33,8 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
                  .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
-    invar_program_gather(b->program, &found, &own);
+    invar_program_move(b->program,
+                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = found, .own = own});
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
                  .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, b->rows));
     e->dtable.shape[0] += INVAR_SPARE_ROWS;

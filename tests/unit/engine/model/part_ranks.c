@@ -53,7 +53,7 @@ typedef struct lesson {
     invar_device dev, far; /* of rank 1, if it is there */
     const invar_rl_samples *samples;
     bool recompute;
-    int64_t head_rows;
+    int64_t head_rows, micro_batch;
     invar_layout_sizes sizes;
     const invar_model *whole; /* with its gradients: what is expected */
     const invar_grads *grads;
@@ -104,10 +104,11 @@ static invar_status read_logits(outcome *out, const lesson *l, const invar_model
 static invar_status learn(outcome *out, const lesson *l, const invar_model *model,
                           invar_grads *grads, const invar_device *dev)
 {
-    invar_trainer_options options = {.plan = {.micro_batch = 2, .unit_rows = 90, .unit_count = 64},
-                                     .recompute = l->recompute,
-                                     .head_rows = l->head_rows,
-                                     .temperature = 0.8f};
+    invar_trainer_options options = {
+        .plan = {.micro_batch = l->micro_batch, .unit_rows = 90, .unit_count = 64},
+        .recompute = l->recompute,
+        .head_rows = l->head_rows,
+        .temperature = 0.8f};
     invar_trainer_loss loss = {run_loss, (void *)(uintptr_t)l, true};
     invar_trainer_result result = {.now = out->now, .entropy = out->entropies};
     invar_trainer *trainer = NULL;
@@ -259,6 +260,7 @@ static void lesson_init(lesson *l, const invar_rl_samples *samples, const invar_
                   .format = format,
                   .dev = *dev,
                   .samples = samples,
+                  .micro_batch = 2,
                   .head_rows = kind == INVAR_TEST_MODEL_BIAS ? 40 : 0,
                   .recompute = kind == INVAR_TEST_MODEL_LLAMA};
     l->dev.pool = NULL; // a rank is a thread
@@ -295,6 +297,25 @@ static void test_part_ranks__eleven_atoms(void **state)
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
         lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format, true);
         check(&l, "eleven atoms, experts", 8, 8);
+    }
+    invar_rl_samples_reset(&samples);
+}
+
+/* Sums that are large enough for each rank to add a share of their rows. */
+static void test_part_ranks__share_rows(void **state)
+{
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
+    static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_FP8};
+    invar_rl_samples samples;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 7);
+    for (int i = 0; i < 2; i++) {
+        lesson l;
+
+        lesson_init(&l, &samples, *state, kinds[i], formats[i], false);
+        l.spec.hidden = 1024;
+        l.micro_batch = SAMPLES;
+        check(&l, "wide", 2, 8);
     }
     invar_rl_samples_reset(&samples);
 }
@@ -360,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_part_ranks__compute_as_one),
         cmocka_unit_test(test_part_ranks__eleven_atoms),
+        cmocka_unit_test(test_part_ranks__share_rows),
         cmocka_unit_test(test_part_ranks__divide_experts),
         cmocka_unit_test(test_part_ranks__far_device),
     };

@@ -1,0 +1,178 @@
+/*
+ * move.c - bytes that go between ranks behind the calls of a program.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/move.h"
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+void invar_mover_release(invar_mover *mover, const invar_device *dev)
+{
+    invar_free(mover->give);
+    invar_free(mover->get);
+    invar_free(mover->start);
+    if (mover->host)
+        invar_device_give_host(dev, mover->host);
+    *mover = (invar_mover){.layout = mover->layout};
+}
+
+/* Room for what is given and got through the host. */
+static invar_status make_room(invar_mover *m, const invar_device *dev, size_t bytes)
+{
+    size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more
+    void *memory = NULL;
+
+    if (!m->give)
+        INVAR_TRY(invar_alloc((void **)&m->give, ranks, sizeof *m->give, "the bytes of a move"));
+    if (!m->get)
+        INVAR_TRY(invar_alloc((void **)&m->get, ranks, sizeof *m->get, "the bytes of a move"));
+    if (!invar_device_far(dev) || bytes <= m->bytes)
+        return INVAR_OK;
+    if (m->host)
+        invar_device_give_host(dev, m->host);
+    m->host = NULL;
+    m->bytes = 0;
+    INVAR_TRY(invar_device_take_host(dev, &memory, bytes, "bytes between ranks"));
+    m->host = memory;
+    m->bytes = bytes;
+    return INVAR_OK;
+}
+
+static size_t sum(const size_t *bytes, int count)
+{
+    size_t all = 0;
+
+    for (int i = 0; i < count; i++)
+        all += bytes[i];
+    return all;
+}
+
+static size_t row_bytes(const invar_tensor *t)
+{
+    return (size_t)t->row_stride * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+static size_t tensor_bytes(const invar_tensor *t)
+{
+    return (size_t)t->shape[0] * row_bytes(t);
+}
+
+/* ---- what each rank gives and gets ----------------------------------------------------------- */
+
+/* Where experts begin, in the host's memory. */
+static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller *caller,
+                               const invar_segments *experts)
+{
+    size_t count = (size_t)experts->count + 1;
+
+    *out = experts->start;
+    if (!invar_device_far(&caller->dev))
+        return INVAR_OK;
+    if (m->experts < experts->count) {
+        invar_free(m->start);
+        m->start = NULL;
+        INVAR_TRY(invar_alloc((void **)&m->start, count, sizeof *m->start, "rows of experts"));
+        m->experts = experts->count;
+    }
+    *out = m->start;
+    return invar_caller_get(caller, m->start, experts->start, count * sizeof *m->start);
+}
+
+/* m->get of a gather, whose parts lie in `whole` one after the other. */
+static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
+                                const invar_move *move)
+{
+    const int64_t *start = NULL;
+
+    if (move->kind == INVAR_MOVE_EXPERTS)
+        INVAR_TRY(find_start(&start, m, caller, &move->experts));
+    for (int r = 0; r < axis->size; r++) {
+        invar_layout_share share = invar_layout_share_of(
+            start ? move->experts.count : move->whole.shape[0], axis->size, r);
+        int64_t rows = start ? start[share.first + share.count] - start[share.first] : share.count;
+
+        m->get[r] = move->kind == INVAR_MOVE_PARTS ? tensor_bytes(&move->whole) / (size_t)axis->size
+                                                   : (size_t)rows * row_bytes(&move->whole);
+    }
+    return INVAR_OK;
+}
+
+/* Of an exchange: to each rank its share of the own rows, from each this rank's. */
+static void count_shares(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+{
+    int64_t rows = move->own.shape[0];
+    size_t got = (size_t)invar_layout_share_of(rows, axis->size, axis->rank).count;
+
+    for (int r = 0; r < axis->size; r++) {
+        m->give[r] =
+            (size_t)invar_layout_share_of(rows, axis->size, r).count * row_bytes(&move->own);
+        m->get[r] = got * row_bytes(&move->own);
+    }
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
+                           const invar_move *move)
+{
+    invar_comm_move gather = {.op = INVAR_COMM_ALLGATHERV,
+                              .phase = move->kind == INVAR_MOVE_EXPERTS ? "rows of experts"
+                                                                        : "parts of a layer",
+                              .seconds = m->layout->seconds,
+                              .out_bytes = m->get};
+    size_t before, bytes = tensor_bytes(&move->whole);
+    const char *own;
+
+    INVAR_TRY(count_parts(m, axis, caller, move));
+    before = sum(m->get, axis->rank);
+    own = move->own.data ? move->own.data : (char *)move->whole.data + before;
+    gather.in = own;
+    gather.out = move->whole.data;
+    if (!invar_device_far(&caller->dev))
+        return invar_comm_run(axis->comm, &gather);
+    INVAR_TRY(invar_caller_get(caller, m->host + before, own, m->get[axis->rank]));
+    gather.in = m->host + before;
+    gather.out = m->host;
+    INVAR_TRY(invar_comm_run(axis->comm, &gather));
+    return invar_device_put(&caller->dev, move->whole.data, m->host, bytes);
+}
+
+static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
+                             const invar_move *move)
+{
+    invar_comm_move shares = {.op = INVAR_COMM_ALLTOALLV,
+                              .phase = "sums of a layer",
+                              .seconds = m->layout->seconds,
+                              .in = move->own.data,
+                              .out = move->whole.data,
+                              .in_bytes = m->give,
+                              .out_bytes = m->get};
+    size_t given = tensor_bytes(&move->own), got;
+
+    count_shares(m, axis, move);
+    got = sum(m->get, axis->size);
+    if (!invar_device_far(&caller->dev))
+        return invar_comm_run(axis->comm, &shares);
+    INVAR_TRY(invar_caller_get(caller, m->host, move->own.data, given));
+    shares.in = m->host;
+    shares.out = m->host + given;
+    INVAR_TRY(invar_comm_run(axis->comm, &shares));
+    return got > 0 ? invar_device_put(&caller->dev, move->whole.data, m->host + given, got)
+                   : INVAR_OK;
+}
+
+invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_move *move)
+{
+    const invar_layout_axis *axis =
+        move->kind == INVAR_MOVE_EXPERTS ? &m->layout->expert : &m->layout->tensor;
+    bool exchanges = move->kind == INVAR_MOVE_EXCHANGE;
+    size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
+
+    if (caller->dev.backend->memory.dry || bytes == 0)
+        return INVAR_OK;
+    INVAR_TRY(make_room(m, &caller->dev, bytes));
+    return (exchanges ? exchange : gather)(m, axis, caller, move);
+}
