@@ -25,13 +25,26 @@ typedef struct divided_world {
 } divided_world;
 
 static const divided_world divided_worlds[] = {
-    {1, {1, 1, 1, 1}}, {2, {2, 2, 1, 1}}, {2, {1, 1, 2, 1}}, {2, {1, 1, 2, 2}}, {4, {4, 1, 1, 1}},
-    {4, {2, 2, 1, 1}}, {4, {2, 1, 2, 2}}, {4, {1, 1, 4, 1}}, {4, {1, 1, 2, 1}}, {8, {8, 8, 1, 1}},
-    {8, {2, 2, 2, 1}}, {8, {4, 4, 1, 1}}, {8, {2, 1, 4, 1}}, {8, {1, 1, 4, 1}}, {8, {4, 4, 2, 2}},
+    {1, {1, 1, 1, 1, 1}}, {2, {2, 2, 1, 1, 1}}, {2, {1, 1, 2, 1, 1}}, {2, {1, 1, 2, 2, 1}},
+    {4, {4, 1, 1, 1, 1}}, {4, {2, 2, 1, 1, 1}}, {4, {2, 1, 2, 2, 1}}, {4, {1, 1, 4, 1, 1}},
+    {4, {1, 1, 2, 1, 1}}, {8, {8, 8, 1, 1, 1}}, {8, {2, 2, 2, 1, 1}}, {8, {4, 4, 1, 1, 1}},
+    {8, {2, 1, 4, 1, 1}}, {8, {1, 1, 4, 1, 1}}, {8, {4, 4, 2, 2, 1}},
 };
+
+/* The same with experts of their own: models without any do not have these. */
+static const divided_world divided_expert_worlds[] = {
+    {2, {1, 1, 1, 1, 2}},
+    {3, {1, 1, 1, 1, 3}},
+    {4, {2, 2, 1, 1, 2}},
+    {8, {2, 1, 2, 1, 2}},
+};
+enum { DIVIDED_EXPERT_WORLDS = sizeof divided_expert_worlds / sizeof *divided_expert_worlds };
 enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };
 
-/* Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. */
+/*
+ * Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. 11 atoms of a quantised
+ * layer fit 8 ranks only.
+ */
 static inline invar_model_spec divided_spec(invar_test_model kind, invar_format format)
 {
     invar_model_spec s = invar_test_spec(kind, false);
@@ -41,7 +54,7 @@ static inline invar_model_spec divided_spec(invar_test_model kind, invar_format 
     s.layers = 4;
     s.heads = s.kv_heads = 8;
     s.head_dim = invar_format_head_block(format); // an atom is a head
-    s.intermediate = 11 * 128;
+    s.intermediate = (format > INVAR_FORMAT_BF16 ? 8 : 11) * 128;
     s.max_positions = 32;
     s.logical_tp = 8;
     if (s.experts) {

@@ -50,13 +50,13 @@ static int64_t expert_elements(const share *s)
 static bool find_share(share *s, int number)
 {
     const invar_model *model = s->source->model;
-    invar_model_part part = model->part;
+    const invar_layout *layout = model->layout;
+    invar_model_part part = invar_model_part_numbered(&model->part, number);
     int64_t first, end;
 
-    part.stage = number / part.tensors;
-    part.tensor = number % part.tensors;
     s->box = invar_model_part_box(&part, &model->spec, s->param);
-    if (s->box.experts == 0 || invar_pieces_giver(model, s->param, s->box.piece) != number)
+    if (s->box.experts == 0 ||
+        invar_pieces_giver(model, s->param, s->box.expert, s->box.piece) != number)
         return false;
     first = s->box.expert > s->expert ? s->box.expert : s->expert;
     end = s->box.expert + s->box.experts;
@@ -64,7 +64,8 @@ static bool find_share(share *s, int number)
     s->skipped = first - s->box.expert;
     s->box.expert = first - s->expert;
     s->box.experts = end - first;
-    s->rank = part.stage * model->layout->data.size * part.tensors + part.tensor;
+    s->rank = invar_layout_rank_of(layout,
+                                   &(invar_layout_place){part.tensor, part.expert, 0, part.stage});
     return end > first;
 }
 
@@ -127,7 +128,7 @@ invar_status invar_whole_read(const float **out, invar_whole *whole,
     }
     if (leads)
         INVAR_TRY(make_room(whole, experts * each));
-    for (int n = 0; n < model->part.stages * model->part.tensors; n++)
+    for (int n = 0; n < invar_model_part_ranks(&model->part); n++)
         if (find_share(&s, n))
             INVAR_TRY(bring(whole, &s));
     *out = leads ? whole->values : NULL;

@@ -39,34 +39,27 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
     return INVAR_OK;
 }
 
-/* The ranks that have the same numbers but for one axis: a number for each such group. */
-static int64_t colour_of(const invar_layout *layout, invar_layout_place place)
-{
-    int64_t colour = place.pipeline;
-
-    colour = colour * layout->data.size + place.data;
-    colour = colour * layout->expert.size + place.expert;
-    return colour * layout->tensor.size + place.tensor;
-}
-
+/* A group has the rank as its colour that is the first on the axis. */
 static invar_status make_axes(invar_layout *layout)
 {
     const invar_layout_place own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
     invar_layout_place tensor = own, expert = own, data = own, pipeline = own;
 
     tensor.tensor = expert.expert = data.data = pipeline.pipeline = 0;
-    INVAR_TRY(
-        make_axis(&layout->tensor, layout, colour_of(layout, tensor), "tensor-parallel ranks"));
-    INVAR_TRY(
-        make_axis(&layout->expert, layout, colour_of(layout, expert), "expert-parallel ranks"));
-    INVAR_TRY(make_axis(&layout->data, layout, colour_of(layout, data), "data-parallel ranks"));
-    return make_axis(&layout->pipeline, layout, colour_of(layout, pipeline),
+    INVAR_TRY(make_axis(&layout->tensor, layout, invar_layout_rank_of(layout, &tensor),
+                        "tensor-parallel ranks"));
+    INVAR_TRY(make_axis(&layout->expert, layout, invar_layout_rank_of(layout, &expert),
+                        "expert-parallel ranks"));
+    INVAR_TRY(make_axis(&layout->data, layout, invar_layout_rank_of(layout, &data),
+                        "data-parallel ranks"));
+    return make_axis(&layout->pipeline, layout, invar_layout_rank_of(layout, &pipeline),
                      "pipeline-parallel ranks");
 }
 
 invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    int world = layout->data.size, parts = sizes->tensor * sizes->expert * sizes->pipeline;
+    int experts = sizes->expert > 0 ? sizes->expert : 1;
+    int world = layout->data.size, parts = sizes->tensor * experts * sizes->pipeline;
 
     if (parts == 1)
         return INVAR_OK;
@@ -75,9 +68,9 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
                           "%d ranks: a model cut into %d parts (tensor-model-parallel-size %d x "
                           "expert-model-parallel-size %d x pipeline-model-parallel-size %d) needs "
                           "a multiple of %d",
-                          world, parts, sizes->tensor, sizes->expert, sizes->pipeline, parts);
+                          world, parts, sizes->tensor, experts, sizes->pipeline, parts);
     layout->tensor.size = sizes->tensor;
-    layout->expert.size = sizes->expert;
+    layout->expert.size = experts;
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
     layout->chunks = sizes->chunks;
@@ -114,6 +107,11 @@ size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *ax
     size_t leaves = (size_t)axis->size * INVAR_TREE_LEAF_BYTES;
 
     return layout->bucket > leaves ? layout->bucket : leaves;
+int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place)
+{
+    int rank = place->pipeline * layout->data.size + place->data;
+
+    return (rank * layout->expert.size + place->expert) * layout->tensor.size + place->tensor;
 }
 
 int invar_layout_owner(int64_t unit, int size)

@@ -45,9 +45,9 @@ typedef struct invar_layout {
 typedef struct invar_layout_sizes {
     int tensor;        /* of each layer */
     int expert_tensor; /* of each expert: 1 or as `tensor` */
-    int expert;        /* of the experts of a layer */
     int pipeline;      /* ranks with layers of their own */
     int chunks;        /* runs of layers of each of them, which it has in turn with the others */
+    int expert;        /* of the experts of a layer; 0: 1 */
 } invar_layout_sizes;
 
 /* A rank's numbers on all axes. */
@@ -72,8 +72,9 @@ invar_status invar_layout_divide(invar_layout *layout,
                                  const invar_layout_sizes *sizes) INVAR_MUST_USE;
 void invar_layout_release(invar_layout *layout);
 
-/* Of any rank of the world. */
+/* Of any rank of the world, and the rank with such numbers. */
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
+int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place);
 
 /* Bytes that a rank gives at a time along an axis, or gets, at most (engine/layout/exchange.h). */
 size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis);

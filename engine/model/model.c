@@ -465,7 +465,7 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
 
 bool invar_model_is_divided(const invar_model *model)
 {
-    return model->part.tensors > 1 || model->part.stages > 1;
+    return invar_model_part_ranks(&model->part) > 1;
 }
 
 bool invar_model_is_cut(const invar_model *model)

@@ -31,6 +31,26 @@ invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
                               .chunks = layout->chunks};
 }
 
+int32_t invar_model_part_ranks(const invar_model_part *part)
+{
+    return part->stages * part->experts * part->tensors;
+}
+
+int32_t invar_model_part_number(const invar_model_part *part)
+{
+    return (part->stage * part->experts + part->expert) * part->tensors + part->tensor;
+}
+
+invar_model_part invar_model_part_numbered(const invar_model_part *part, int32_t number)
+{
+    invar_model_part out = *part;
+
+    out.tensor = number % part->tensors;
+    out.expert = number / part->tensors % part->experts;
+    out.stage = number / part->tensors / part->experts;
+    return out;
+}
+
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 invar_layout_share invar_model_part_chunk(const invar_model_part *part, int64_t layers,
@@ -219,6 +239,11 @@ invar_status invar_model_part_check(const invar_model_part *part, const invar_mo
                           "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
                           "%" PRId64 " layers",
                           part->stages * part->chunks, part->stages, spec->layers);
+    if (part->experts > 1 && spec->experts > 0 && spec->logical_etp < 2)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-model-parallel-size %d needs logical-etp 2, 4 or 8, so that "
+                          "experts are pieces of their own in norms and hashes",
+                          part->experts);
     if (part->experts > (spec->experts > 0 ? spec->experts : 1))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-model-parallel-size %d: the model has %" PRId64 " experts",

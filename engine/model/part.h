@@ -34,6 +34,14 @@ typedef struct invar_model_part {
 invar_model_part invar_model_part_of(const invar_layout *layout, int rank);
 
 /*
+ * The ranks that hold a model together are numbered as those of the world are: how many there are,
+ * the number of one, and the one with a number.
+ */
+int32_t invar_model_part_ranks(const invar_model_part *part);
+int32_t invar_model_part_number(const invar_model_part *part);
+invar_model_part invar_model_part_numbered(const invar_model_part *part, int32_t number);
+
+/*
  * Refuses a layout that the model's logical sizes, heads or layers do not allow, and names those
  * that they do. With all parameters declared; `quantised`: linear layers have scales.
  */

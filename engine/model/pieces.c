@@ -92,28 +92,23 @@ static int64_t leaves_here(const invar_param *p)
 /* ---- who gives ------------------------------------------------------------------------------- */
 
 /* The first that has it. */
-int invar_pieces_giver(const invar_model *model, const invar_param *p, int32_t v)
+int invar_pieces_giver(const invar_model *model, const invar_param *p, int64_t expert, int32_t v)
 {
-    invar_model_part part = model->part;
-
-    for (part.stage = 0; part.stage < part.stages; part.stage++)
-        for (part.tensor = 0; part.tensor < part.tensors; part.tensor++) {
-            invar_param_box box = invar_model_part_box(&part, &model->spec, p);
-            if (box.experts > 0 && v >= box.piece && v < box.piece + box.pieces)
-                return part.stage * part.tensors + part.tensor;
-        }
+    for (int32_t n = 0; n < invar_model_part_ranks(&model->part); n++) {
+        invar_model_part part = invar_model_part_numbered(&model->part, n);
+        invar_param_box box = invar_model_part_box(&part, &model->spec, p);
+        if (expert >= box.expert && expert < box.expert + box.experts && v >= box.piece &&
+            v < box.piece + box.pieces)
+            return n;
+    }
     INVAR_CHECK(!"every piece has an owner");
     return 0;
 }
 
-static int own_number(const invar_model *model)
-{
-    return model->part.stage * model->part.tensors + model->part.tensor;
-}
-
 bool invar_pieces_given(const invar_model *model, const invar_param *p)
 {
-    return p->own.experts > 0 && invar_pieces_giver(model, p, p->own.piece) == own_number(model);
+    return p->own.experts > 0 && invar_pieces_giver(model, p, p->own.expert, p->own.piece) ==
+                                     invar_model_part_number(&model->part);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -133,6 +128,24 @@ static size_t piece_bytes(const gathering *g, int64_t piece)
     return (g->counts ? (size_t)g->counts[piece] : 1) * g->size;
 }
 
+/* Who gives the pieces of an expert, and of those behind it up to `end`. */
+typedef struct givers {
+    int of[INVAR_LINEAR_MAX_SHARDS];
+    int64_t end;
+} givers;
+
+static void find_givers(givers *out, const invar_model *model, const invar_param *p, int64_t expert)
+{
+    invar_model_part first;
+    invar_param_box box;
+
+    for (int32_t v = 0; v < p->cut.pieces; v++)
+        out->of[v] = invar_pieces_giver(model, p, expert, v);
+    first = invar_model_part_numbered(&model->part, out->of[0]);
+    box = invar_model_part_box(&first, &model->spec, p);
+    out->end = box.expert + box.experts;
+}
+
 /* Counts what each rank gives, or, with `out`, brings it in canonical order. */
 static size_t walk(gathering *g, char *out)
 {
@@ -142,13 +155,14 @@ static size_t walk(gathering *g, char *out)
 
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        int givers[INVAR_LINEAR_MAX_SHARDS];
+        givers who = {.end = 0};
 
-        for (int32_t v = 0; v < p->cut.pieces; v++)
-            givers[v] = invar_pieces_giver(model, p, v);
         for (int64_t k = 0; k < invar_pieces_of(p); k++, piece++) {
-            int giver = givers[k % p->cut.pieces];
             size_t bytes = piece_bytes(g, piece);
+            int giver;
+            if (k / p->cut.pieces >= who.end)
+                find_givers(&who, model, p, k / p->cut.pieces);
+            giver = who.of[k % p->cut.pieces];
             if (out)
                 memcpy(out + total, g->all + g->at[giver], bytes);
             *(out ? &g->at[giver] : &g->bytes[giver]) += bytes;
@@ -158,34 +172,43 @@ static size_t walk(gathering *g, char *out)
     return total;
 }
 
+/* Each rank of the axis has what `width` ranks give that stand together. */
+static invar_status move_along(const gathering *g, const invar_layout_axis *axis, int width,
+                               const char *phase)
+{
+    int number = invar_model_part_number(&g->model->part), all = width * axis->size;
+    int first = number / all * all;
+    size_t *parts = NULL;
+    invar_status status;
+
+    if (axis->size == 1)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_alloc((void **)&parts, (size_t)axis->size, sizeof *parts, "the bytes of a move"));
+    for (int r = 0; r < axis->size; r++) {
+        parts[r] = 0;
+        for (int n = 0; n < width; n++)
+            parts[r] += g->bytes[first + r * width + n];
+    }
+    status = invar_layout_gather(g->model->layout, axis, phase, g->all + g->at[first], parts);
+    invar_free(parts);
+    return status;
+}
+
 static invar_status move(const gathering *g, const char *phase)
 {
     const invar_layout *layout = g->model->layout;
-    int tensors = layout->tensor.size, stages = layout->pipeline.size;
-    int first = layout->pipeline.rank * tensors;
-    size_t *of_stages;
-    invar_status status;
+    int tensors = layout->tensor.size;
 
-    if (tensors > 1)
-        INVAR_TRY(invar_layout_gather(layout, &layout->tensor, phase, g->all + g->at[first],
-                                      g->bytes + first));
-    if (stages == 1)
-        return INVAR_OK;
-    INVAR_TRY(
-        invar_alloc((void **)&of_stages, (size_t)stages, sizeof *of_stages, "the bytes of a move"));
-    for (int s = 0; s < stages; s++) {
-        of_stages[s] = 0;
-        for (int t = 0; t < tensors; t++)
-            of_stages[s] += g->bytes[s * tensors + t];
-    }
-    status = invar_layout_gather(layout, &layout->pipeline, phase, g->all, of_stages);
-    invar_free(of_stages);
-    return status;
+    INVAR_TRY(move_along(g, &layout->tensor, 1, phase));
+    INVAR_TRY(move_along(g, &layout->expert, tensors, phase));
+    return move_along(g, &layout->pipeline, tensors * layout->expert.size, phase);
 }
 
 static invar_status gather(gathering *g, void *out, const char *phase, const void *own)
 {
-    int ranks = g->model->part.stages * g->model->part.tensors, self = own_number(g->model);
+    int ranks = invar_model_part_ranks(&g->model->part);
+    int self = invar_model_part_number(&g->model->part);
     size_t total;
 
     INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)ranks, sizeof *g->bytes,

@@ -26,9 +26,9 @@ int64_t invar_pieces_here(const invar_param *param);
 /* Piece number `piece` of those here, of a tensor with the master's extents. */
 invar_tensor invar_piece_of(const invar_param *param, const invar_tensor *tensor, int64_t piece);
 
-/* Who gives a piece of the cut's: its number among the ranks that hold the model together, stage by
- * stage. */
-int invar_pieces_giver(const invar_model *model, const invar_param *param, int32_t piece);
+/* Who gives a piece of the cut's, of an expert: its number among those that hold the model. */
+int invar_pieces_giver(const invar_model *model, const invar_param *param, int64_t expert,
+                       int32_t piece);
 
 /* Does this rank give what it has of the parameter? */
 bool invar_pieces_given(const invar_model *model, const invar_param *param);

@@ -1,8 +1,8 @@
 /*
  * move.h - the moves of a program: bytes that go between ranks behind its calls.
  *
- * Nothing is added on the way: what the bytes are for is up to the calls that follow. Those of a far
- * device go through the host's memory.
+ * Nothing is added on the way: what the bytes are for is up to the calls that follow. Those of a
+ * far device go through the host's memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -122,9 +122,9 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
 /* ---- sums that ranks have parts of ----------------------------------------------------------- */
 
 /*
- * Parts of a product's sum, each as large as the result. Either every rank gets all of them and adds
- * them, or each adds those of a share of the rows, and the sums are gathered: fewer bytes, but two
- * moves.
+ * Parts of a product's sum, each as large as the result. Either every rank gets all of them and
+ * adds them, or each adds those of a share of the rows, and the sums are gathered: fewer bytes, but
+ * two moves.
  */
 typedef struct divided {
     invar_tensor sums; /* f32: of this rank, or room for those of all */

@@ -107,7 +107,7 @@ refused() {
 
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 
-# layouts RANKS: every way to divide the model among so many, one a line: a model's kind, then flags.
+# layouts RANKS: every way to divide a model among so many, one a line: its kind, then flags.
 layouts() {
     echo "any"
     for t in 2 4 8; do

@@ -143,8 +143,9 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
     assert_ok(invar_comm_threads(ranks, 6, 0));
     invar_layout_init(&layout, ranks[0], 0);
     assert_fails(invar_layout_divide(&layout, &axes), INVAR_E_INVALID,
-                 "6 ranks: tensor-model-parallel-size 2 and pipeline-model-parallel-size 2 need a "
-                 "multiple of 4");
+                 "6 ranks: a model cut into 4 parts (tensor-model-parallel-size 2 x "
+                 "expert-model-parallel-size 1 x pipeline-model-parallel-size 2) needs a multiple "
+                 "of 4");
     invar_layout_release(&layout);
     for (int r = 0; r < 6; r++)
         invar_comm_free(ranks[r]);

@@ -51,9 +51,14 @@ static void check_all(invar_test_model kind, invar_format format, const invar_de
     assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
     for (int w = 0; w < DIVIDED_WORLDS; w++) {
         const invar_layout_sizes *s = &divided_worlds[w].sizes;
-        invar_model_part part = {0, s->tensor, s->expert_tensor, 0, s->pipeline, s->chunks};
+        invar_model_part part = {.tensors = s->tensor,
+                                 .expert_tensors = s->expert_tensor,
+                                 .experts = 1,
+                                 .stages = s->pipeline,
+                                 .chunks = s->chunks};
 
-        assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params));
+        assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params,
+                                         format > INVAR_FORMAT_BF16));
         for (int64_t i = 0; i < model->n_params; i++) {
             bool twice = i == 0 && spec.tied && part.stages > 1;
             assert_int_equal(check_param(model, &model->params[i], part), twice ? 2 : 1);
@@ -73,12 +78,13 @@ static void test_part__covers_the_model(void **state)
 /* Layers go round: of four stages with two runs each, stage 1 has the runs 1 and 5. */
 static void test_part__runs_of_layers(void **state)
 {
-    invar_model_part part = {0, 1, 1, 1, 4, 2};
+    invar_model_part part = {
+        .tensors = 1, .expert_tensors = 1, .experts = 1, .stage = 1, .stages = 4, .chunks = 2};
 
     (void)state;
     for (int64_t layer = 0; layer < 16; layer++)
         assert_int_equal(invar_model_part_has(&part, 16, layer), layer / 2 == 1 || layer / 2 == 5);
-    part = (invar_model_part){0, 1, 1, 0, 4, 2};
+    part.stage = 0;
     assert_int_equal(invar_model_part_chunk(&part, 11, 0).count, 2); // 11 layers in 8 runs
     assert_int_equal(invar_model_part_chunk(&part, 11, 3).count, 1);
     assert_int_equal(invar_model_part_chunk(&part, 11, 7).first, 10);
@@ -93,7 +99,8 @@ static void test_part__eleven_atoms(void **state)
 
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state));
     for (int32_t t = 0; t < 4; t++) {
-        invar_model_part part = {t, 4, 4, 0, 1, 1};
+        invar_model_part part = {
+            .tensor = t, .tensors = 4, .expert_tensors = 4, .experts = 1, .stages = 1, .chunks = 1};
         invar_param_box box = invar_model_part_box(&part, &spec, model->embedding);
         assert_int_equal(box.row, 256 * atoms[t]);
         assert_int_equal(box.rows, 256 * (atoms[t + 1] - atoms[t]));
@@ -132,19 +139,29 @@ static void test_part__boxes_go_out_and_in(void **state)
 static void test_part__refuses(void **state)
 {
     invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
-    invar_model_part part = {0, 1, 1, 0, 4, 2};
+    invar_model_part part = {
+        .tensors = 1, .expert_tensors = 1, .experts = 1, .stages = 4, .chunks = 2};
     invar_model *model;
 
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state));
-    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params),
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
                  INVAR_E_INVALID,
                  "8 runs of layers (pipeline-model-parallel-size 4): the model has only 4 layers");
-    part = (invar_model_part){0, 16, 1, 0, 1, 1};
-    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params),
+    part.stages = part.chunks = 1;
+    part.tensors = 16;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
                  INVAR_E_INVALID,
                  "tensor-model-parallel-size 16 does not divide the pieces of this model: "
                  "logical-tp is 8, logical-etp 1, and each rank needs whole groups of heads; "
                  "sizes up to 8 do");
+    part.tensors = 2; // 11 atoms of features: uneven
+    assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params, false));
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, true),
+                 INVAR_E_INVALID, "sizes up to 1 do");
+    part.tensors = 1;
+    part.experts = 2;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID, "expert-model-parallel-size 2: the model has 0 experts");
     invar_model_free(model);
 }
 

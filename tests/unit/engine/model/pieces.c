@@ -127,6 +127,9 @@ static void test_pieces__of_all_ranks_are_those_of_one(void **state)
     for (int w = 0; w < DIVIDED_WORLDS; w++)
         for (int k = 0; k < 3; k++, format = (format + 1) % INVAR_FORMAT_COUNT)
             check(kinds[k], (invar_format)format, &divided_worlds[w], (uint64_t)(w + k), dev, NULL);
+    for (int w = 0; w < DIVIDED_EXPERT_WORLDS; w++)
+        check(INVAR_TEST_MODEL_EXPERTS, (invar_format)w, &divided_expert_worlds[w], (uint64_t)w,
+              dev, NULL);
 }
 
 static void test_pieces__far_device(void **state)

@@ -252,6 +252,8 @@ static void check(invar_test_model kind, invar_format format, int number, const 
     check_plain(&l);
     for (int w = number; w < DIVIDED_WORLDS; w += 3)
         check_world(&l, &divided_worlds[w], invar_test_model_name(kind), w);
+    for (int w = 0; l.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS; w++)
+        check_world(&l, &divided_expert_worlds[w], "experts of ranks", w);
     invar_model_free(l.one);
     free(l.hf);
     free(l.save);

@@ -232,6 +232,9 @@ static void test_optimizer_divided__steps_as_one(void **state)
     for (int w = 0; w < DIVIDED_WORLDS; w++)
         check(kinds[w % 2], (invar_format)(w % INVAR_FORMAT_COUNT), &divided_worlds[w], (uint64_t)w,
               *state, NULL);
+    for (int w = 0; w < DIVIDED_EXPERT_WORLDS; w++)
+        check(INVAR_TEST_MODEL_EXPERTS, (invar_format)w, &divided_expert_worlds[w], (uint64_t)w,
+              *state, NULL);
 }
 
 static void test_optimizer_divided__far_device(void **state)
