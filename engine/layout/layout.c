@@ -107,6 +107,8 @@ size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *ax
     size_t leaves = (size_t)axis->size * INVAR_TREE_LEAF_BYTES;
 
     return layout->bucket > leaves ? layout->bucket : leaves;
+}
+
 int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place)
 {
     int rank = place->pipeline * layout->data.size + place->data;
