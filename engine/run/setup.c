@@ -407,7 +407,7 @@ static invar_status check_watched(const invar_recipe *r)
 
     if (!watched)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "audit, debug-stats, debug-dump and debug-determinism above step need whole "
                       "values, and here ranks divide the model: leave them out, or replay the run "
                       "on one rank, which has the same bits");
