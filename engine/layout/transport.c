@@ -185,6 +185,11 @@ static invar_status set_apart(const invar_layout *layout)
     return INVAR_OK;
 }
 
+static invar_status open_axis(invar_layout_axis *axis, const invar_comm_nccl_options *options)
+{
+    return axis->size > 1 ? invar_comm_nccl(&axis->far, axis->comm, options) : INVAR_OK;
+}
+
 invar_status invar_layout_open_transport(invar_layout *layout, const invar_device *dev,
                                          const invar_layout_transport *transport)
 {
@@ -192,11 +197,15 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
     invar_comm_nccl_options options = {.seconds = layout->seconds, .ordinal = dev->ordinal};
     void *memory = NULL;
 
-    if (!transport->nccl || data->size == 1)
+    if (!transport->nccl)
         return INVAR_OK;
     if (transport->apart)
         INVAR_TRY(set_apart(layout));
-    INVAR_TRY(invar_comm_nccl(&data->far, data->comm, &options));
+    INVAR_TRY(open_axis(&layout->tensor, &options));
+    INVAR_TRY(open_axis(&layout->expert, &options));
+    INVAR_TRY(open_axis(data, &options));
+    if (!data->far)
+        return INVAR_OK;
     INVAR_TRY(invar_device_take(dev, &memory, 2 * invar_layout_room(layout, data),
                                 "what travels between GPUs"));
     data->buckets = memory;
@@ -205,11 +214,13 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
 
 void invar_layout_close_transport(invar_layout *layout, const invar_device *dev)
 {
-    invar_layout_axis *data = &layout->data;
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->expert, &layout->data};
 
-    if (data->buckets)
-        invar_device_give(dev, data->buckets);
-    invar_comm_free(data->far);
-    data->buckets = NULL;
-    data->far = NULL;
+    if (layout->data.buckets)
+        invar_device_give(dev, layout->data.buckets);
+    layout->data.buckets = NULL;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        invar_comm_free(axes[i]->far);
+        axes[i]->far = NULL;
+    }
 }

@@ -36,8 +36,9 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
                                            invar_distributed_backend wanted) INVAR_MUST_USE;
 
 /*
- * A call of all ranks: where it is NCCL, the data axis gets a group for the device's memory, and
- * buckets in it. Close, after a failure, too; before the device and the world.
+ * A call of all ranks: where it is NCCL, the axes of tensors, experts and data get groups for the
+ * device's memory, and the last buckets in it. Close, after a failure, too; before the device and
+ * the world.
  */
 invar_status invar_layout_open_transport(invar_layout *layout, const invar_device *dev,
                                          const invar_layout_transport *transport) INVAR_MUST_USE;

@@ -115,6 +115,21 @@ static void count_shares(invar_mover *m, const invar_layout_axis *axis, const in
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
+/* From device to device, or where the host reaches the memory: then there is nothing to copy. */
+static bool is_straight(const invar_layout_axis *axis, const invar_device *dev)
+{
+    return axis->far || !invar_device_far(dev);
+}
+
+static invar_status run_straight(const invar_layout_axis *axis, const invar_device *dev,
+                                 const invar_comm_move *move)
+{
+    if (!invar_device_far(dev))
+        return invar_comm_run(axis->comm, move);
+    INVAR_TRY(invar_device_wait(dev)); // what it still computes
+    return invar_comm_run(axis->far, move);
+}
+
 static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
                            const invar_move *move)
 {
@@ -131,8 +146,8 @@ static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_
     own = move->own.data ? move->own.data : (char *)move->whole.data + before;
     gather.in = own;
     gather.out = move->whole.data;
-    if (!invar_device_far(&caller->dev))
-        return invar_comm_run(axis->comm, &gather);
+    if (is_straight(axis, &caller->dev))
+        return run_straight(axis, &caller->dev, &gather);
     INVAR_TRY(invar_caller_get(caller, m->host + before, own, m->get[axis->rank]));
     gather.in = m->host + before;
     gather.out = m->host;
@@ -154,8 +169,8 @@ static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, inva
 
     count_shares(m, axis, move);
     got = sum(m->get, axis->size);
-    if (!invar_device_far(&caller->dev))
-        return invar_comm_run(axis->comm, &shares);
+    if (is_straight(axis, &caller->dev))
+        return run_straight(axis, &caller->dev, &shares);
     INVAR_TRY(invar_caller_get(caller, m->host, move->own.data, given));
     shares.in = m->host;
     shares.out = m->host + given;
@@ -173,6 +188,6 @@ invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_m
 
     if (caller->dev.backend->memory.dry || bytes == 0)
         return INVAR_OK;
-    INVAR_TRY(make_room(m, &caller->dev, bytes));
+    INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
     return (exchanges ? exchange : gather)(m, axis, caller, move);
 }

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# layouts.sh INVAR FOLDER - ranks that divide a model on a GPU have the chain of one rank on a CPU.
+#
+# Ranks are threads, whose bytes go through the host, and processes with NCCL where there is one;
+# all of them share the GPU that is there. Dense and experts, bf16 and fp8. A control must differ.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$(realpath -m "$2")
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../e2e/expect.sh"
+unset INVAR_LEDGER
+export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+recipe=$PWD/tests/e2e/run/divided.ini modules=$(dirname "$invar")
+experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
+tp=--tensor-model-parallel-size ep=--expert-model-parallel-size
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+ways=(thread)
+if command -v mpirun >/dev/null && [[ -e $modules/invar-mpi.so && -e $modules/invar-nccl.so ]]; then
+    ways+=(nccl)
+fi
+
+# train WAY RANKS RUN FLAG ...: one rank is the CPU's.
+train() {
+    local way=$1 ranks=$2 run=$3 command=("$invar" train "$recipe")
+    shift 3
+    set -- --run "$run" --save none --no-report --threads 2 "$@"
+    ((ranks == 1)) || set -- --device cuda "$@"
+    case $way in
+    thread) command+=(--ranks "$ranks") ;;
+    nccl)
+        command=(mpirun --oversubscribe --bind-to none -n "$ranks" "${command[@]}"
+            --distributed-backend nccl)
+        ;;
+    esac
+    timeout 200 "${command[@]}" "$@" >"$run.out" 2>"$run.err" </dev/null ||
+        complain "$run: exit code $?" "$(tail -n 5 "$run.err")"
+}
+
+# equal MODEL FORMAT RANKS FLAG ...: by every way.
+equal() {
+    local model=$1 format=$2 ranks=$3 way run flags=()
+    shift 3
+    [[ $model != experts ]] || flags=("${experts[@]}")
+    [[ -e $model-$format ]] || train thread 1 "$model-$format" --dtype "$format" "${flags[@]}"
+    for way in "${ways[@]}"; do
+        run=$model-$format-$way-$ranks$*
+        run=${run//[^a-z0-9-]/}
+        checks=$((checks + 1))
+        train "$way" "$ranks" "$run" --dtype "$format" "${flags[@]}" "$@"
+        expect 0 'identical: ' diff "$model-$format" "$run"
+    done
+}
+
+for format in bf16 fp8; do
+    equal dense "$format" 2 "$tp" 2
+    equal dense "$format" 4 "$tp" 4
+    equal dense "$format" 4 "$tp" 2
+    equal experts "$format" 2 "$ep" 2
+    equal experts "$format" 4 "$tp" 2 "$ep" 2
+    equal experts "$format" 4 "$tp" 4
+done
+checks=$((checks + 1))
+train thread 2 control --dtype bf16 "$tp" 2 --seed 5
+expect 1 'differ' diff dense-bf16 control
+echo "$checks checks, ways: ${ways[*]}"
+((failed)) || echo "all as expected"
+exit "$failed"
