@@ -417,7 +417,8 @@ typedef struct invar_moe_gather_bwd_args {
 
 /*
  * Expert e's weights are the rows [e*N, (e+1)*N) of w. Pairs of types as linear.fwd. Here and below
- * `experts` may be some that stand together of more: rows before and behind theirs are left alone.
+ * `experts` may be some that stand together of more: what rows before and behind theirs become in
+ * y and dx is not defined.
  */
 typedef struct invar_moe_linear_fwd_args {
     invar_tensor y; /* (P, N) f32 or bf16 */

@@ -210,15 +210,21 @@ __device__ __forceinline__ int64_t invar_guard(invar_cuda_fault *fault, invar_op
     return 0;
 }
 
-/* Whether `count` segments ascend from 0 to `rows`, by the whole block; reports where not. */
+/*
+ * Whether `count` segments ascend from 0 to `rows`, or somewhere between where they are `some` of
+ * more, by the whole block; reports where not.
+ */
 static __device__ __forceinline__ bool invar_segments_good(const int64_t *start, int64_t count,
                                                            int64_t rows, invar_op op,
-                                                           invar_cuda_fault *fault)
+                                                           invar_cuda_fault *fault,
+                                                           bool some = false)
 {
     bool wrong = false;
 
     for (int64_t i = threadIdx.x; i <= count; i += blockDim.x) {
-        bool here = i < count ? start[i] > start[i + 1] : start[0] != 0 || start[count] != rows;
+        bool ends =
+            some ? start[0] < 0 || start[count] > rows : start[0] != 0 || start[count] != rows;
+        bool here = i < count ? start[i] > start[i + 1] : ends;
         if (here)
             invar_report(fault, op, INVAR_CUDA_SEGMENTS, start[i]);
         wrong = wrong || here;

@@ -115,8 +115,7 @@ static __device__ void plan_units(const fp8_problem &p, shared_state<S> *shared)
 {
     for (int g = (int)threadIdx.x; g < p.groups; g += THREADS) {
         int64_t first = p.start ? p.start[g] : 0, end = p.start ? p.start[g + 1] : p.rows;
-        bool good = first >= 0 && first <= end && end <= p.rows && (g > 0 || first == 0) &&
-                    (g + 1 < p.groups || end == p.rows);
+        bool good = first >= 0 && first <= end && end <= p.rows;
         if (!good) {
             invar_report(p.fault, p.op, INVAR_CUDA_SEGMENTS, g);
             first = end = 0;

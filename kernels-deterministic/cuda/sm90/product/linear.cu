@@ -502,7 +502,7 @@ static invar_status multiply(const invar_device *dev, const invar_product *p, vo
     if (p->start)
         INVAR_TRY(invar_launch(dev, p->op, copy_segments, dim3(1), dim3(THREADS),
                                0)((int64_t *)plan.product.start, p->start, p->groups, p->rows,
-                                  p->op, invar_cuda_of(dev)->fault));
+                                  p->op, invar_cuda_of(dev)->fault, true));
     for (int part = 0; part < p->parts; part++)
         INVAR_TRY(rewrite_part(dev, p, &plan, part));
     return plan.shards ? multiply_shards(dev, p, &plan) : plan.run(dev, &plan.product);

@@ -2,7 +2,7 @@
  * linear.cuh - what y, dx and dw of linear layers make of their arguments.
  *
  * Segments and tokens lie in device memory. They are checked on the device, once, and a copy goes
- * on: the kernels of products see segments that ascend and cover the rows, or none at all.
+ * on: the kernels of products see segments that ascend within the rows, or none at all.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,11 +19,11 @@ static inline invar_operand operand(const invar_tensor *t, bool k_outer)
     return {t->data, t->scale, t->dtype, t->scale_rows, k_outer, t->row_stride};
 }
 
-/* One block. Segments that are not good become empty ones. */
+/* One block. Segments that are not good become empty ones; `some`: of more. */
 static __global__ void copy_segments(int64_t *to, const int64_t *start, int64_t count, int64_t rows,
-                                     invar_op op, invar_cuda_fault *fault)
+                                     invar_op op, invar_cuda_fault *fault, bool some)
 {
-    bool good = invar_segments_good(start, count, rows, op, fault);
+    bool good = invar_segments_good(start, count, rows, op, fault, some);
 
     for (int64_t i = threadIdx.x; i <= count; i += THREADS)
         to[i] = good ? start[i] : 0;

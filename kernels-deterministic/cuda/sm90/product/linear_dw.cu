@@ -47,7 +47,7 @@ static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t
 {
     int64_t *cut = cuts + (int64_t)blockIdx.x * (units.count + 1);
     int64_t all = units.start[units.count], first = 0, end = 0;
-    bool good = invar_segments_good(experts.start, experts.count, rows, op, fault);
+    bool good = invar_segments_good(experts.start, experts.count, rows, op, fault, true);
 
     good = invar_segments_good(units.start, units.count, all, op, fault) && good;
     if (good) {
@@ -117,7 +117,7 @@ invar_status invar_cuda_linear_dw(const invar_device *dev, const invar_linear_dw
         p.cut = (int64_t *)workspace;
         INVAR_TRY(invar_launch(dev, op, copy_segments, dim3(1), dim3(THREADS),
                                0)((int64_t *)workspace, a->units.start, p.units, p.tokens, op,
-                                  invar_cuda_of(dev)->fault));
+                                  invar_cuda_of(dev)->fault, false));
     }
     return add_gradients(dev, &p);
 }
