@@ -15,6 +15,7 @@
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"
+#include "cli/run/layouts.h"
 #include "engine/config/config.h"
 #include "engine/run/memory.h"
 
@@ -22,8 +23,16 @@
 
 typedef struct settings {
     const char *memory;
+    invar_layouts_options layouts; /* gpus NULL: one rank */
     bool json;
 } settings;
+
+static settings defaults(void)
+{
+    return (settings){.layouts = {.tflops = INVAR_LAYOUTS_TFLOPS,
+                                  .node = INVAR_LAYOUTS_NODE,
+                                  .net = INVAR_LAYOUTS_NET}};
+}
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -245,6 +254,19 @@ static invar_status print_json(const invar_memory_view *v)
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
+static invar_status plan_layouts(int *code_out, const settings *s, const invar_recipe *recipe,
+                                 size_t memory)
+{
+    invar_layouts_options o = s->layouts;
+    bool fits;
+
+    o.json = s->json;
+    o.memory = memory;
+    INVAR_TRY(invar_layouts_show(&fits, recipe, &o));
+    *code_out = fits ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+    return INVAR_OK;
+}
+
 static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe)
 {
     invar_memory_view view;
@@ -254,6 +276,8 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     INVAR_TRY(invar_config_check(recipe));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
+    if (s->layouts.gpus)
+        return plan_layouts(code_out, s, recipe, memory);
     INVAR_TRY(invar_memory_plan(&view, recipe, memory));
     status = s->json ? print_json(&view) : print_text(&view);
     if (status == INVAR_OK && fflush(stdout) == 0)
@@ -264,9 +288,20 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     return status;
 }
 
+static invar_option rate(const char *name, double *value, const char *help)
+{
+    return (invar_option){.name = name,
+                          .type = INVAR_OPTION_REAL,
+                          .value = value,
+                          .metavar = "RATE",
+                          .low = 1,
+                          .high = 1000000,
+                          .help = help};
+}
+
 static const invar_option *options(settings *s)
 {
-    static invar_option list[3];
+    static invar_option list[8];
 
     list[0] = (invar_option){.name = "memory",
                              .type = INVAR_OPTION_TEXT,
@@ -274,14 +309,29 @@ static const invar_option *options(settings *s)
                              .metavar = "SIZE",
                              .help = "plan for a device with this much memory, such as 80GB or "
                                      "79.1GiB (default: what the device has free)"};
-    list[1] = invar_option_json(&s->json);
-    list[2] = invar_flags_end();
+    list[1] = (invar_option){.name = "gpus",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->layouts.gpus,
+                             .metavar = "N[,N...]",
+                             .help = "plan for so many ranks with a GPU each: memory, bytes that "
+                                     "a rank sends in a training step, and a predicted time"};
+    list[2] = (invar_option){.name = "all",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->layouts.all,
+                             .help = "with --gpus: all layouts that fit, the fastest first, not "
+                                     "that of the recipe"};
+    list[3] = rate("tflops", &s->layouts.tflops, "TFLOP/s that a GPU computes (default 450)");
+    list[4] = rate("node-gbs", &s->layouts.node,
+                   "GB/s that a GPU sends to others of its node of 8 (default 450)");
+    list[5] = rate("net-gbs", &s->layouts.net, "GB/s that a GPU sends to other nodes (default 50)");
+    list[6] = invar_option_json(&s->json);
+    list[7] = invar_flags_end();
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {0};
+    settings s = defaults();
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK, failure;
@@ -309,6 +359,8 @@ static void help(void)
         "\n"
         "'invar train' makes the same plan before it starts.\n"
         "\n"
+        "With --gpus it plans for many ranks and predicts the time of a training step.\n"
+        "\n"
         "Exit codes:\n"
         "  0    the run fits\n"
         "  1    it does not; the message names keys that would help\n"
@@ -322,4 +374,5 @@ const invar_verb invar_verb_plan = {
     .summary = "show the memory that a run needs, before it runs",
     .run = run,
     .help = help,
-    .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--key value ...]"};
+    .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--gpus N[,N...] [--all]] "
+                 "[--key value ...]"};

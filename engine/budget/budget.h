@@ -165,8 +165,11 @@ invar_status invar_budget_block_open(invar_budget_block *block, const invar_budg
 
 /* ---- inside ---------------------------------------------------------------------------------- */
 
-/* Only engine/budget: who looks and sees nothing; the rehearsals, on dry devices. */
+/* Only engine/budget: who looks and sees nothing, a loss; the rehearsals, on dry devices. */
 extern const invar_forward_probe invar_budget_blind;
+invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, const float *now,
+                                  const float *entropy, float *dnow_out,
+                                  float *dentropy_out) INVAR_MUST_USE;
 invar_status invar_budget_rehearse_rollout(invar_rollout *rollout,
                                            const invar_budget_ask *ask) INVAR_MUST_USE;
 invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,

@@ -227,22 +227,32 @@ static invar_status learn(invar_budget *out, invar_budget_cast *cast, invar_budg
     return status;
 }
 
+invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,
+                                                const invar_budget_choice *choice)
+{
+    const invar_budget_ask *ask = cast->ask;
+    invar_trainer_options o = {.plan = ask->plan,
+                               .recompute = ask->recompute,
+                               .head_rows = choice->head_rows,
+                               .temperature = 1.0f,
+                               .replay = ask->replay ? cast->actor : NULL,
+                               .layout = ask->layout};
+
+    o.plan.max_tokens = choice->max_tokens;
+    return o;
+}
+
 invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
 {
+    const invar_trainer_options o = invar_budget_cast_options(cast, &out->choice);
     invar_budget_ask ask = *cast->ask;
     invar_budget_parts parts = {.actor = cast->actor,
                                 .critic = cast->critic,
                                 .actor_grads = cast->actor_learner.grads,
                                 .critic_grads = cast->critic_learner.grads};
-    invar_trainer_options o = {.plan = ask.plan,
-                               .recompute = ask.recompute,
-                               .head_rows = out->choice.head_rows,
-                               .temperature = 1.0f,
-                               .replay = ask.replay ? cast->actor : NULL,
-                               .layout = ask.layout};
     invar_status status;
 
-    o.plan.max_tokens = ask.plan.max_tokens = out->choice.max_tokens;
+    ask.plan.max_tokens = out->choice.max_tokens;
     invar_stage_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
     status = invar_budget_rehearse_score(&parts, &ask);

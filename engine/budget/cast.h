@@ -29,6 +29,10 @@ invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
                                     const invar_budget_ask *ask) INVAR_MUST_USE;
 void invar_budget_cast_release(invar_budget_cast *cast);
 
+/* Of the run's trainer, with the settings of `choice`. */
+invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,
+                                                const invar_budget_choice *choice);
+
 /* What the phases need with the settings of out->choice. */
 invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
 invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;

@@ -232,8 +232,8 @@ invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
     return invar_trainer_settle(parts->trainer);
 }
 
-static invar_status no_loss(void *payload, int64_t first, int64_t count, const float *now,
-                            const float *entropy, float *dnow_out, float *dentropy_out)
+invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, const float *now,
+                                  const float *entropy, float *dnow_out, float *dentropy_out)
 {
     (void)payload;
     (void)first;
@@ -249,7 +249,7 @@ static invar_status no_loss(void *payload, int64_t first, int64_t count, const f
 static invar_status learn(const invar_budget_parts *parts, const invar_budget_ask *ask,
                           const invar_model *model, invar_grads *grads)
 {
-    invar_trainer_loss loss = {no_loss, NULL, ask->entropy && !model->spec.value_head};
+    invar_trainer_loss loss = {invar_budget_no_loss, NULL, ask->entropy && !model->spec.value_head};
     scene s;
     invar_status status = set_up(&s, model, ask, true);
 

@@ -176,11 +176,11 @@ static invar_comm_own own_of(const invar_comm_move *move, int rank, int size)
     return own;
 }
 
-static void copy_own(const invar_comm_move *move, int rank, int size)
+static void copy_own(const invar_comm *comm, const invar_comm_move *move)
 {
-    invar_comm_own own = own_of(move, rank, size);
+    invar_comm_own own = own_of(move, comm->rank, comm->size);
 
-    if (own.to)
+    if (own.to && !comm->world->imagined)
         memcpy(own.to, own.from, own.bytes);
 }
 
@@ -279,7 +279,7 @@ static void add_messages(invar_comm_ticket *ticket, const invar_comm_move *move,
 {
     walk w = walk_begin(move, ticket->comm->rank, ticket->comm->size);
 
-    while (walk_on(&w)) {
+    while (!ticket->comm->world->imagined && walk_on(&w)) {
         if (w.peer < low || w.peer >= high)
             continue;
         // `in` is read only: a message has one field for both directions
@@ -364,7 +364,7 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
     if (ticket->due)
         add_due(ticket, move);
     else
-        copy_own(move, comm->rank, comm->size);
+        copy_own(comm, move);
     ticket->next = world->under_way;
     world->under_way = ticket;
     comm->under_way++;
@@ -432,7 +432,7 @@ invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
         INVAR_TRY(check_call(move, 0, 1));
         if (comm->world->failure.native)
             return invar_world_adopt(comm->world, &comm->world->failure);
-        copy_own(move, 0, 1);
+        copy_own(comm, move);
         count_call(comm, move->op, 0, 0, 0);
         return INVAR_OK;
     }
@@ -489,6 +489,16 @@ invar_status invar_comm_new(invar_comm **out, invar_world *world, int size)
 invar_status invar_comm_self(invar_comm **out)
 {
     return invar_world_new(out, 0, 1);
+}
+
+invar_status invar_comm_imagined(invar_comm **out, int rank, int size)
+{
+    *out = NULL;
+    if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no rank %d of %d", rank, size);
+    INVAR_TRY(invar_world_new(out, rank, size));
+    (*out)->world->imagined = true;
+    return INVAR_OK;
 }
 
 static void drop_spare(invar_comm *comm)

@@ -160,6 +160,13 @@ void invar_comm_watch(invar_comm *comm, void (*done)(void *payload, const invar_
 invar_status invar_comm_self(invar_comm **out) INVAR_MUST_USE;
 
 /*
+ * A rank of a group whose other ranks are not there: its calls are checked and counted, but nothing
+ * is read, written or waited for. For those who want to know what a run will move. It cannot be
+ * split.
+ */
+invar_status invar_comm_imagined(invar_comm **out, int rank, int size) INVAR_MUST_USE;
+
+/*
  * Ranks that are threads of this process: out is (size), a handle for each. Bytes are copied once,
  * from the giver's memory by the thread that gets them.
  *

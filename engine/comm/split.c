@@ -75,6 +75,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
     invar_status status;
 
     *out = NULL;
+    INVAR_CHECK(!world->imagined); // nobody is there to have a wish
     INVAR_TRY(invar_alloc((void **)&wishes, (size_t)comm->size, sizeof *wishes, "a group's split"));
     status = invar_comm_new(&child, world, comm->size); // before the gather: after it, all succeed
     if (status == INVAR_OK)

@@ -111,7 +111,8 @@ typedef struct invar_world {
     const invar_transport *transport; /* NULL: one rank */
     void *self;                       /* of the transport; close releases it */
     int rank, size;
-    int handles;                  /* alive */
+    bool imagined; /* the other ranks: calls are counted, bytes stay where they are */
+    int handles;   /* alive */
     invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
     uint64_t next_context;        /* that no group of this rank has had */
     invar_comm_failure failure;

@@ -56,13 +56,12 @@ static invar_status make_axes(invar_layout *layout)
                      "pipeline-parallel ranks");
 }
 
-invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
+/* The sizes of all axes. */
+static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
 {
     int experts = sizes->expert > 0 ? sizes->expert : 1;
     int world = layout->data.size, parts = sizes->tensor * experts * sizes->pipeline;
 
-    if (parts == 1)
-        return INVAR_OK;
     if (world % parts != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%d ranks: a model cut into %d parts (tensor-model-parallel-size %d x "
@@ -75,9 +74,43 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
     layout->expert_tensor = sizes->expert_tensor;
     layout->chunks = sizes->chunks;
     layout->data = (invar_layout_axis){.size = world / parts};
+    return INVAR_OK;
+}
+
+invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
+{
+    if (sizes->tensor * sizes->pipeline == 1 && sizes->expert <= 1)
+        return INVAR_OK;
+    INVAR_TRY(cut(layout, sizes));
     INVAR_TRY(make_axes(layout));
     return invar_comm_split(&layout->back, layout->pipeline.comm, 0, 0, "pipeline-parallel ranks",
                             layout->seconds);
+}
+
+static invar_status imagine_axis(invar_layout_axis *axis, int rank)
+{
+    axis->rank = rank;
+    return invar_comm_imagined(&axis->comm, rank, axis->size);
+}
+
+invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
+                                  int rank)
+{
+    invar_comm *world;
+    invar_layout_place place;
+
+    *out = (invar_layout){.world = NULL};
+    INVAR_TRY(invar_comm_imagined(&world, rank, ranks));
+    invar_layout_init(out, world, 0);
+    out->imagined = true;
+    out->data.comm = NULL;
+    INVAR_TRY(cut(out, sizes));
+    place = invar_layout_place_of(out, rank);
+    INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
+    INVAR_TRY(imagine_axis(&out->expert, place.expert));
+    INVAR_TRY(imagine_axis(&out->data, place.data));
+    INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
+    return invar_comm_imagined(&out->back, place.pipeline, out->pipeline.size);
 }
 
 void invar_layout_release(invar_layout *layout)
@@ -92,6 +125,9 @@ void invar_layout_release(invar_layout *layout)
     }
     invar_comm_free(layout->back);
     layout->back = NULL;
+    if (layout->imagined)
+        invar_comm_free(layout->world);
+    layout->imagined = false;
 }
 
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)

@@ -32,7 +32,8 @@ typedef struct invar_layout_axis {
 } invar_layout_axis;
 
 typedef struct invar_layout {
-    invar_comm *world; /* all ranks; borrowed */
+    invar_comm *world; /* all ranks; borrowed, unless imagined */
+    bool imagined;     /* one rank plans: moves on a dry device are made, and counted */
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
     invar_layout_axis tensor, expert, data, pipeline;
@@ -72,12 +73,25 @@ invar_status invar_layout_divide(invar_layout *layout,
                                  const invar_layout_sizes *sizes) INVAR_MUST_USE;
 void invar_layout_release(invar_layout *layout);
 
+/*
+ * As one of `ranks` ranks would have it that are not there (invar_comm_imagined). INVAR_E_INVALID
+ * as above; release.
+ */
+invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
+                                  int rank) INVAR_MUST_USE;
+
 /* Of any rank of the world, and the rank with such numbers. */
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
 int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place);
 
 /* Bytes that a rank gives at a time along an axis, or gets, at most (engine/layout/exchange.h). */
 size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis);
+
+/* A rank that plans on a dry device makes no moves: the others do not, unless they are imagined. */
+static inline bool invar_layout_silent(const invar_layout *layout, bool dry)
+{
+    return dry && !layout->imagined;
+}
 
 /* Do other ranks compute other samples? */
 static inline bool invar_layout_divides(const invar_layout *layout)

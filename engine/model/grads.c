@@ -213,7 +213,7 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model)
     size_t bucket;
     invar_status status = INVAR_OK;
 
-    if (model->part.stages == 1 || grads->dev.backend->memory.dry)
+    if (model->part.stages == 1 || invar_layout_silent(layout, grads->dev.backend->memory.dry))
         return INVAR_OK;
     bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));

@@ -209,6 +209,7 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
 {
     int ranks = invar_model_part_ranks(&g->model->part);
     int self = invar_model_part_number(&g->model->part);
+    bool dry = g->model->dev.backend->memory.dry;
     size_t total;
 
     INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)ranks, sizeof *g->bytes,
@@ -216,17 +217,18 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
     g->at = g->bytes + ranks;
     total = walk(g, NULL);
-    if (g->model->dev.backend->memory.dry) { // one rank plans by itself
+    if (dry) // nothing was computed
         memset(out, 0, total);
+    if (invar_layout_silent(g->model->layout, dry))
         return INVAR_OK;
-    }
     for (int r = 1; r < ranks; r++)
         g->at[r] = g->at[r - 1] + g->bytes[r - 1];
     INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
     if (g->bytes[self] > 0)
         memcpy(g->all + g->at[self], own, g->bytes[self]);
     INVAR_TRY(move(g, phase));
-    (void)walk(g, out);
+    if (!dry)
+        (void)walk(g, out);
     return INVAR_OK;
 }
 

@@ -62,14 +62,15 @@ static size_t tensor_bytes(const invar_tensor *t)
 
 /* ---- what each rank gives and gets ----------------------------------------------------------- */
 
-/* Where experts begin, in the host's memory. */
+/* Where experts begin, in the host's memory; nobody having chosen any, all have as many rows. */
 static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller *caller,
-                               const invar_segments *experts)
+                               const invar_segments *experts, int64_t rows)
 {
     size_t count = (size_t)experts->count + 1;
+    bool dry = caller->dev.backend->memory.dry;
 
     *out = experts->start;
-    if (!invar_device_far(&caller->dev))
+    if (!dry && !invar_device_far(&caller->dev))
         return INVAR_OK;
     if (m->experts < experts->count) {
         invar_free(m->start);
@@ -78,7 +79,10 @@ static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller
         m->experts = experts->count;
     }
     *out = m->start;
-    return invar_caller_get(caller, m->start, experts->start, count * sizeof *m->start);
+    for (int64_t i = 0; dry && i <= experts->count; i++)
+        m->start[i] = i * rows / experts->count;
+    return dry ? INVAR_OK
+               : invar_caller_get(caller, m->start, experts->start, count * sizeof *m->start);
 }
 
 /* m->get of a gather, whose parts lie in `whole` one after the other. */
@@ -88,7 +92,7 @@ static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, i
     const int64_t *start = NULL;
 
     if (move->kind == INVAR_MOVE_EXPERTS)
-        INVAR_TRY(find_start(&start, m, caller, &move->experts));
+        INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
     for (int r = 0; r < axis->size; r++) {
         invar_layout_share share = invar_layout_share_of(
             start ? move->experts.count : move->whole.shape[0], axis->size, r);
@@ -186,7 +190,7 @@ invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_m
     bool exchanges = move->kind == INVAR_MOVE_EXCHANGE;
     size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
 
-    if (caller->dev.backend->memory.dry || bytes == 0)
+    if (invar_layout_silent(m->layout, caller->dev.backend->memory.dry) || bytes == 0)
         return INVAR_OK;
     INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
     return (exchanges ? exchange : gather)(m, axis, caller, move);

@@ -29,7 +29,7 @@ typedef struct invar_mover {
 
 void invar_mover_release(invar_mover *mover, const invar_device *dev);
 
-/* A move of this run's memory. On a device that is dry nothing happens. */
+/* A move of this run's memory. On a device that is dry it counts, if ranks are imagined. */
 invar_status invar_mover_run(invar_mover *mover, invar_caller *caller,
                              const invar_move *move) INVAR_MUST_USE;
 

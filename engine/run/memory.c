@@ -228,7 +228,7 @@ static invar_status check_folders(const invar_recipe *r)
     return INVAR_OK;
 }
 
-static invar_status plan(invar_memory_view *v, size_t memory)
+static invar_status read_ask(invar_memory_view *v, size_t memory)
 {
     INVAR_TRY(check_folders(v->session.recipe));
     INVAR_TRY(read_data(v));
@@ -237,11 +237,11 @@ static invar_status plan(invar_memory_view *v, size_t memory)
     if (memory == 0 && v->session.imagined)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "there is no GPU here: say how much memory it has, as in --memory 80GB");
-    return invar_budget_make(&v->budget, &v->ask,
-                             memory ? memory : invar_memory_available(&v->session.dev));
+    v->available = memory ? memory : invar_memory_available(&v->session.dev);
+    return INVAR_OK;
 }
 
-invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
+invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
 {
     invar_status status;
 
@@ -249,13 +249,34 @@ invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recip
     INVAR_TRY(invar_session_open(&out->session, recipe,
                                  INVAR_SESSION_NO_TOKENIZER | INVAR_SESSION_NO_WEIGHTS |
                                      INVAR_SESSION_ANY_DEVICE));
-    status = plan(out, memory);
+    status = read_ask(out, memory);
     if (status != INVAR_OK)
         invar_memory_release(out);
     return status;
 }
 
+invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_memory_open(out, recipe, memory));
+    status = invar_budget_make(&out->budget, &out->ask, out->available);
+    if (status != INVAR_OK)
+        invar_memory_release(out);
+    return status;
+}
+
+invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
+                                    int ranks, int rank)
+{
+    invar_layout_release(&v->layout);
+    INVAR_TRY(invar_layout_imagine(&v->layout, sizes, ranks, rank));
+    v->ask.layout = &v->layout;
+    return invar_budget_make(&v->budget, &v->ask, v->available);
+}
+
 void invar_memory_release(invar_memory_view *view)
 {
+    invar_layout_release(&view->layout);
     invar_session_close(&view->session);
 }

@@ -39,6 +39,8 @@ typedef struct invar_memory_view {
     invar_session session; /* without models */
     invar_settings settings;
     invar_memory_data data; /* what of them is there */
+    size_t available;       /* bytes of the device */
+    invar_layout layout;    /* whose other ranks are imagined; zeroed: one rank */
     invar_budget_ask ask;
     invar_budget budget;
 } invar_memory_view;
@@ -49,6 +51,12 @@ typedef struct invar_memory_view {
  */
 invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe,
                                size_t memory) INVAR_MUST_USE;
+
+/* The same without a budget, and then budgets of one rank of several, for any number of layouts. */
+invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recipe,
+                               size_t memory) INVAR_MUST_USE;
+invar_status invar_memory_plan_rank(invar_memory_view *view, const invar_layout_sizes *sizes,
+                                    int ranks, int rank) INVAR_MUST_USE;
 void invar_memory_release(invar_memory_view *view);
 
 #ifdef __cplusplus

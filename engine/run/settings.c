@@ -138,6 +138,29 @@ bool invar_settings_supervised(const invar_recipe *r)
         ->supervised;
 }
 
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r)
+{
+    int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
+    int64_t expert = invar_recipe_int(r, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE);
+
+    if (expert == 0)
+        expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
+    *out = (invar_layout_sizes){.tensor = (int)tensor,
+                                .expert_tensor = (int)expert,
+                                .expert =
+                                    (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
+                                .pipeline = 1,
+                                .chunks = 1};
+    if (expert != 1 && expert != tensor)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-tensor-parallel-size %d: it is 1 or that of "
+                          "tensor-model-parallel-size, %d",
+                          out->expert_tensor, out->tensor);
+    return INVAR_OK;
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
 
 static const invar_estimator_facts *estimator_of(const invar_recipe *r)

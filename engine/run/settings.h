@@ -7,6 +7,7 @@
 #define INVAR_ENGINE_RUN_SETTINGS_H
 
 #include "base/recipe/recipe.h"
+#include "engine/layout/layout.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
 #include "engine/train/lr_schedule.h"
@@ -39,6 +40,10 @@ void invar_settings_read(invar_settings *out, const invar_recipe *recipe, int64_
 
 /* The answers come from the data: nothing is sampled. */
 bool invar_settings_supervised(const invar_recipe *recipe);
+
+/* How the recipe divides the model among ranks; INVAR_E_INVALID where its keys contradict. */
+invar_status invar_settings_sizes(invar_layout_sizes *out,
+                                  const invar_recipe *recipe) INVAR_MUST_USE;
 
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);

@@ -381,22 +381,6 @@ static invar_status open_parts(invar_loop *loop)
     return INVAR_OK;
 }
 
-/* How the recipe divides the model among ranks. */
-static invar_layout_sizes sizes_of(const invar_recipe *r)
-{
-    int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
-    int64_t expert = invar_recipe_int(r, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE);
-
-    if (expert == 0)
-        expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
-    return (invar_layout_sizes){.tensor = (int)tensor,
-                                .expert_tensor = (int)expert,
-                                .expert =
-                                    (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
-                                .pipeline = 1,
-                                .chunks = 1};
-}
-
 /* What looks at values sees whole ones only. */
 static invar_status check_watched(const invar_recipe *r)
 {
@@ -417,13 +401,9 @@ static invar_status open_layout(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     invar_comm *comm = loop->options->comm;
-    invar_layout_sizes sizes = sizes_of(r);
+    invar_layout_sizes sizes;
 
-    if (sizes.expert_tensor != 1 && sizes.expert_tensor != sizes.tensor)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "expert-tensor-parallel-size %d: it is 1 or that of "
-                          "tensor-model-parallel-size, %d",
-                          sizes.expert_tensor, sizes.tensor);
+    INVAR_TRY(invar_settings_sizes(&sizes, r));
     if (!comm || invar_comm_size(comm) == 1) {
         int parts = sizes.tensor * sizes.expert * sizes.pipeline;
         if (parts > 1 && !loop->options->replay)

@@ -495,7 +495,7 @@ static invar_status gather_masters(const invar_optimizer *o, invar_model *model,
     invar_slices slices;
     invar_status status;
 
-    if (o->dev.backend->memory.dry) // one rank plans by itself
+    if (invar_layout_silent(o->layout, o->dev.backend->memory.dry))
         return INVAR_OK;
     status = invar_slices_init(&slices, &o->dev, o->layout, o->block);
     if (status == INVAR_OK)

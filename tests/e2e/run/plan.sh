@@ -5,7 +5,7 @@
 # message says to set is set, and then it does.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(realpath "$1") folder=$2 recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
+invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 rm -rf "$folder"
@@ -158,6 +158,55 @@ expect 0 "verdict: fits" large.ini --load runs/new --save runs/new --memory 143G
 if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
     expect 125 "--memory 80GB" large.ini
 fi
+# ---- many GPUs --------------------------------------------------------------------------------
+
+# layout NAME: of the first layout of the last plan.
+layout() {
+    sed -n "s/^ *\"$1\": \([0-9.a-z]*\),*\$/\1/p" plan.json | head -1
+}
+
+many=(--logical-tp 8 --logical-etp 8 --gpus 8)
+holds plan 143GB "${many[@]}"
+whole=$(layout need)
+holds [ "$(layout data)" -eq 8 ]
+holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4
+holds [ "$(layout data)" -eq 2 ]
+holds [ "$(layout need)" -lt "$whole" ]
+holds [ "$(layout fits)" = true ]
+holds grep -q '"prediction": true' plan.json
+holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4 --expert-model-parallel-size 2
+holds [ "$(layout data)" -eq 1 ]
+holds grep -q '"data_gb": 0.0' plan.json
+# rates only change seconds: half as many FLOP/s, twice the time
+before=$(layout predicted_computing_s) sent=$(layout tensor_gb)
+holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4 --expert-model-parallel-size 2 \
+    --tflops 225
+holds [ "$(layout tensor_gb)" = "$sent" ]
+holds awk -v a="$before" -v b="$(layout predicted_computing_s)" \
+    'BEGIN { exit !(a > 0 && b / a > 1.999 && b / a < 2.001) }'
+# all layouts: those that fit and no others, the fastest first
+holds plan 143GB "${many[@]}" --all
+holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
+holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
+expect 1 "Seconds are a prediction" large.ini --memory 20GB "${many[@]}" --all
+expect 1 " no " large.ini --memory 60GB "${many[@]}"
+expect 129 "needs a multiple of 4" large.ini --memory 143GB "${many[@]}" --gpus 6 \
+    --tensor-model-parallel-size 4
+expect 129 "sizes up to 4 do" large.ini --memory 143GB "${many[@]}" --tensor-model-parallel-size 8
+expect 129 "leave out debug-rollout-only" large.ini --memory 143GB "${many[@]}" \
+    --debug-rollout-only true
+for gpus in "" 0 x "8," 8,,64 -8 100000; do
+    expect 129 "is no list of numbers" large.ini --memory 143GB --gpus="$gpus"
+done
+expect 129 "--tflops: 0; expected 1 to 1000000" large.ini --memory 143GB --gpus 8 --tflops 0
+# the recipes for many GPUs fit, with all layers of the model
+mkdir -p whole
+sed 's/"num_hidden_layers": 6/"num_hidden_layers": 48/' model/config.json >whole/config.json
+for gpus in 8 64; do
+    expect 0 "yes" "$recipes/$gpus-gpus.ini" --hf-checkpoint whole --memory 141GB --gpus "$gpus"
+done
+holds diff <(grep -v '^#' "$recipes/8-gpus.ini") <(grep -v '^#' "$recipes/64-gpus.ini")
+
 # the recipe for a GPU
 expect 0 "verdict: fits" "$recipe" --memory 143GB
 echo "$checks checks"

@@ -141,12 +141,50 @@ static void test_comm__one_rank_copies_what_does_not_alias(void **state)
     invar_comm_free(NULL);
 }
 
+static void count_done(void *payload, const invar_comm_done *call)
+{
+    *(uint64_t *)payload += call->sent;
+}
+
+/* Addresses are those of nobody: whoever read or wrote there would fail. */
+static void test_comm__of_imagined_ranks_counts_only(void **state)
+{
+    size_t bytes[] = {10, 20, 30};
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
+                            .phase = "plan",
+                            .seconds = 1,
+                            .in = (const void *)16,
+                            .out = (void *)4096,
+                            .out_bytes = bytes};
+    invar_comm_ticket *ticket;
+    uint64_t seen = 0;
+    invar_comm *comm;
+
+    (void)state;
+    assert_fails(invar_comm_imagined(&comm, 3, 3), INVAR_E_INVALID, "no rank 3 of 3");
+    assert_ok(invar_comm_imagined(&comm, 1, 3));
+    assert_int_equal(invar_comm_rank(comm), 1);
+    assert_int_equal(invar_comm_size(comm), 3);
+    invar_comm_watch(comm, count_done, &seen);
+    assert_ok(invar_comm_run(comm, &move));
+    assert_ok(invar_comm_start(&ticket, comm, &move));
+    assert_ok(invar_comm_wait(ticket));
+    assert_int_equal(seen, 80);
+    assert_int_equal(invar_comm_counted(comm, INVAR_COMM_ALLGATHERV).calls, 2);
+    assert_int_equal(invar_comm_counted(comm, INVAR_COMM_ALLGATHERV).sent, 80);
+    assert_int_equal(invar_comm_counted(comm, INVAR_COMM_ALLGATHERV).received, 80);
+    move.in = NULL; // what is no call of a run is none here
+    assert_fails(invar_comm_run(comm, &move), INVAR_E_INVALID, "no memory");
+    invar_comm_free(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm__counts_bytes_of_others),
         cmocka_unit_test(test_comm__refuses_what_is_no_move),
         cmocka_unit_test(test_comm__one_rank_copies_what_does_not_alias),
+        cmocka_unit_test(test_comm__of_imagined_ranks_counts_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

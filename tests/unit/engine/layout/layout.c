@@ -151,6 +151,33 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
         invar_comm_free(ranks[r]);
 }
 
+/* The place of every rank is the one that it has among ranks that are there. */
+static void test_layout__of_imagined_ranks(void **state)
+{
+    static const invar_layout_sizes sizes_of = {
+        .tensor = 2, .expert_tensor = 2, .expert = 3, .pipeline = 2, .chunks = 2};
+    invar_layout layout;
+
+    (void)state;
+    for (int r = 0; r < 48; r++) {
+        invar_layout_place place;
+
+        assert_ok(invar_layout_imagine(&layout, &sizes_of, 48, r));
+        place = (invar_layout_place){layout.tensor.rank, layout.expert.rank, layout.data.rank,
+                                     layout.pipeline.rank};
+        assert_int_equal(invar_layout_rank_of(&layout, &place), r);
+        assert_int_equal(layout.data.size, 4);
+        assert_int_equal(invar_comm_size(layout.expert.comm), 3);
+        assert_int_equal(invar_comm_rank(layout.back), layout.pipeline.rank);
+        assert_false(invar_layout_silent(&layout, true));
+        invar_layout_release(&layout);
+    }
+    assert_true(invar_layout_silent(&layout, true) && !invar_layout_silent(&layout, false));
+    assert_fails(invar_layout_imagine(&layout, &sizes_of, 18, 0), INVAR_E_INVALID,
+                 "18 ranks: a model cut into 12 parts");
+    invar_layout_release(&layout);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +187,7 @@ int main(void)
         cmocka_unit_test(test_layout__one_rank_divides_nothing),
         cmocka_unit_test(test_layout__axes),
         cmocka_unit_test(test_layout__refuses_a_world_that_is_no_multiple),
+        cmocka_unit_test(test_layout__of_imagined_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,271 @@
+/*
+ * traffic.c - what a rank moves and multiplies in an optimizer step.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/budget/traffic.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/budget/cast.h"
+
+#include "base/invar_banned.h"
+
+const char *invar_traffic_axis_name(invar_traffic_axis axis)
+{
+    static const char *const names[INVAR_TRAFFIC_AXES] = {"tensor", "expert", "data", "pipeline"};
+
+    return names[axis];
+}
+
+uint64_t invar_traffic_sent(const invar_traffic *traffic, invar_traffic_axis axis)
+{
+    uint64_t sent = 0;
+
+    for (int i = 0; i < traffic->count; i++)
+        sent += traffic->moves[i].axis == axis ? traffic->moves[i].sent : 0;
+    return sent;
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* Who watches the groups of an axis. */
+typedef struct watch {
+    invar_traffic *to;
+    invar_traffic_axis axis;
+} watch;
+
+static invar_traffic_move *find_move(const watch *w, const char *name)
+{
+    invar_traffic *to = w->to;
+
+    for (int i = 0; i < to->count; i++)
+        if (to->moves[i].axis == w->axis && strcmp(to->moves[i].name, name) == 0)
+            return &to->moves[i];
+    INVAR_CHECK(to->count < INVAR_TRAFFIC_MOVES);
+    to->moves[to->count].axis = w->axis;
+    (void)snprintf(to->moves[to->count].name, INVAR_COMM_PHASE_SIZE, "%s", name);
+    return &to->moves[to->count++];
+}
+
+static void add_call(void *payload, const invar_comm_done *call)
+{
+    invar_traffic_move *move = find_move(payload, call->phase);
+
+    move->calls++;
+    move->sent += call->sent;
+    move->received += call->received;
+}
+
+/* From now on; NULL: no longer. Groups of one rank move nothing. */
+static void watch_axes(watch *watches, invar_traffic *to, const invar_layout *layout)
+{
+    invar_comm *const comms[] = {layout->tensor.comm, layout->expert.comm, layout->data.comm,
+                                 layout->pipeline.comm, layout->back};
+
+    for (int i = 0; i < INVAR_TRAFFIC_AXES + 1; i++) {
+        int axis = i < INVAR_TRAFFIC_AXES ? i : INVAR_TRAFFIC_PIPELINE;
+
+        watches[i] = (watch){to, (invar_traffic_axis)axis};
+        if (invar_comm_size(comms[i]) > 1)
+            invar_comm_watch(comms[i], to ? add_call : NULL, &watches[i]);
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Weights that this rank multiplies a row by. */
+static double weights_of(const invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+    bool last = model->part.stage == model->part.stages - 1;
+    double weights = 0.0;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        double elements = (double)invar_param_elements(p);
+        bool looked_up = p->kind == INVAR_PARAM_EMBEDDING && !(spec->tied && last);
+
+        if (p->own.experts == 0 || p->cols == 0 || looked_up)
+            continue;
+        if (p->kind == INVAR_PARAM_EXPERT)
+            elements *= (double)spec->experts_per_token / (double)spec->experts;
+        weights += elements;
+    }
+    return weights;
+}
+
+/* Values of all query heads of the layers that it has. */
+static double queries_of(const invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+    int64_t layers = 0;
+
+    for (int64_t i = 0; i < spec->layers; i++)
+        layers += invar_model_part_has(&model->part, spec->layers, i);
+    return (double)(layers * spec->heads * spec->head_dim) / (double)model->part.tensors;
+}
+
+/*
+ * 2 for every weight and row, forward, and 4 backward; attention over half of the square twice, and
+ * as often again. The first forward is made a second time with `recompute`.
+ */
+static double flop_of(const invar_model *model, const invar_rl_sample *samples, int64_t count,
+                      bool recompute)
+{
+    double weights = weights_of(model), queries = queries_of(model), flop = 0.0;
+
+    for (int64_t i = 0; i < count; i++) {
+        double rows = (double)invar_micro_batch_rows(&samples[i]);
+        flop += 2.0 * rows * (weights + rows * queries);
+    }
+    return (recompute ? 4.0 : 3.0) * flop;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+typedef struct scene {
+    invar_budget_cast *cast;
+    invar_trainer_options options;
+    const invar_rl_sample *samples;
+    int64_t count;
+    float *now; /* (2, tokens) log-probabilities, entropies */
+    int64_t tokens;
+} scene;
+
+static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *learner)
+{
+    bool critic = learner->model->spec.value_head;
+    const invar_trainer_loss loss = {invar_budget_no_loss, NULL, s->cast->ask->entropy && !critic};
+    invar_trainer_result result = {.now = s->now, .entropy = critic ? NULL : s->now + s->tokens};
+
+    INVAR_TRY(invar_learner_differentiate(learner, trainer, s->samples, s->count, &loss, &result));
+    return invar_learner_move(learner, 0, false);
+}
+
+/* The rank's own units, and how often ranks come together. */
+static invar_status count_products(invar_traffic *out, const scene *s)
+{
+    const invar_layout_axis *data = &s->cast->ask->layout->data;
+    bool recompute = s->options.recompute;
+    int64_t *rows = NULL;
+    invar_plan units;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rows, (size_t)s->count, sizeof *rows, "rows of samples"));
+    for (int64_t i = 0; i < s->count; i++)
+        rows[i] = invar_micro_batch_rows(&s->samples[i]);
+    status = invar_plan_make(&units, rows, s->count, &s->options.plan);
+    invar_free(rows);
+    INVAR_TRY(status);
+    out->rounds = (units.units + data->size - 1) / data->size;
+    for (int64_t u = data->rank; u < units.units; u += data->size) {
+        const invar_rl_sample *first = s->samples + units.unit_sample[u];
+        int64_t count = units.unit_sample[u + 1] - units.unit_sample[u];
+
+        out->flop += flop_of(s->cast->actor, first, count, recompute);
+        if (s->cast->critic)
+            out->flop += flop_of(s->cast->critic, first, count, recompute);
+    }
+    invar_plan_release(&units);
+    return INVAR_OK;
+}
+
+static invar_status run(invar_traffic *out, const scene *s)
+{
+    const invar_layout *layout = s->cast->ask->layout;
+    watch watches[INVAR_TRAFFIC_AXES + 1];
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    INVAR_TRY(count_products(out, s));
+    invar_stage_init(&s->cast->work, s->cast->ask->dev, 1);
+    INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
+    watch_axes(watches, out, layout);
+    status = step(s, trainer, &s->cast->actor_learner);
+    if (status == INVAR_OK && s->cast->critic)
+        status = step(s, trainer, &s->cast->critic_learner);
+    watch_axes(watches, NULL, layout);
+    invar_trainer_free(trainer);
+    return status;
+}
+
+/* Samples of these lengths, whose tokens are all the same. */
+static invar_status fill(invar_rl_sample *to, int32_t **tokens, const scene *s)
+{
+    int64_t longest = 1;
+
+    for (int64_t i = 0; i < s->count; i++)
+        longest = s->samples[i].n_tokens > longest ? s->samples[i].n_tokens : longest;
+    INVAR_TRY(invar_alloc((void **)tokens, (size_t)longest, sizeof **tokens, "a sample"));
+    memset(*tokens, 0, (size_t)longest * sizeof **tokens);
+    for (int64_t i = 0; i < s->count; i++)
+        to[i] = (invar_rl_sample){.tokens = *tokens,
+                                  .n_tokens = s->samples[i].n_tokens,
+                                  .prompt_tokens = s->samples[i].prompt_tokens};
+    return INVAR_OK;
+}
+
+static invar_status make(invar_traffic *out, scene *s)
+{
+    invar_rl_sample *samples = NULL;
+    int32_t *tokens = NULL;
+    invar_status status;
+
+    s->tokens = invar_trainer_tokens(s->samples, s->count);
+    INVAR_TRY(invar_alloc((void **)&s->now, 2 * (size_t)s->tokens + 1, sizeof *s->now,
+                          "log-probabilities"));
+    memset(s->now, 0, 2 * (size_t)s->tokens * sizeof *s->now);
+    status = invar_alloc((void **)&samples, (size_t)s->count, sizeof *samples, "samples");
+    if (status == INVAR_OK)
+        status = fill(samples, &tokens, s);
+    s->samples = samples;
+    if (status == INVAR_OK)
+        status = run(out, s);
+    invar_free(tokens);
+    invar_free(samples);
+    invar_free(s->now);
+    return status;
+}
+
+invar_status invar_traffic_make(invar_traffic *out, const invar_budget_ask *ask,
+                                const invar_budget_choice *choice, const invar_rl_sample *samples,
+                                int64_t count)
+{
+    scene s = {.samples = samples, .count = count};
+    invar_budget budget;
+    invar_status status;
+
+    *out = (invar_traffic){.count = 0};
+    INVAR_CHECK(ask->learns && ask->layout && ask->layout->imagined);
+    INVAR_TRY(invar_alloc((void **)&s.cast, 1, sizeof *s.cast, "the plan of a step"));
+    *s.cast = (invar_budget_cast){0};
+    status = invar_budget_cast_make(s.cast, &budget, ask);
+    s.options = invar_budget_cast_options(s.cast, choice);
+    s.options.replay = NULL; // whose routing it is moves no byte
+    if (status == INVAR_OK)
+        status = make(out, &s);
+    invar_budget_cast_release(s.cast);
+    invar_free(s.cast);
+    return status;
+}
+
+invar_status invar_traffic_make_longest(invar_traffic *out, const invar_budget_ask *ask,
+                                        const invar_budget_choice *choice)
+{
+    int64_t longest = invar_budget_longest(ask), response = ask->response;
+    invar_rl_sample *samples = NULL;
+    invar_status status;
+
+    if (response >= longest)
+        response = longest - 1;
+    INVAR_TRY(
+        invar_alloc((void **)&samples, (size_t)ask->step_samples, sizeof *samples, "samples"));
+    for (int64_t i = 0; i < ask->step_samples; i++)
+        samples[i] = (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - response};
+    status = invar_traffic_make(out, ask, choice, samples, ask->step_samples);
+    invar_free(samples);
+    return status;
+}

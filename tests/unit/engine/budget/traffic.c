@@ -1,0 +1,265 @@
+/*
+ * traffic.c - a test of plans of traffic: the bytes of a run's ledger are those of its plan.
+ *
+ * Ranks that are threads train; the plan goes through the same steps, whose samples' lengths come
+ * from the ledger, without them. Only which rank has how many rows of experts is the run's to say:
+ * of these the sum over ranks is compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/budget/traffic.h"
+
+#include "engine/launch/launch.h"
+#include "engine/run/memory.h"
+#include "tests/run.h"
+
+enum { SAMPLES = 8, STEPS = 2, ROWS = 2000, MOST_RANKS = 8 };
+
+typedef struct row {
+    int64_t step, rank;
+    char move[INVAR_COMM_PHASE_SIZE];
+    int64_t calls, sent, received;
+} row;
+
+typedef struct scene {
+    int ranks;
+    invar_rl_sample samples[STEPS][SAMPLES];
+    invar_traffic plan[STEPS][MOST_RANKS];
+} scene;
+
+static row rows[ROWS];
+static int n_rows;
+
+/* ---- what was moved -------------------------------------------------------------------------- */
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    row *to = &rows[n_rows];
+
+    (void)payload;
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 6);
+    assert_true(n_rows++ < ROWS);
+    *to = (row){.step = values[0].integer,
+                .rank = values[1].integer,
+                .calls = values[3].integer,
+                .sent = values[4].integer,
+                .received = values[5].integer};
+    (void)snprintf(to->move, sizeof to->move, "%s", (const char *)values[2].data);
+    return INVAR_OK;
+}
+
+static invar_status take_sample(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    scene *s = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 4);
+    s->samples[values[0].integer][values[1].integer] =
+        (invar_rl_sample){.n_tokens = values[2].integer, .prompt_tokens = values[3].integer};
+    return INVAR_OK;
+}
+
+/* ---- runs and plans -------------------------------------------------------------------------- */
+
+static const run_pair usual[] = {
+    {"num-layers", "2"},          {"hidden-size", "32"},       {"ffn-hidden-size", "512"},
+    {"num-attention-heads", "8"}, {"num-query-groups", "4"},   {"kv-channels", "128"},
+    {"vocab-size", "1100"},       {"rollout-batch-size", "4"}, {"rollout-max-response-len", "5"},
+    {"unit-count", "3"},          {"logical-tp", "4"},         {NULL, NULL}};
+#define EXPERTS                                                                                    \
+    {"model-type", "qwen3_moe"}, {"num-experts", "6"}, {"moe-router-topk", "2"},                   \
+        {"dtype", "bf16"},                                                                         \
+    {                                                                                              \
+        "logical-etp", "4"                                                                         \
+    }
+
+static void run_ranks(scene *out, const char *name, const invar_recipe *recipe)
+{
+    invar_train_summary summary;
+    invar_launch launch;
+
+    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), out->ranks));
+    assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
+    invar_launch_close(&launch);
+    n_rows = 0;
+    run_select(name,
+               "SELECT step, rank, move, calls, sent, received FROM work WHERE phase = 'train' "
+               "AND move <> ''",
+               take_row, NULL);
+    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", take_sample, out);
+}
+
+static void make_plans(scene *out, const invar_recipe *recipe)
+{
+    invar_layout_sizes sizes;
+    invar_memory_view view;
+
+    assert_ok(invar_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
+    for (int r = 0; r < out->ranks; r++) {
+        assert_ok(invar_memory_plan_rank(&view, &sizes, out->ranks, r));
+        for (int s = 0; s < STEPS; s++)
+            assert_ok(invar_traffic_make(&out->plan[s][r], &view.ask, &view.budget.choice,
+                                         out->samples[s], SAMPLES));
+    }
+    invar_memory_release(&view);
+}
+
+static void make_scene(scene *out, const char *name, int ranks, const run_pair *more)
+{
+    invar_recipe *recipe = run_recipe(run_below(name), usual, more);
+
+    *out = (scene){.ranks = ranks};
+    run_ranks(out, name, recipe);
+    make_plans(out, recipe);
+    invar_recipe_free(recipe);
+}
+
+/* ---- compared -------------------------------------------------------------------------------- */
+
+/* By name, whatever the axis: the ledger has none. */
+static row planned(const scene *s, int64_t step, int rank, const char *move)
+{
+    const invar_traffic *t = &s->plan[step][rank];
+    row sum = {.step = step, .rank = rank};
+
+    for (int i = 0; i < t->count; i++) {
+        if (strcmp(t->moves[i].name, move) != 0)
+            continue;
+        sum.calls += (int64_t)t->moves[i].calls;
+        sum.sent += (int64_t)t->moves[i].sent;
+        sum.received += (int64_t)t->moves[i].received;
+    }
+    return sum;
+}
+
+static bool equal(const row *a, const row *b)
+{
+    return a->calls == b->calls && a->sent == b->sent && a->received == b->received;
+}
+
+/* Rows of the ledger that are not as planned, and bytes that were planned and not moved. */
+static int differences(const scene *s)
+{
+    row experts = {.step = 0};
+    uint64_t moved = 0, due = 0;
+    int found = 0;
+
+    for (int i = 0; i < n_rows; i++) {
+        row plan = planned(s, rows[i].step, (int)rows[i].rank, rows[i].move);
+
+        moved += (uint64_t)rows[i].sent;
+        if (strcmp(rows[i].move, "rows of experts") == 0) {
+            experts.calls += rows[i].calls - plan.calls;
+            experts.sent += rows[i].sent - plan.sent;
+            experts.received += rows[i].received - plan.received;
+        } else {
+            found += !equal(&rows[i], &plan);
+        }
+    }
+    for (int step = 0; step < STEPS; step++)
+        for (int r = 0; r < s->ranks; r++)
+            for (int axis = 0; axis < INVAR_TRAFFIC_AXES; axis++)
+                due += invar_traffic_sent(&s->plan[step][r], (invar_traffic_axis)axis);
+    return found + !equal(&experts, &(row){.step = 0}) + (moved != due);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const run_pair tensor[] = {{"tensor-model-parallel-size", "2"}, {NULL, NULL}};
+static const run_pair expert[] = {EXPERTS, {"expert-model-parallel-size", "2"}, {NULL, NULL}};
+static const run_pair all[] = {EXPERTS,
+                               {"tensor-model-parallel-size", "2"},
+                               {"expert-model-parallel-size", "2"},
+                               {"expert-tensor-parallel-size", "2"},
+                               {NULL, NULL}};
+
+static void test_traffic__of_all_axes_is_what_was_planned(void **state)
+{
+    static const struct {
+        const char *name;
+        int ranks;
+        const run_pair *more;
+    } runs[] = {{"data", 3, NULL},
+                {"tensor", 2, tensor},
+                {"tensor-data", 4, tensor},
+                {"expert", 2, expert},
+                {"all", 8, all}};
+    static scene s;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        make_scene(&s, runs[i].name, runs[i].ranks, runs[i].more);
+        assert_true(n_rows > 0);
+        assert_int_equal(differences(&s), 0);
+    }
+}
+
+/* The control: plans that are wrong in one thing are not what was moved. */
+static void test_traffic__another_plan_is_seen(void **state)
+{
+    static const run_pair units[] = {
+        {"tensor-model-parallel-size", "2"}, {"unit-count", "64"}, {NULL, NULL}};
+    invar_recipe *recipe = run_recipe(run_below("control"), usual, tensor);
+    invar_recipe *other = run_recipe(run_below("control"), usual, units);
+    static scene s;
+
+    (void)state;
+    make_scene(&s, "control", 4, tensor);
+    assert_int_equal(differences(&s), 0);
+    rows[0].sent++;
+    assert_true(differences(&s) > 0);
+    rows[0].sent--;
+    make_plans(&s, other);
+    assert_true(differences(&s) > 0);
+    s.samples[1][3].n_tokens++;
+    make_plans(&s, recipe);
+    assert_true(differences(&s) > 0);
+    s.samples[1][3].n_tokens--;
+    make_plans(&s, recipe);
+    assert_int_equal(differences(&s), 0);
+    invar_recipe_free(other);
+    invar_recipe_free(recipe);
+}
+
+/* What one rank would multiply is what those do that divide the model. */
+static void test_traffic__ranks_share_products(void **state)
+{
+    invar_recipe *recipe = run_recipe(run_below("products"), usual, NULL);
+    static scene s;
+    double both;
+
+    (void)state;
+    make_scene(&s, "products", 4, tensor);
+    both = s.plan[0][0].flop + s.plan[0][1].flop;
+    assert_int_equal(s.plan[0][0].rounds, 2);
+    assert_true(s.plan[0][2].flop > 0.0);
+    s.ranks = 2;
+    make_plans(&s, recipe);
+    assert_true(s.plan[0][0].flop == both);
+    invar_recipe_free(recipe);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/budget_traffic");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traffic__of_all_axes_is_what_was_planned),
+        cmocka_unit_test(test_traffic__another_plan_is_seen),
+        cmocka_unit_test(test_traffic__ranks_share_products),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}
