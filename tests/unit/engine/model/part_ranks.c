@@ -348,6 +348,28 @@ static void test_part_ranks__divide_experts(void **state)
     invar_rl_samples_reset(&samples);
 }
 
+/* The control: one sum a rank, which a reducing collective would make, is another sum. */
+static void test_part_ranks__sums_by_rank_differ(void **state)
+{
+    invar_rl_samples samples;
+    invar_model *whole = NULL;
+    invar_grads *grads = NULL;
+    rank_run runs[MAX_RANKS];
+    lesson l;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 8);
+    lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, false);
+    expect(&l, &whole, &grads);
+    l.spec.logical_tp = 2;
+    l.sizes = (invar_layout_sizes){.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
+    run_ranks(runs, 2, 0, 0, one_rank, &l);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(runs[r].status, INVAR_E_CORRUPT);
+    invar_grads_free(grads);
+    invar_model_free(whole);
+    invar_rl_samples_reset(&samples);
+}
+
 /* One of the ranks has its model where the host cannot touch it. */
 static void test_part_ranks__far_device(void **state)
 {
@@ -383,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_part_ranks__eleven_atoms),
         cmocka_unit_test(test_part_ranks__share_rows),
         cmocka_unit_test(test_part_ranks__divide_experts),
+        cmocka_unit_test(test_part_ranks__sums_by_rank_differ),
         cmocka_unit_test(test_part_ranks__far_device),
     };
 
