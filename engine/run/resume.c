@@ -584,14 +584,17 @@ static invar_status collect(invar_loop *loop)
     return INVAR_OK;
 }
 
+/* One rank writes; those that have a part of the model give it. */
+static invar_status save_together(invar_loop *loop, bool last)
+{
+    INVAR_TRY(collect(loop));
+    return invar_agree_leads(loop->ranks) ? save_checkpoint(loop, last) : give(loop);
+}
+
 invar_status invar_loop_save(invar_loop *loop, bool last)
 {
-    bool leads = invar_agree_leads(loop->ranks);
-
     if (loop->home.at.save[0])
-        INVAR_TRY(collect(loop));
-    if (loop->home.at.save[0])
-        INVAR_TRY(leads ? save_checkpoint(loop, last) : give(loop));
+        INVAR_TRY(save_together(loop, last));
     return export_hf(loop);
 }
 
@@ -626,12 +629,6 @@ static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand 
     return status;
 }
 
-static invar_status write_rescue(invar_loop *loop)
-{
-    loop->source.place = loop->before;
-    return invar_agree_leads(loop->ranks) ? save_checkpoint(loop, true) : INVAR_OK;
-}
-
 invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
 {
     const stand own = {sound && invar_loop_whole(loop), loop->place.step, loop->store.next};
@@ -643,8 +640,8 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
     INVAR_TRY(agree_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
-    INVAR_TRY(collect(loop));
-    INVAR_TRY(write_rescue(loop));
+    loop->source.place = loop->before;
+    INVAR_TRY(save_together(loop, true));
     // a launcher ends all ranks as soon as one has ended
     return invar_agree_least(&unused, loop->ranks, "rescue", 0);
 }

@@ -119,23 +119,7 @@ ends 0 4 tiny.ini --run moves # nothing is left
 holds grep -q 'the run is finished' err
 
 # ---- one rank fails ---------------------------------------------------------------------------
-# A plug-in that answers as often as the file `left` says, and then ends.
-cat >failing.py <<'END'
-import json
-import sys
-
-left = int(open("left", encoding="ascii").read())
-json.loads(sys.stdin.readline())
-print(json.dumps({"invar": 1, "name": "failing", "kinds": ["reward"]}), flush=True)
-for line in sys.stdin:
-    request = json.loads(line)
-    if left == 0:
-        sys.exit("out of order")
-    left -= 1
-    rewards = [s["index"] % 3 / 2 for s in request["samples"]]
-    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
-END
-judged=(tiny.ini --rm-type none --custom-rm-path 'python3 failing.py')
+judged=(tiny.ini --rm-type none --custom-rm-path "python3 $here/../ranks/failing.py")
 echo 99 >left
 ends 0 1 "${judged[@]}" --run judged
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ranks_work.sh INVAR FOLDER - what each rank did: in the ledger, in the trace, and who is slow.
+# work.sh INVAR FOLDER - what each rank did: in the ledger, in the trace, and who is slow.
 #
 # Rank 0 is made slow by a plug-in, which it alone asks, and another rank by stopping it most of the
 # time. Where there is no mpirun, ranks are threads only.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ranks_points.sh INVAR INVAR_FAR INVAR_WRONG FOLDER - what several ranks record of their steps.
+# points.sh INVAR INVAR_FAR INVAR_WRONG FOLDER - what several ranks record of their steps.
 #
 # Points of every op, their statistics and dumps are those of one rank, row by row and byte by byte.
 # An audit names the rank whose device computes other bits. INVAR_FAR has a device with memory of

@@ -22,7 +22,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; th
     transports+=(mpi)
 fi
 
-recipe=$OLDPWD/tests/e2e/run/divided.ini
+here=$OLDPWD/tests/e2e/ranks recipe=$OLDPWD/tests/e2e/ranks/divided.ini
 declare -A flags_of=(
     [dense]=""
     [experts]="--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8
@@ -130,6 +130,18 @@ start thread 2 dense --dtype bf16 --run moves
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
 expect 0 'identical' replay moves --step 0
+
+# ---- ranks that fail save what they have --------------------------------------------------------
+judged=(--dtype bf16 --rm-type none --custom-rm-path "python3 $here/failing.py")
+echo 9 >left
+start thread 1 dense "${judged[@]}" --run judged
+echo 1 >left
+checks=$((checks + 1))
+! start thread 2 dense "${judged[@]}" --run rescued "$tp" 2 || complain "no failure was noticed"
+grep -q 'a checkpoint of step 0 is saved' err || complain "no checkpoint:" "$(<err)"
+echo 9 >left
+start thread 1 dense "${judged[@]}" --run rescued || complain "rescued: $?" "$(<err)"
+expect 0 'identical: ' diff judged rescued
 
 # ---- what cannot be ---------------------------------------------------------------------------
 refused 'start with --ranks 2' dense 1 "$tp" 2
