@@ -50,7 +50,7 @@ invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learn
         out.rows = smaller(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
         out.rows = smaller(p->max_tokens, out.rows);
-    if (learns && divides) { // unit by unit
+    if (learns && (divides || invar_layout_pipes(ask->layout))) { // unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }

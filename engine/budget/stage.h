@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define INVAR_STAGE_MOST_BLOCKS 256
+#define INVAR_STAGE_MOST_BLOCKS 1024
 #define INVAR_STAGE_MOST_APART 7
 
 typedef struct invar_stage_block {

@@ -129,18 +129,19 @@ static invar_tensor routing(invar_builder *b, const invar_model *model, invar_gi
                            route_of(model));
 }
 
-/* The cache of each layer as the program names it; keys of the first layer begin its memory. */
+/* The cache of each layer as the program names it; keys of the first one begin its memory. */
 static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *rows,
-                       int64_t layers)
+                       const invar_layout_share *layers)
 {
     char *name = invar_program_given(b->program, INVAR_GIVEN_CACHE);
     const char *base = rows->cache ? rows->cache[0].k.data : NULL;
 
-    for (int64_t i = 0; rows->cache && i < layers; i++) {
-        out[i] = rows->cache[i];
-        out[i].k.data = name + ((const char *)out[i].k.data - base);
-        out[i].v.data = name + ((const char *)out[i].v.data - base);
-        out[i].pages.data = invar_program_given(b->program, INVAR_GIVEN_PAGES);
+    for (int64_t i = 0; rows->cache && i < layers->count; i++) {
+        invar_kv_pages *to = &out[layers->first + i];
+        *to = rows->cache[i];
+        to->k.data = name + ((const char *)to->k.data - base);
+        to->v.data = name + ((const char *)to->v.data - base);
+        to->pages.data = invar_program_given(b->program, INVAR_GIVEN_PAGES);
     }
     b->cache = rows->cache ? out : NULL;
     b->lengths = invar_program_given(b->program, INVAR_GIVEN_LENGTHS);
@@ -181,7 +182,7 @@ static invar_status build_body(invar_pass *pass)
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
     b->kv_span = span_of(rows, model->spec.kv_span);
     b->q_span = span_of(rows, model->spec.q_span);
-    name_cache(cache, b, rows, model->spec.layers);
+    name_cache(cache, b, rows, &layers);
     if (rows->routing_replay)
         b->replay = routing(b, model, INVAR_GIVEN_REPLAY);
     if (rows->routing) // near, the routers write to where the caller wants their choice

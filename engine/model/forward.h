@@ -32,7 +32,7 @@ typedef struct invar_rows {
     invar_segments samples;   /* rows of each sample, or of each sequence of the cache */
     invar_segments units;     /* for backward; runs of whole samples */
     /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
-    const invar_kv_pages *cache; /* (layers): k and v the device's, one table of pages for all */
+    const invar_kv_pages *cache; /* (layers of the pass): k and v the device's, one table for all */
     const int64_t *lengths;      /* (samples) */
     /* The place of each row in the cache, page * page_size + position in the page, for those who
        look at what was written there; may be NULL. */

@@ -63,8 +63,9 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->tokenizer = tokenizer;
     rollout->limits = *limits;
     invar_caller_init(&rollout->caller, dev);
-    status = invar_pass_new(&rollout->pass, dev, &options);
-    if (status == INVAR_OK && !limits->no_graphs && model->part.tensors == 1)
+    status = invar_stages_open(rollout, dev, &options);
+    if (status == INVAR_OK && !limits->no_graphs && model->part.tensors == 1 &&
+        model->part.stages == 1)
         status = invar_tape_new(&rollout->tape, dev);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);
@@ -79,7 +80,7 @@ void invar_rollout_free(invar_rollout *rollout)
     if (!rollout)
         return;
     invar_tape_free(rollout->tape);
-    invar_pass_free(rollout->pass);
+    invar_stages_close(rollout);
     invar_cache_free(rollout->cache);
     invar_show_release(&rollout->show);
     invar_caller_release(&rollout->caller);
@@ -93,7 +94,8 @@ void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *wa
 
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
 {
-    invar_pass_audit(rollout->pass, audit);
+    for (int i = 0; i < rollout->n_passes; i++)
+        invar_pass_audit(rollout->passes[i], audit);
 }
 
 void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout)
@@ -142,7 +144,7 @@ static invar_cache_shape shape_of(const invar_rollout_limits *settled, const inv
 {
     const invar_model_spec *spec = &model->spec;
 
-    return (invar_cache_shape){.layers = spec->layers,
+    return (invar_cache_shape){.layers = invar_stages_layers(model),
                                .kv_heads = invar_model_kv_heads(model),
                                .head_dim = spec->head_dim,
                                .storage = model->storage,
@@ -372,7 +374,6 @@ invar_status invar_feed_pass(invar_feed *feed)
 {
     invar_rollout *r = feed->rollout;
     invar_cache *cache = feed->schedule.cache;
-    invar_rows rows;
     int64_t width;
 
     INVAR_TRY(invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule));
@@ -391,16 +392,16 @@ invar_status invar_feed_pass(invar_feed *feed)
     for (int64_t i = 0; i < cache->shape.layers; i++)
         cache->layers[i].pages =
             invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->sequences, width);
-    rows = (invar_rows){.count = feed->start[feed->sequences],
-                        .ids = feed->ids,
-                        .positions = feed->positions,
-                        .samples = {feed->start, feed->sequences},
-                        .cache = cache->layers,
-                        .lengths = feed->lengths,
-                        .slots = feed->slots,
-                        .routing = feed->route > 0 ? feed->routing : NULL};
+    feed->rows = (invar_rows){.count = feed->start[feed->sequences],
+                              .ids = feed->ids,
+                              .positions = feed->positions,
+                              .samples = {feed->start, feed->sequences},
+                              .cache = cache->layers,
+                              .lengths = feed->lengths,
+                              .slots = feed->slots,
+                              .routing = feed->route > 0 ? feed->routing : NULL};
     r->counters.passes++;
     if (feed->show)
         own_rows(feed);
-    return invar_pass_run(r->pass, r->model, &rows);
+    return invar_stages_run(r, &feed->rows);
 }

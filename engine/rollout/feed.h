@@ -8,6 +8,7 @@
 #ifndef INVAR_ENGINE_ROLLOUT_FEED_H
 #define INVAR_ENGINE_ROLLOUT_FEED_H
 
+#include "engine/layout/pipeline.h"
 #include "engine/program/tape.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
@@ -22,9 +23,12 @@ struct invar_rollout {
     const invar_tokenizer *tokenizer;
     invar_caller caller;
     invar_rollout_limits limits;
-    invar_pass *pass;
-    invar_tape *tape;   /* NULL: ops run one by one */
-    invar_cache *cache; /* of the last run, used again where it fits */
+    invar_pass *passes[INVAR_LAYOUT_MOST_CHUNKS]; /* (n_passes) one for each chunk of layers */
+    int n_passes;
+    invar_pass *pass;       /* the last one, which draws are from */
+    invar_pipeline_way way; /* between stages */
+    invar_tape *tape;       /* NULL: ops run one by one */
+    invar_cache *cache;     /* of the last run, used again where it fits */
     invar_show show;
     invar_rollout_counters counters;
 };
@@ -50,6 +54,7 @@ typedef struct invar_feed {
     int64_t *lengths;   /* (sequences) */
     int32_t *tables;    /* (sequences, as wide as the pass needs) */
     int32_t *routing;   /* (rows, route) */
+    invar_rows rows;    /* of the last pass */
 } invar_feed;
 
 /*
@@ -74,6 +79,29 @@ invar_status invar_feed_pass(invar_feed *feed) INVAR_MUST_USE;
 
 /* After every steady pass and its draws, whether they failed or not. */
 void invar_feed_listened(invar_feed *feed);
+
+/* ---- stages.c: the pass of one rank, or of the stages of a pipeline -------------------------- */
+
+/* The passes of the rollout. Closed also after a failure. */
+invar_status invar_stages_open(invar_rollout *rollout, const invar_device *dev,
+                               const invar_pass_options *options) INVAR_MUST_USE;
+void invar_stages_close(invar_rollout *rollout);
+
+/* Does this rank draw? */
+bool invar_stages_draw(const invar_rollout *rollout);
+
+/* Layers that this rank has of a model. */
+int64_t invar_stages_layers(const invar_model *model);
+
+/* Rows with a cache of these layers, through all stages. */
+invar_status invar_stages_run(invar_rollout *rollout, const invar_rows *rows) INVAR_MUST_USE;
+
+/* What the routers of all stages chose in the last run, to where its rows say. */
+invar_status invar_stages_routing(invar_rollout *rollout, const invar_rows *rows) INVAR_MUST_USE;
+
+/* `data` becomes what the stage that draws has there. */
+invar_status invar_stages_share(const invar_rollout *rollout, const char *phase, void *data,
+                                size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -58,7 +58,7 @@ static invar_status run(scene *s)
     for (int64_t i = 0; i < r->cache->shape.layers; i++)
         r->cache->layers[i].pages =
             invar_tensor_2d(s->tables, INVAR_DTYPE_I32, s->sequences, s->width);
-    return invar_pass_run(r->pass, r->model, &rows);
+    return invar_stages_run(r, &rows);
 }
 
 /* `rows` of them at most, with `shared` two draws of the first. */
@@ -86,9 +86,9 @@ static invar_status run_scene(scene *s, invar_sampler *sampler, const invar_roll
     c = (invar_carver){memory, 0};
     lay_out(s, &c);
     status = run(s);
-    if (status == INVAR_OK)
+    if (status == INVAR_OK && invar_stages_draw(s->rollout))
         status = draw(sampler, s->rollout->pass, s->sequences, s->rows, false);
-    if (status == INVAR_OK && most->prompts < most->samples)
+    if (status == INVAR_OK && invar_stages_draw(s->rollout) && most->prompts < most->samples)
         status = draw(sampler, s->rollout->pass, most->samples, s->rows, true);
     invar_free(memory);
     return status;
@@ -126,8 +126,8 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     s.rows = s.sequences; // decoding
     if (status == INVAR_OK)
         status = run_scene(&s, &sampler, most);
-    if (status == INVAR_OK)
-        status = invar_pass_settle(r->pass);
+    for (int i = 0; i < r->n_passes && status == INVAR_OK; i++)
+        status = invar_pass_settle(r->passes[i]);
     if (status == INVAR_OK)
         status = invar_caller_settle(&r->caller);
     invar_pass_probe(r->pass, NULL);

@@ -419,14 +419,17 @@ static invar_status pass_and_draw(generation *run)
     for (int64_t i = 0; i < fillers; i++)
         run->draws[run->n_draws + i] =
             (invar_draw){.row = feed->start[feed->n_turns + i], .filler = true};
-    INVAR_TRY(
-        invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws, run->n_draws + fillers));
+    if (invar_stages_draw(run->rollout))
+        INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
+                                     run->n_draws + fillers));
+    INVAR_TRY(invar_stages_share(run->rollout, "tokens", run->draws,
+                                 (size_t)run->n_draws * sizeof *run->draws));
     // a pass without draws is not waited for, and must run all the same
     if (run->rollout->tape)
         INVAR_TRY(invar_tape_flush(run->rollout->tape));
     if (run->show)
         INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
-    INVAR_TRY(invar_pass_routing(run->rollout->pass));
+    INVAR_TRY(invar_stages_routing(run->rollout, &feed->rows));
     for (int64_t i = 0; i < feed->n_turns; i++)
         keep_routing(run, i);
     return INVAR_OK;

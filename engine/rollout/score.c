@@ -98,7 +98,10 @@ static invar_status take_pass(score *s, float temperature, float *const *logp_ou
         memcpy(s->targets + feed->start[i], s->jobs[turn->job].tokens + turn->first + 1,
                (size_t)turn->count * sizeof *s->targets);
     }
-    INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
+    if (invar_stages_draw(s->rollout))
+        INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
+    INVAR_TRY(
+        invar_stages_share(s->rollout, "scores", s->logp, (size_t)head.count * sizeof *s->logp));
     for (int64_t i = 0; i < feed->n_turns; i++) {
         const invar_turn *turn = &feed->turns[i];
         const invar_job *job = &s->jobs[turn->job];

@@ -50,18 +50,6 @@ static invar_status hash_spec(invar_digest *out, const invar_session *s)
     return INVAR_OK;
 }
 
-static invar_status add_model(identity *id, const char *key, const invar_model *model,
-                              const invar_device *dev)
-{
-    invar_digest digest;
-
-    if (!model)
-        return INVAR_OK;
-    INVAR_TRY(invar_model_hash(&digest, model, dev));
-    add_digest(id, key, &digest);
-    return INVAR_OK;
-}
-
 static invar_status gather(identity *id, const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
@@ -78,8 +66,10 @@ static invar_status gather(identity *id, const invar_loop *loop)
     INVAR_TRY(hash_spec(&digest, s));
     add_digest(id, "model hash", &digest);
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
-    INVAR_TRY(add_model(id, "teacher hash", s->teacher, &s->dev));
-    INVAR_TRY(add_model(id, "critic hash", s->critic, &s->dev));
+    if (s->teacher)
+        add_digest(id, "teacher hash", &s->teacher_weights);
+    if (s->critic)
+        add_digest(id, "critic hash", &s->critic_weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
     if (s->data) {

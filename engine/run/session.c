@@ -445,15 +445,16 @@ static invar_status other_models(invar_session *s)
     if (invar_settings_teacher(r)) {
         INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, s->layout, &s->dev));
         INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
+        INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
     }
     if (invar_settings_critic(r)) {
         invar_model_spec spec = s->spec;
         spec.value_head = true;
         spec.tied = false;
         INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, s->layout, &s->dev));
-        if (given(r, INVAR_KEY_CRITIC_LOAD))
-            return load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD);
-        return critic_from_actor(s);
+        INVAR_TRY(given(r, INVAR_KEY_CRITIC_LOAD) ? load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD)
+                                                  : critic_from_actor(s));
+        INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
     }
     return INVAR_OK;
 }

@@ -41,11 +41,12 @@ typedef struct invar_session {
     invar_model *reference; /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
-    invar_dataset *data;         /* NULL: no prompt-data */
-    invar_digest weights;        /* of the actor at the start */
-    const char *weights_from;    /* "ref-load", "hf-checkpoint" or "seed" */
-    invar_session_origin loaded; /* by load_newest */
-    int32_t *stop_ids;           /* the model's ends, the tokenizer's, the recipe's */
+    invar_dataset *data;                          /* NULL: no prompt-data */
+    invar_digest weights;                         /* of the actor at the start, */
+    invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
+    const char *weights_from;                     /* "ref-load", "hf-checkpoint" or "seed" */
+    invar_session_origin loaded;                  /* by load_newest */
+    int32_t *stop_ids; /* the model's ends, the tokenizer's, the recipe's */
     int64_t n_stop_ids;
     char **stop;
     int64_t n_stop;

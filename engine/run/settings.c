@@ -5,6 +5,7 @@
  */
 #include "engine/run/settings.h"
 
+#include "engine/config/check.h"
 #include "engine/config/config.h"
 #include "engine/rl/estimator.h"
 
@@ -140,6 +141,20 @@ bool invar_settings_supervised(const invar_recipe *r)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
+/* The stage with the loss would wait for rank 0, which asks plug-ins, and that for its rows. */
+static invar_status check_pipeline(const invar_recipe *r, const invar_layout_sizes *sizes)
+{
+    if (sizes->chunks > 1 && sizes->pipeline == 1)
+        return invar_config_refuse(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
+                                   "needs a pipeline-model-parallel-size of 2 or more");
+    if (sizes->pipeline > 1 &&
+        INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_CUSTOM)
+        return invar_config_refuse(r, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
+                                   "is 1 where a plug-in computes the loss: divide the model "
+                                   "otherwise (docs/scale-out.md)");
+    return INVAR_OK;
+}
+
 invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r)
 {
     int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
@@ -147,18 +162,18 @@ invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r
 
     if (expert == 0)
         expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
-    *out = (invar_layout_sizes){.tensor = (int)tensor,
-                                .expert_tensor = (int)expert,
-                                .expert =
-                                    (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
-                                .pipeline = 1,
-                                .chunks = 1};
+    *out = (invar_layout_sizes){
+        .tensor = (int)tensor,
+        .expert_tensor = (int)expert,
+        .expert = (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
+        .pipeline = (int)invar_recipe_int(r, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE),
+        .chunks = (int)invar_recipe_int(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK)};
     if (expert != 1 && expert != tensor)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-tensor-parallel-size %d: it is 1 or that of "
                           "tensor-model-parallel-size, %d",
                           out->expert_tensor, out->tensor);
-    return INVAR_OK;
+    return check_pipeline(r, out);
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */

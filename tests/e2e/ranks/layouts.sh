@@ -29,6 +29,8 @@ declare -A flags_of=(
         --use-rollout-routing-replay"
     [eleven]="--num-attention-heads 11 --num-query-groups 11 --ffn-hidden-size 1408
         --vocab-size 2800"
+    [critic]="--advantage-estimator ppo --use-kl-loss"
+    [custom]="--loss-type custom_loss --custom-loss-function-path loss.py"
 )
 
 # start TRANSPORT RANKS MODEL FLAG ...: into out and err.
@@ -86,6 +88,7 @@ refused() {
 }
 
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
+pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
 
 # layouts RANKS: every way to divide a model among so many, one a line: its kind, then flags.
 layouts() {
@@ -98,6 +101,12 @@ layouts() {
         ((2 * t > $1)) || echo "experts $tp $t $ep $(($1 / t))"
         echo "experts $ep $t"
     done
+    for s in 2 4; do
+        ((s <= $1)) || continue
+        echo "any $pp $s"
+        ((2 * s > 4)) || echo "any $pp $s $vp 2"
+        ((2 * s > $1)) || echo "any $pp $s $tp 2"
+    done
 }
 
 number=0
@@ -108,7 +117,7 @@ for format in fp32 bf16 fp8 mxfp8 int4; do
                 [[ $kind == any || $kind == "$model" ]] || continue
                 for transport in "${transports[@]}"; do
                     # neighbours differ in everything: a stride covers all of it
-                    if [[ $full ]] || ((number++ % 7 == 0)); then
+                    if [[ $full ]] || ((number++ % 11 == 0)); then
                         # shellcheck disable=SC2086 # flags are words
                         equal "$model" "$format" "$transport" "$ranks" $flags
                     fi
@@ -123,10 +132,15 @@ equal eleven bf16 thread 2 "$tp" 2
 equal eleven fp8 thread 8 "$tp" 8
 refused 'sizes up to 1 do' eleven 2 --dtype fp8 "$tp" 2
 
+# ---- stages, with whatever else there is -----------------------------------------------------
+equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
+equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
+equal critic bf16 thread 4 "$pp" 2
+
 # ---- another layout goes on -------------------------------------------------------------------
 one dense bf16
 start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2
-start thread 2 dense --dtype bf16 --run moves
+start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
 expect 0 'identical' replay moves --step 0
@@ -150,6 +164,10 @@ refused 'the model has 0 experts' dense 2 "$ep" 2
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
 refused 'logical-tp is 1' dense 2 "$tp" 2 --logical-tp 1
 refused 'ranks divide the model' dense 2 "$tp" 2 --audit 10
+refused 'the model has only 4 layers' dense 8 "$pp" 8
+refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2
+refused 'needs a pipeline-model-parallel-size of 2 or more' dense 2 "$vp" 2
+refused 'where a plug-in computes the loss' custom 2 "$pp" 2
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -208,7 +208,8 @@ static invar_status rank_part(rank_run *run)
     invar_layout_init(&layout, run->comm, SECONDS);
     status = invar_layout_divide(
         &layout,
-        &(invar_layout_sizes){.tensor = 1, .expert_tensor = 1, .pipeline = *stages, .chunks = 1});
+        &(invar_layout_sizes){
+            .tensor = 1, .expert = 1, .expert_tensor = 1, .pipeline = *stages, .chunks = 1});
     if (status == INVAR_OK)
         status = hand_on(&layout);
     if (status == INVAR_OK)

@@ -20,7 +20,7 @@ enum { LAYERS = 8, SEED = 11 };
 
 #define WHOLE_LAYERS                                                                               \
     {                                                                                              \
-        .tensor = 1, .expert_tensor = 1                                                            \
+        .tensor = 1, .expert = 1, .expert_tensor = 1                                               \
     }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
