@@ -6,6 +6,7 @@
 #include "engine/model/part.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels-deterministic/math/shards.h"
@@ -207,32 +208,82 @@ static int64_t pieces_of(int64_t logical)
     return logical > 1 ? logical : 1;
 }
 
-static bool fits(const invar_model_part *part, const invar_model_spec *spec,
-                 const invar_param *params, int64_t count, bool quantised, int32_t tensors)
+/* A model that ranks would divide. */
+typedef struct candidate {
+    const invar_model_part *part;
+    const invar_model_spec *spec;
+    const invar_param *params;
+    int64_t count;
+    bool quantised;
+    char why[INVAR_PARAM_NAME_SIZE + 80]; /* the last number of ranks that was tried does not fit */
+} candidate;
+
+static bool fits_logical(candidate *c, int32_t tensors)
+{
+    int64_t tp = pieces_of(c->spec->logical_tp), etp = pieces_of(c->spec->logical_etp);
+
+    if (tp % tensors != 0)
+        (void)snprintf(c->why, sizeof c->why, "logical-tp is %" PRId64, tp);
+    else if (c->part->expert_tensors > 1 && c->spec->experts > 0 && etp % tensors != 0)
+        (void)snprintf(c->why, sizeof c->why,
+                       "logical-etp is %" PRId64 ", and expert-tensor-parallel-size is not 1", etp);
+    else
+        return true;
+    return false;
+}
+
+static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
+{
+    int64_t whole = p->cut.columns ? p->cols : p->rows;
+    bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
+
+    if (p->cut.pieces == 1 || !divided || divides(p, tensors, c->quantised))
+        return true;
+    (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
+                   whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
+    return false;
+}
+
+static bool fits(candidate *c, int32_t tensors)
 {
     const invar_param *q = NULL;
 
-    if (pieces_of(spec->logical_tp) % tensors != 0 ||
-        (part->expert_tensors > 1 && spec->experts > 0 &&
-         pieces_of(spec->logical_etp) % tensors != 0))
+    if (!fits_logical(c, tensors))
         return false;
-    for (int64_t i = 0; i < count; i++) {
-        const invar_param *p = &params[i];
-        bool divided = p->kind != INVAR_PARAM_EXPERT || part->expert_tensors > 1;
-        if (p->cut.pieces > 1 && divided && !divides(p, tensors, quantised))
+    for (int64_t i = 0; i < c->count; i++) {
+        const invar_param *p = &c->params[i];
+        if (!fits_param(c, p, tensors))
             return false;
         if (strstr(p->name, "q_proj.weight"))
             q = p;
-        if (q && strstr(p->name, "k_proj.weight") && !keeps_groups(spec, q, p, tensors))
+        if (q && strstr(p->name, "k_proj.weight") && !keeps_groups(c->spec, q, p, tensors)) {
+            (void)snprintf(c->why, sizeof c->why, "%" PRId64 " groups of heads cannot stay whole",
+                           c->spec->kv_heads);
             return false;
+        }
     }
     return true;
+}
+
+static invar_status check_tensors(candidate *c)
+{
+    int32_t tensors = c->part->tensors, most = 1;
+    candidate smaller = *c;
+
+    if (tensors == 1 || fits(c, tensors))
+        return INVAR_OK;
+    while (2 * most < tensors && fits(&smaller, 2 * most))
+        most *= 2;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "tensor-model-parallel-size %d does not divide the pieces of this model: "
+                      "%s; sizes up to %d do",
+                      tensors, c->why, most);
 }
 
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
                                     const invar_param *params, int64_t count, bool quantised)
 {
-    int32_t most = 1;
+    candidate asked = {part, spec, params, count, quantised, ""};
 
     if (part->stages * part->chunks > spec->layers)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -248,14 +299,5 @@ invar_status invar_model_part_check(const invar_model_part *part, const invar_mo
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-model-parallel-size %d: the model has %" PRId64 " experts",
                           part->experts, spec->experts);
-    if (part->tensors == 1 || fits(part, spec, params, count, quantised, part->tensors))
-        return INVAR_OK;
-    while (2 * most < part->tensors && fits(part, spec, params, count, quantised, 2 * most))
-        most *= 2;
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "tensor-model-parallel-size %d does not divide the pieces of this model: "
-                      "logical-tp is %" PRId64 ", logical-etp %" PRId64 ", and each rank needs "
-                      "whole groups of heads; sizes up to %d do",
-                      part->tensors, pieces_of(spec->logical_tp), pieces_of(spec->logical_etp),
-                      most);
+    return check_tensors(&asked);
 }

@@ -184,6 +184,10 @@ static invar_status read_spec(invar_session *s)
     if (s->spec.logical_etp > 1 && s->spec.experts == 0)
         return invar_config_refuse(s->recipe, INVAR_KEY_LOGICAL_ETP,
                                    "cuts experts, and the model has none");
+    if (invar_recipe_int(s->recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 &&
+        s->spec.experts == 0)
+        return invar_config_refuse(s->recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
+                                   "divides experts, and the model has none");
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)

@@ -30,6 +30,8 @@ declare -A flags_of=(
     [eleven]="--num-attention-heads 11 --num-query-groups 11 --ffn-hidden-size 1408
         --vocab-size 2800"
     [critic]="--advantage-estimator ppo --use-kl-loss"
+    [teacher]="--advantage-estimator on_policy_distillation
+        --opd-teacher-load dense-bf16/checkpoints"
     [custom]="--loss-type custom_loss --custom-loss-function-path loss.py"
 )
 
@@ -136,6 +138,8 @@ refused 'sizes up to 1 do' eleven 2 --dtype fp8 "$tp" 2
 equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
 equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
 equal critic bf16 thread 4 "$pp" 2
+one dense bf16
+equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
 # ---- another layout goes on -------------------------------------------------------------------
 one dense bf16
@@ -161,6 +165,8 @@ expect 0 'identical: ' diff judged rescued
 refused 'start with --ranks 2' dense 1 "$tp" 2
 refused 'needs a multiple of 2' dense 3 "$tp" 2
 refused 'the model has 0 experts' dense 2 "$ep" 2
+refused 'divides experts, and the model has none' dense 2 "$tp" 2 "$etp" 2
+refused 'has 128 rows in atoms of 128' dense 2 "$tp" 2 --ffn-hidden-size 128
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
 refused 'logical-tp is 1' dense 2 "$tp" 2 --logical-tp 1
 refused 'ranks divide the model' dense 2 "$tp" 2 --audit 10
