@@ -13,7 +13,7 @@ export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 recipe=$PWD/tests/e2e/ranks/divided.ini modules=$(dirname "$invar")
 experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
-tp=--tensor-model-parallel-size ep=--expert-model-parallel-size
+tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
@@ -61,6 +61,8 @@ for format in bf16 fp8; do
     equal experts "$format" 2 "$ep" 2
     equal experts "$format" 4 "$tp" 2 "$ep" 2
     equal experts "$format" 4 "$tp" 4
+    equal dense "$format" 2 "$pp" 2
+    equal experts "$format" 4 "$tp" 2 "$pp" 2
 done
 checks=$((checks + 1))
 train thread 2 control --dtype bf16 "$tp" 2 --seed 5

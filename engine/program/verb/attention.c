@@ -33,8 +33,10 @@ static invar_tensor heads_in(const invar_tensor *t, const invar_heads *heads, in
                              int64_t count)
 {
     int64_t dim = t->shape[1] / heads->count;
-    invar_tensor columns = invar_tensor_columns(t, first * dim, count * dim);
+    invar_tensor columns = *t;
 
+    if (count < heads->count && invar_tensor_present(t)) // else there is no memory
+        columns = invar_tensor_columns(t, first * dim, count * dim);
     return invar_build_heads(&columns, count);
 }
 

@@ -186,7 +186,9 @@ static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
 /* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */
 static invar_tensor some_columns(const invar_tensor *t, const invar_sum_part *part)
 {
-    return part->count == t->shape[1] ? *t : invar_tensor_columns(t, part->first, part->count);
+    bool whole = part->count == t->shape[1] || !invar_tensor_present(t); // there is no memory
+
+    return whole ? *t : invar_tensor_columns(t, part->first, part->count);
 }
 
 static invar_tensor some_rows(const invar_tensor *t, const invar_sum_part *part)
