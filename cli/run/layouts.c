@@ -139,18 +139,26 @@ static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
            s->pipeline <= ask->spec->layers && t->count < MOST_ROWS;
 }
 
-static invar_status add_all(table *t, int gpus)
+/* All with so many tensor-parallel ranks. */
+static invar_status add_all_with(table *t, int tensor, int gpus)
 {
     bool experts = t->view.ask.spec->experts > 0;
-    invar_layout_sizes s = {.pipeline = 1, .chunks = 1};
+    invar_layout_sizes s = {.tensor = tensor, .chunks = 1};
 
-    for (s.tensor = 1; s.tensor <= MOST_TENSOR; s.tensor *= 2)
-        for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
-            for (int etp = 1; etp <= (experts && s.tensor > 1 ? 2 : 1); etp++) {
-                s.expert_tensor = etp == 1 ? 1 : s.tensor;
+    for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
+        for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline *= 2)
+            for (int etp = 1; etp <= (experts && tensor > 1 ? 2 : 1); etp++) {
+                s.expert_tensor = etp == 1 ? 1 : tensor;
                 if (wanted(t, &s, gpus))
                     INVAR_TRY(try_layout(t, &s, gpus));
             }
+    return INVAR_OK;
+}
+
+static invar_status add_all(table *t, int gpus)
+{
+    for (int tensor = 1; tensor <= MOST_TENSOR; tensor *= 2)
+        INVAR_TRY(add_all_with(t, tensor, gpus));
     return INVAR_OK;
 }
 
@@ -206,9 +214,9 @@ static invar_status add_row(invar_grid *grid, const row *r)
     INVAR_TRY(invar_grid_string(grid, r->fits ? "yes" : "no"));
     for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
         INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
-    INVAR_TRY(add_real(grid, "%.2f", r->computing));
-    INVAR_TRY(add_real(grid, "%.2f", r->moving));
-    return add_real(grid, "%.2f", seconds_of(r));
+    INVAR_TRY(add_real(grid, "%.3f", r->computing));
+    INVAR_TRY(add_real(grid, "%.3f", r->moving));
+    return add_real(grid, "%.3f", seconds_of(r));
 }
 
 static invar_status print_grid(const table *t)

@@ -205,6 +205,7 @@ sed 's/"num_hidden_layers": 6/"num_hidden_layers": 48/' model/config.json >whole
 for gpus in 8 64; do
     expect 0 "yes" "$recipes/$gpus-gpus.ini" --hf-checkpoint whole --memory 141GB --gpus "$gpus"
 done
+expect 0 " 512 " "$(dirname "$recipe")/deepseek-v3-shape.ini" --memory 141GB --gpus 512
 holds diff <(grep -v '^#' "$recipes/8-gpus.ini") <(grep -v '^#' "$recipes/64-gpus.ini")
 
 # the recipe for a GPU

@@ -174,7 +174,21 @@ static int differences(const scene *s)
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static const run_pair tensor[] = {{"tensor-model-parallel-size", "2"}, {NULL, NULL}};
+/* Sums so large that ranks add a share of the rows each. */
+static const run_pair wide[] = {{"hidden-size", "2048"},
+                                {"num-layers", "1"},
+                                {"unit-count", "1"},
+                                {"logical-tp", "2"},
+                                {"tensor-model-parallel-size", "2"},
+                                {NULL, NULL}};
 static const run_pair expert[] = {EXPERTS, {"expert-model-parallel-size", "2"}, {NULL, NULL}};
+static const run_pair stages[] = {EXPERTS,
+                                  {"num-layers", "4"},
+                                  {"pipeline-model-parallel-size", "2"},
+                                  {"num-virtual-stages-per-pipeline-rank", "2"},
+                                  {NULL, NULL}};
+static const run_pair tied[] = {
+    {"tensor-model-parallel-size", "2"}, {"pipeline-model-parallel-size", "2"}, {NULL, NULL}};
 static const run_pair all[] = {EXPERTS,
                                {"tensor-model-parallel-size", "2"},
                                {"expert-model-parallel-size", "2"},
@@ -187,11 +201,9 @@ static void test_traffic__of_all_axes_is_what_was_planned(void **state)
         const char *name;
         int ranks;
         const run_pair *more;
-    } runs[] = {{"data", 3, NULL},
-                {"tensor", 2, tensor},
-                {"tensor-data", 4, tensor},
-                {"expert", 2, expert},
-                {"all", 8, all}};
+    } runs[] = {{"data", 3, NULL}, {"tensor", 2, tensor}, {"tensor-data", 4, tensor},
+                {"wide", 2, wide}, {"expert", 2, expert}, {"stages", 2, stages},
+                {"tied", 8, tied}, {"all", 8, all}};
     static scene s;
 
     (void)state;
@@ -247,6 +259,18 @@ static void test_traffic__ranks_share_products(void **state)
     invar_recipe_free(recipe);
 }
 
+static void test_traffic__has_moves_of_every_kind(void **state)
+{
+    static const char *const names[] = {"parts of a layer", "sums of a layer"};
+    static scene s;
+
+    (void)state;
+    make_scene(&s, "kinds", 2, wide);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(planned(&s, 0, 1, names[i]).sent > 0);
+    assert_int_equal(planned(&s, 0, 1, "rows of experts").calls, 0);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -259,6 +283,7 @@ int main(void)
         cmocka_unit_test(test_traffic__of_all_axes_is_what_was_planned),
         cmocka_unit_test(test_traffic__another_plan_is_seen),
         cmocka_unit_test(test_traffic__ranks_share_products),
+        cmocka_unit_test(test_traffic__has_moves_of_every_kind),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);
