@@ -108,8 +108,9 @@ static invar_status believe(bool *out, invar_ran *ran, const char *folder,
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* Keys of a recipe by which a run would read or write beyond its folder, and what turns them off.
-   Programs differ in the keys that they know: but for the first two only what the recipe has. */
+/* Keys of a recipe by which a run would read or write beyond its folder, or need several ranks, and
+   what turns them off. Programs differ in the keys that they know: but for the first two only what
+   the recipe has. */
 static const char *const quiet[][2] = {{"save", ""},
                                        {"load", ""},
                                        {"save-interval", "0"},
@@ -122,7 +123,12 @@ static const char *const quiet[][2] = {{"save", ""},
                                        {"save-debug-rollout-data", ""},
                                        {"debug-dump", ""},
                                        {"debug-dump-dir", ""},
-                                       {"trace", ""}};
+                                       {"trace", ""},
+                                       {"tensor-model-parallel-size", "1"},
+                                       {"expert-model-parallel-size", "1"},
+                                       {"expert-tensor-parallel-size", "0"},
+                                       {"pipeline-model-parallel-size", "1"},
+                                       {"num-virtual-stages-per-pipeline-rank", "1"}};
 
 #define QUIET (sizeof quiet / sizeof quiet[0])
 #define ALWAYS 2

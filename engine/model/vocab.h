@@ -32,7 +32,7 @@ typedef struct invar_vocab {
 
 void invar_vocab_release(invar_vocab *vocab);
 
-/* Does `part` have only some of the ids of the parameter? */
+/* Does the rank have only some of the ids of the parameter? */
 bool invar_vocab_divided(const invar_param *param);
 
 /* The arrays of rows. */

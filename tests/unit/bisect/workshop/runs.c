@@ -182,11 +182,15 @@ static void test_workshop__run_is_made_once(void **state)
     assert_false(run(s, &request).cached);
 }
 
-/* A recipe's checkpoints are turned off, with all that would be refused without them. */
+/*
+ * A recipe's checkpoints are turned off, with all that would be refused without them; and the model
+ * is whole, for a trial is one rank.
+ */
 static void test_workshop__run_stays_in_its_folder(void **state)
 {
     static const char recipe[] = "[ckpt]\nsave = runs/x\nsave-interval = 20\nkeep-checkpoints=3\n"
-                                 "# trace = no\n[engine]\ndebug-dump-dir   = x\n";
+                                 "# trace = no\n[engine]\ndebug-dump-dir   = x\n"
+                                 "[perf]\ntensor-model-parallel-size = 2\n";
     static const char *const flags[] = {"--load", "here", NULL};
     scene *s = *state;
     invar_built built = build(s, first, BUILD);
@@ -197,7 +201,7 @@ static void test_workshop__run_stays_in_its_folder(void **state)
     a = run(s, &request);
     assert_contains(below(a.folder, "run.log"),
                     "[--save][][--save-interval][0][--keep-checkpoints][0][--debug-dump-dir][]"
-                    "[--no-report][--load][here]\n");
+                    "[--tensor-model-parallel-size][1][--no-report][--load][here]\n");
 }
 
 /* A recipe's data is part of what is run. */
