@@ -680,6 +680,11 @@ static void test_ledger_queries__ranks(void **state)
           "rollout|samples|3|1440|180|180|26\ntrain|gradients|3|1440|180|180|26\n");
     control(healthy, "rank-moves", "run=3", "phase move waiting_s longest_ms",
             "rollout|samples|18|100\ntrain|gradients|18|100\n");
+    // a rank that was there in more steps than others is no slower
+    path = raw_path("other-ranks.db");
+    assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
+    raw_tamper(path, "DELETE FROM work WHERE rank = 2 AND step < 30");
+    control(path, "slow-ranks", "run=1", "rank steps verdict", "0|60|\n1|60|\n2|30|\n");
 }
 
 /* ---- around the run -------------------------------------------------------------------------- */
