@@ -18,6 +18,7 @@
 #include "base/sort.h"
 #include "cli/grid.h"
 #include "cli/ledger/rows.h"
+#include "cli/run/memory_kinds.h"
 #include "engine/budget/traffic.h"
 #include "engine/run/memory.h"
 
@@ -28,7 +29,7 @@ enum { NODE = 8, MOST_ROWS = 256, MOST_TENSOR = 8 };
 typedef struct row {
     int gpus, data;
     invar_layout_sizes sizes;
-    size_t need; /* bytes of the rank that needs most */
+    invar_budget budget; /* of the rank that needs most */
     bool fits;
     double sent[INVAR_TRAFFIC_AXES]; /* GB of a rank, in a step */
     double computing, moving;        /* seconds */
@@ -84,7 +85,8 @@ static invar_status plan_stage(row *r, table *t, int stage)
 
     INVAR_TRY(invar_memory_plan_rank(v, &r->sizes, r->gpus, stage * (r->gpus / r->sizes.pipeline)));
     r->data = v->layout.data.size;
-    r->need = v->budget.need > r->need ? v->budget.need : r->need;
+    if (v->budget.need > r->budget.need)
+        r->budget = v->budget;
     r->fits = r->fits && v->budget.fits;
     if (!r->fits && t->options->all)
         return INVAR_OK;
@@ -210,7 +212,7 @@ static invar_status add_row(invar_grid *grid, const row *r)
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         INVAR_TRY(invar_grid_int(grid, sizes[i]));
-    INVAR_TRY(add_real(grid, "%.1f", (double)r->need / (double)((size_t)1 << 30)));
+    INVAR_TRY(add_real(grid, "%.1f", (double)r->budget.need / (double)((size_t)1 << 30)));
     INVAR_TRY(invar_grid_string(grid, r->fits ? "yes" : "no"));
     for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
         INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
@@ -243,6 +245,10 @@ static invar_status print_text(const table *t)
     const invar_budget_ask *ask = &t->view.ask;
 
     INVAR_TRY(print_grid(t));
+    if (t->count == 1) {
+        putchar('\n');
+        INVAR_TRY(invar_memory_show(&t->rows[0].budget));
+    }
     printf(
         "\nGiB: memory of the rank that needs most. GB: what a rank sends in a training step of\n"
         "%" PRId64 " samples of %" PRId64 " tokens. Seconds are a prediction: %g TFLOP/s a GPU, "
@@ -254,12 +260,18 @@ static invar_status print_text(const table *t)
 
 static json_t *row_json(const row *r)
 {
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f}",
+    const invar_budget *b = &r->budget;
+
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
+                     "s:f, s:f, s:f, s:f}",
                      "gpus", r->gpus, "tensor", r->sizes.tensor, "expert", r->sizes.expert,
                      "expert_tensor", r->sizes.expert_tensor, "pipeline", r->sizes.pipeline, "data",
-                     r->data, "need", (json_int_t)r->need, "fits", r->fits, "tensor_gb", r->sent[0],
-                     "expert_gb", r->sent[1], "data_gb", r->sent[2], "pipeline_gb", r->sent[3],
-                     "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
+                     r->data, "need", (json_int_t)b->need, "items", invar_memory_items(b),
+                     "sampling", (json_int_t)b->sampling, "scoring", (json_int_t)b->scoring,
+                     "learning", (json_int_t)b->learning, "around", (json_int_t)b->around, "fits",
+                     r->fits, "tensor_gb", r->sent[0], "expert_gb", r->sent[1], "data_gb",
+                     r->sent[2], "pipeline_gb", r->sent[3], "predicted_computing_s", r->computing,
+                     "predicted_moving_s", r->moving);
 }
 
 static invar_status print_json(const table *t)

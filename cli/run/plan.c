@@ -16,6 +16,7 @@
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"
 #include "cli/run/layouts.h"
+#include "cli/run/memory_kinds.h"
 #include "engine/config/config.h"
 #include "engine/run/memory.h"
 
@@ -79,43 +80,6 @@ static invar_status read_size(size_t *out, const char *text)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-static invar_status add_line(invar_grid *table, const char *name, size_t bytes, const char *note)
-{
-    char cell[32];
-
-    (void)snprintf(cell, sizeof cell, "%.1f", (double)bytes / (double)((size_t)1 << 20));
-    INVAR_TRY(invar_grid_string(table, name));
-    INVAR_TRY(invar_grid_number(table, cell));
-    return invar_grid_string(table, note);
-}
-
-static invar_status fill_memory(invar_grid *t, const invar_memory_view *v)
-{
-    const invar_budget *b = &v->budget;
-    char cache[64] = "";
-
-    INVAR_TRY(invar_grid_string(t, "memory"));
-    INVAR_TRY(invar_grid_string(t, "MiB"));
-    INVAR_TRY(invar_grid_string(t, ""));
-    for (int i = 0; i < b->n_items; i++)
-        INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
-    if (b->host > 0)
-        INVAR_TRY(add_line(t, "moments on the host", b->host, "not counted"));
-    INVAR_TRY(add_line(t, "resident", b->resident, "for the whole run"));
-    if (b->cache > 0)
-        (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
-    if (b->sampling > 0)
-        INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
-    INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
-    if (b->learning > 0)
-        INVAR_TRY(add_line(t, "learning", b->learning, ""));
-    INVAR_TRY(add_line(t, "block", b->block, "these in turn: the largest"));
-    INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
-    INVAR_TRY(add_line(t, "need", b->need, "resident, block and around"));
-    INVAR_TRY(add_line(t, "available", b->available, ""));
-    return add_line(t, "usable", b->usable, "1/64 is left for the driver");
-}
-
 /* A key, what it is planned with, and what the recipe says; 0: it leaves that open. */
 typedef struct setting {
     const char *key;
@@ -165,14 +129,13 @@ static invar_status fill_choices(invar_grid *t, const invar_memory_view *v)
     return INVAR_OK;
 }
 
-static invar_status show_table(const invar_memory_view *v,
-                               invar_status (*fill)(invar_grid *table, const invar_memory_view *v))
+static invar_status show_choices(const invar_memory_view *v)
 {
     invar_grid *table = NULL;
     invar_status status = invar_grid_new(&table, 3);
 
     if (status == INVAR_OK)
-        status = fill(table, v);
+        status = fill_choices(table, v);
     if (status == INVAR_OK)
         status = invar_grid_show(table, stdout);
     invar_grid_free(table);
@@ -187,9 +150,9 @@ static invar_status print_text(const invar_memory_view *v)
     const char *verdict =
         invar_term_escape(colour, v->budget.fits ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED);
 
-    INVAR_TRY(show_table(v, fill_memory));
+    INVAR_TRY(invar_memory_show(&v->budget));
     putchar('\n');
-    INVAR_TRY(show_table(v, fill_choices));
+    INVAR_TRY(show_choices(v));
     printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest(&v->ask),
            v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
     if (spec->logical_tp > 1 || spec->logical_etp > 1)
@@ -200,16 +163,6 @@ static invar_status print_text(const invar_memory_view *v)
         puts("scratch of ops: as the CPU needs it, since there is no GPU here");
     printf("verdict: %s%s%s\n", verdict, v->budget.fits ? "fits" : "does not fit", plain);
     return INVAR_OK;
-}
-
-static json_t *items_json(const invar_budget *b)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < b->n_items && list; i++)
-        (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
-                                                    (json_int_t)b->items[i].bytes));
-    return list;
 }
 
 /* What the keys are, and which of them the plan chose. */
@@ -242,8 +195,8 @@ static invar_status print_json(const invar_memory_view *v)
             "s:b, s:I, s:I}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
-            items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block, "sampling",
-            (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
+            invar_memory_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
+            "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
             (json_int_t)b->around, "choices", choices, "chosen", chosen, "advice",
             advice[0] ? json_string(advice) : json_null(), "longest_sample",

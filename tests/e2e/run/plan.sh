@@ -177,6 +177,8 @@ holds grep -q '"prediction": true' plan.json
 holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4 --expert-model-parallel-size 2
 holds [ "$(layout data)" -eq 1 ]
 holds grep -q '"data_gb": 0.0' plan.json
+holds grep -q '"name": "actor: moments"' plan.json
+expect 0 "actor: gradients" large.ini --memory 143GB "${many[@]}"
 # rates only change seconds: half as many FLOP/s, twice the time
 before=$(layout predicted_computing_s) sent=$(layout tensor_gb)
 holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4 --expert-model-parallel-size 2 \
