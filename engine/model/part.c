@@ -267,17 +267,19 @@ static bool fits(candidate *c, int32_t tensors)
 
 static invar_status check_tensors(candidate *c)
 {
-    int32_t tensors = c->part->tensors, most = 1;
-    candidate smaller = *c;
+    int32_t tensors = c->part->tensors;
+    char sizes[32] = "1";
+    candidate other = *c;
 
     if (tensors == 1 || fits(c, tensors))
         return INVAR_OK;
-    while (2 * most < tensors && fits(&smaller, 2 * most))
-        most *= 2;
+    for (int32_t t = 2; t <= INVAR_LINEAR_MAX_SHARDS; t *= 2)
+        if (fits(&other, t))
+            (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", t);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "tensor-model-parallel-size %d does not divide the pieces of this model: "
-                      "%s; sizes up to %d do",
-                      tensors, c->why, most);
+                      "%s; it takes %s",
+                      tensors, c->why, sizes);
 }
 
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,

@@ -132,7 +132,7 @@ done
 # ---- 11 atoms ---------------------------------------------------------------------------------
 equal eleven bf16 thread 2 "$tp" 2
 equal eleven fp8 thread 8 "$tp" 8
-refused 'sizes up to 1 do' eleven 2 --dtype fp8 "$tp" 2
+refused 'it takes 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
 # ---- stages, with whatever else there is -----------------------------------------------------
 equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
