@@ -296,7 +296,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     const invar_tensor row_token = invar_tensor_1d(token, INVAR_DTYPE_I32, 4);
     const invar_moe_linear_fwd_args fwd = {y, x, w, {two, 2}, 1, 0};
     const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1, {0}};
-    static const int64_t many[(1 << 16) + 1];
+    static const int64_t many[(1 << 16) + 1], beyond[] = {0, 2, 5};
     invar_moe_linear_fwd_args plain = fwd;
     const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}, 0};
     invar_device dev;
@@ -312,8 +312,8 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
     assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
     assert_field_refused(moe_linear_fwd, fwd, k_shards, 2, "moe.linear.fwd: k_atom: 0 values");
-    assert_field_refused(moe_linear_fwd, fwd, experts.count, 1,
-                         "moe.linear.fwd: experts: segments cover");
+    assert_field_refused(moe_linear_fwd, fwd, experts.start, beyond,
+                         "moe.linear.fwd: experts: segments cover rows 0 to 5; there are 4");
     assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
                          "moe.linear.fwd: experts: 2 segments");
     assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}),
@@ -330,7 +330,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
     assert_field_refused(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
     assert_field_refused(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
-    assert_field_refused(moe_linear_dx, dx, experts.count, 1,
+    assert_field_refused(moe_linear_dx, dx, experts.start, beyond,
                          "moe.linear.dx: experts: segments cover");
     assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
     assert_field_refused(moe_linear_dx, dx, k_shards, 8, "moe.linear.dx: k_atom: 0 values");
@@ -344,7 +344,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_dw, dw, units.start, two,
                          "moe.linear.dw: row_token: value 2 in row 1");
     assert_field_refused(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
-    assert_field_refused(moe_linear_dw, dw, experts.count, 1,
+    assert_field_refused(moe_linear_dw, dw, experts.start, beyond,
                          "moe.linear.dw: experts: segments cover");
     token[1] = 0;
     assert_field_refused(moe_linear_dw, dw, x, x,
@@ -352,9 +352,39 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     invar_test_device_release(&dev);
 }
 
+/* Some experts of more: their rows are those that all experts give, wherever they lie. */
+static void test_moe_linear__some_experts(void **state)
+{
+    enum { FIRST = 1, COUNT = 3, N = 6, K = 10 };
+    invar_tensor x = invar_test_normal_2d(INVAR_DTYPE_F32, ROWS, K, 1);
+    invar_tensor w = invar_test_normal_2d(INVAR_DTYPE_F32, EXPERTS * N, K, 2);
+    invar_tensor whole = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+    invar_tensor some = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+    invar_moe_linear_fwd_args fwd = {.y = whole, .x = x, .w = w, .experts = experts, .k_shards = 1};
+    size_t bytes = (size_t)((starts[FIRST + COUNT] - starts[FIRST]) * N) * sizeof(float);
+    invar_tensor own = invar_tensor_rows(&whole, starts[FIRST], 1);
+    invar_tensor found = invar_tensor_rows(&some, starts[FIRST], 1);
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    assert_ok(invar_moe_linear_fwd(&dev, &fwd));
+    fwd.y = some;
+    fwd.w = invar_tensor_rows(&w, FIRST * N, COUNT * N);
+    fwd.experts = (invar_segments){starts + FIRST, COUNT};
+    assert_ok(invar_moe_linear_fwd(&dev, &fwd));
+    assert_memory_equal(own.data, found.data, bytes);
+    fwd.w = invar_tensor_rows(&w, 0, COUNT * N); // the control: other experts' weights
+    assert_ok(invar_moe_linear_fwd(&dev, &fwd));
+    assert_memory_not_equal(own.data, found.data, bytes);
+    invar_test_free(&x, &w, &whole, &some);
+    invar_test_device_release(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moe_linear__some_experts),
         cmocka_unit_test(test_moe_linear__equals_the_dense_layer_per_expert),
         cmocka_unit_test(test_moe_linear_dw__equals_the_dense_layer_per_expert),
         cmocka_unit_test(test_moe_linear_dw__control_of_units),
