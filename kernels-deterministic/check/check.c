@@ -119,9 +119,12 @@ invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *
     return invar_check_tensor(op, arg, t, 1u << like->dtype, like->rank, like->shape);
 }
 
-invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
-                                         const invar_segments *s, int64_t rows)
+/* `some` of more: they lie within the rows. */
+static invar_status check_segments(const invar_device *dev, invar_op op, const char *arg,
+                                   const invar_segments *s, int64_t rows, bool some)
 {
+    int64_t first, end;
+
     if (s->count < 0 || (s->count > 0 && !s->start) || (s->count == 0 && rows != 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %" PRId64 " segments for %" PRId64 " rows",
                           invar_op_name(op), arg, s->count, rows);
@@ -131,25 +134,25 @@ invar_status invar_check_segments_within(const invar_device *dev, invar_op op, c
         if (s->start[i] < 0 || s->start[i + 1] < s->start[i])
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: segment %" PRId64 " runs backwards",
                               invar_op_name(op), arg, i);
-    if (s->start[s->count] > rows)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: segments cover rows %" PRId64 " to %" PRId64
-                          "; there are %" PRId64,
-                          invar_op_name(op), arg, s->start[0], s->start[s->count], rows);
-    return INVAR_OK;
+    first = s->start[0];
+    end = s->start[s->count];
+    if (some ? end <= rows : first == 0 && end == rows)
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0, "%s: %s: segments cover rows %" PRId64 " to %" PRId64 "; %s%" PRId64,
+        invar_op_name(op), arg, first, end, some ? "there are " : "expected 0 to ", rows);
+}
+
+invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
+                                         const invar_segments *s, int64_t rows)
+{
+    return check_segments(dev, op, arg, s, rows, true);
 }
 
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
                                   const invar_segments *s, int64_t rows)
 {
-    INVAR_TRY(invar_check_segments_within(dev, op, arg, s, rows));
-    if (s->count > 0 && !invar_device_blind(dev) &&
-        (s->start[0] != 0 || s->start[s->count] != rows))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: segments cover rows %" PRId64 " to %" PRId64
-                          "; expected 0 to %" PRId64,
-                          invar_op_name(op), arg, s->start[0], s->start[s->count], rows);
-    return INVAR_OK;
+    return check_segments(dev, op, arg, s, rows, false);
 }
 
 invar_status invar_check_indices(const invar_device *dev, invar_op op, const char *arg,
