@@ -707,3 +707,12 @@ invar_far_counts invar_far_counted(void)
     pthread_mutex_unlock(&lock);
     return counts;
 }
+
+invar_status invar_far_open(invar_device *out, const invar_device *near)
+{
+    *out = *near;
+    out->backend = invar_far_backend();
+    out->scratch = NULL;
+    invar_far_begin(0);
+    return invar_device_open(out);
+}

@@ -16,6 +16,9 @@
 
 const invar_backend *invar_far_backend(void);
 
+/* A device that is like `near` but for its memory, open; counts begin anew. Close. */
+invar_status invar_far_open(invar_device *out, const invar_device *near) INVAR_MUST_USE;
+
 /* Counts anew; of the coming takes the fail_at-th fails, 0: none. Nothing may be taken. */
 void invar_far_begin(int fail_at);
 

@@ -383,11 +383,7 @@ static void test_part_ranks__far_device(void **state)
     invar_test_samples(&samples, SAMPLES, LONGEST, 2000, 6);
     lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8, false);
     expect(&l, &whole, &grads);
-    l.far = l.dev;
-    l.far.backend = invar_far_backend();
-    l.far.scratch = NULL;
-    invar_far_begin(0);
-    assert_ok(invar_device_open(&l.far));
+    assert_ok(invar_far_open(&l.far, &l.dev));
     for (int i = 0; i < 2; i++)
         check_sizes(&l, "far", sizes[i], 0);
     assert_true(invar_far_counted().ops > 0);

@@ -240,12 +240,9 @@ static void test_optimizer_divided__steps_as_one(void **state)
 static void test_optimizer_divided__far_device(void **state)
 {
     const invar_device *dev = *state;
-    invar_device far = *dev;
+    invar_device far;
 
-    far.backend = invar_far_backend();
-    far.scratch = NULL;
-    invar_far_begin(0);
-    assert_ok(invar_device_open(&far));
+    assert_ok(invar_far_open(&far, dev));
     check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &divided_worlds[2], 1, dev, &far);
     check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, &divided_worlds[5], 2, dev, &far);
     assert_int_equal(invar_far_counted().live, 0);

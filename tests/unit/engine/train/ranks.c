@@ -234,11 +234,7 @@ static void test_ranks__far_device(void **state)
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     lesson_init(&l, model, &samples, dev);
-    l.far = l.near;
-    l.far.backend = invar_far_backend();
-    l.far.scratch = NULL;
-    invar_far_begin(0);
-    assert_ok(invar_device_open(&l.far));
+    assert_ok(invar_far_open(&l.far, &l.near));
     far_model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &l.far);
     l.far_model = far_model;
     sweep(&l);

@@ -175,11 +175,7 @@ static void test_stages__far_device(void **state)
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     lesson_init(&l, model, &samples, dev);
-    l.far = l.near;
-    l.far.backend = invar_far_backend();
-    l.far.scratch = NULL;
-    invar_far_begin(0);
-    assert_ok(invar_device_open(&l.far));
+    assert_ok(invar_far_open(&l.far, &l.near));
     sweep(&l, true);
     assert_true(invar_far_counted().ops > 0);
     assert_int_equal(invar_far_counted().live, 0);
