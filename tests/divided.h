@@ -24,19 +24,28 @@ typedef struct divided_world {
     invar_layout_sizes sizes;
 } divided_world;
 
+#define WORLD(ranks, t, et, p, c, e)                                                               \
+    {                                                                                              \
+        (ranks),                                                                                   \
+        {                                                                                          \
+            .tensor = (t), .expert_tensor = (et), .pipeline = (p), .chunks = (c), .expert = (e)    \
+        }                                                                                          \
+    }
+
 static const divided_world divided_worlds[] = {
-    {1, {1, 1, 1, 1, 1}}, {2, {2, 2, 1, 1, 1}}, {2, {1, 1, 2, 1, 1}}, {2, {1, 1, 2, 2, 1}},
-    {4, {4, 1, 1, 1, 1}}, {4, {2, 2, 1, 1, 1}}, {4, {2, 1, 2, 2, 1}}, {4, {1, 1, 4, 1, 1}},
-    {4, {1, 1, 2, 1, 1}}, {8, {8, 8, 1, 1, 1}}, {8, {2, 2, 2, 1, 1}}, {8, {4, 4, 1, 1, 1}},
-    {8, {2, 1, 4, 1, 1}}, {8, {1, 1, 4, 1, 1}}, {8, {4, 4, 2, 2, 1}},
+    WORLD(1, 1, 1, 1, 1, 1), WORLD(2, 2, 2, 1, 1, 1), WORLD(2, 1, 1, 2, 1, 1),
+    WORLD(2, 1, 1, 2, 2, 1), WORLD(4, 4, 1, 1, 1, 1), WORLD(4, 2, 2, 1, 1, 1),
+    WORLD(4, 2, 1, 2, 2, 1), WORLD(4, 1, 1, 4, 1, 1), WORLD(4, 1, 1, 2, 1, 1),
+    WORLD(8, 8, 8, 1, 1, 1), WORLD(8, 2, 2, 2, 1, 1), WORLD(8, 4, 4, 1, 1, 1),
+    WORLD(8, 2, 1, 4, 1, 1), WORLD(8, 1, 1, 4, 1, 1), WORLD(8, 4, 4, 2, 2, 1),
 };
 
 /* The same with experts of their own: models without any do not have these. */
 static const divided_world divided_expert_worlds[] = {
-    {2, {1, 1, 1, 1, 2}},
-    {3, {1, 1, 1, 1, 3}},
-    {4, {2, 2, 1, 1, 2}},
-    {8, {2, 1, 2, 1, 2}},
+    WORLD(2, 1, 1, 1, 1, 2),
+    WORLD(3, 1, 1, 1, 1, 3),
+    WORLD(4, 2, 2, 1, 1, 2),
+    WORLD(8, 2, 1, 2, 1, 2),
 };
 enum { DIVIDED_EXPERT_WORLDS = sizeof divided_expert_worlds / sizeof *divided_expert_worlds };
 enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };

@@ -73,6 +73,7 @@ static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
     layout->chunks = sizes->chunks;
+    layout->sequence = sizes->sequence;
     layout->data = (invar_layout_axis){.size = world / parts};
     return INVAR_OK;
 }

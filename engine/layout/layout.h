@@ -40,6 +40,7 @@ typedef struct invar_layout {
     invar_comm *back;  /* the pipeline's ranks again: gradients and streams overtake each other */
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
+    bool sequence;     /* ranks of the tensor axis divide rows between their sums, too */
 } invar_layout;
 
 /* Into how many parts a model is cut; what is left of the world are data-parallel ranks. */
@@ -49,6 +50,7 @@ typedef struct invar_layout_sizes {
     int pipeline;      /* ranks with layers of their own */
     int chunks;        /* runs of layers of each of them, which it has in turn with the others */
     int expert;        /* of the experts of a layer; 0: 1 */
+    bool sequence;     /* rows between the sums of a layer are divided as `tensor` */
 } invar_layout_sizes;
 
 /* A rank's numbers on all axes. */

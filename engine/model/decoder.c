@@ -166,7 +166,8 @@ static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
 /* The input of a layer that is not the first. */
 static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t i)
 {
-    invar_tensor x = invar_program_room(b->program, b->storage, b->rows, model->spec.hidden);
+    invar_tensor x =
+        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), model->spec.hidden);
 
     b->next_param = model->first[i];
     invar_program_touch(b->program, &x);
@@ -192,12 +193,17 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     }
     out.stream = x[layers->count];
     invar_program_touch(b->program, &out.stream);
+    if (layers->first + layers->count == model->spec.layers) {
+        out.all = invar_build_all_rows(b, &out.stream);
+        invar_program_touch(b->program, &out.all);
+    }
     if (invar_tensor_present(&b->routing))
         invar_program_touch(b->program, &b->routing);
     invar_program_end_segment(b->program);
     if (!b->train)
         return out;
-    out.d_stream = invar_program_room(b->program, b->storage, b->rows, model->spec.hidden);
+    out.d_stream =
+        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), model->spec.hidden);
     invar_program_touch(b->program, &out.d_stream);
     invar_gradient_set(b, &out.stream, &out.d_stream);
     back(b, &out, model, layers, x, before, recompute);

@@ -26,12 +26,14 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
  * Segment 0: the rows through some layers. With b->train segment 1: back, from the gradient at the
  * last of these layers' output. With `recompute` a layer's input is kept and the layer computed
  * once more. Before layer 0 comes the embedding; others begin with what the host writes to `first`.
+ * Where ranks divide the stream, T are this rank's rows.
  */
 typedef struct invar_decoder {
     invar_tensor first;    /* (T, hidden) the first layer's input; absent: the embedding's */
     invar_tensor d_first;  /* its gradient, where there is a backward */
     invar_tensor stream;   /* (T, hidden) the last layer's output */
     invar_tensor d_stream; /* its gradient, where there is a backward */
+    invar_tensor all;      /* of the model's last layer: all rows, also where ranks divide these */
 } invar_decoder;
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,

@@ -55,6 +55,7 @@ void invar_pass_free(invar_pass *pass)
     invar_staging_release(&pass->back_staging, &pass->caller.dev);
     invar_mover_release(&pass->mover, &pass->caller.dev);
     invar_vocab_release(&pass->vocab);
+    invar_free(pass->own_units);
     release_part(&pass->body, &pass->caller.dev);
     release_part(&pass->tail, &pass->caller.dev);
     invar_free(pass->array_memory);
@@ -158,6 +159,30 @@ static int64_t span_of(const invar_rows *rows, int64_t span)
     return 0;
 }
 
+/* Rows that have no cache are many; fewer blocks than ranks are not divided. */
+static void divide_stream(invar_row_division *out, const invar_model *model, const invar_rows *rows)
+{
+    const invar_layout *l = model->layout;
+    bool divides = l && l->sequence && l->tensor.size > 1 && !rows->cache &&
+                   invar_row_blocks(&rows->units) >= l->tensor.size;
+
+    memset(out, 0, sizeof *out);
+    out->size = 1;
+    if (divides)
+        invar_row_divide(out, &rows->units, l->tensor.size, l->tensor.rank);
+}
+
+static invar_layout_share rows_of(const invar_row_division *stream, int64_t rows)
+{
+    return stream->size > 1 ? (invar_layout_share){invar_row_first(stream), invar_row_count(stream)}
+                            : (invar_layout_share){0, rows};
+}
+
+invar_layout_share invar_pass_own_rows(const invar_pass *pass)
+{
+    return rows_of(&pass->division, pass->rows.count);
+}
+
 static invar_layout_share layers_of(const invar_pass *pass)
 {
     return invar_model_part_chunk(&pass->model->part, pass->model->spec.layers,
@@ -180,6 +205,11 @@ static invar_status build_body(invar_pass *pass)
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
     b->units =
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+    if (pass->division.size > 1) {
+        b->stream = &pass->division;
+        b->stream_units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS),
+                                           pass->division.units};
+    }
     b->kv_span = span_of(rows, model->spec.kv_span);
     b->q_span = span_of(rows, model->spec.q_span);
     name_cache(cache, b, rows, &layers);
@@ -216,6 +246,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     key->replayed = r->routing_replay != NULL;
     key->routed = r->routing != NULL;
     key->part = pass->model->part;
+    memcpy(&key->stream, &pass->division, sizeof key->stream);
 }
 
 /* The program for the rows: that of the last run where only addresses differ. */
@@ -239,6 +270,25 @@ static size_t segment_bytes(const invar_segments *s)
     return (size_t)(s->count + 1) * sizeof *s->start;
 }
 
+/* The units of this rank's rows. */
+static invar_status note_own_units(invar_pass *pass)
+{
+    int64_t need = pass->division.units + 1;
+
+    if (pass->division.size == 1)
+        return INVAR_OK;
+    if (need > pass->own_units_room) {
+        invar_free(pass->own_units);
+        pass->own_units = NULL;
+        pass->own_units_room = 0;
+        INVAR_TRY(invar_alloc((void **)&pass->own_units, 2 * (size_t)need, sizeof *pass->own_units,
+                              "units of rows"));
+        pass->own_units_room = 2 * need;
+    }
+    invar_row_units(pass->own_units, &pass->division, &pass->rows.units);
+    return INVAR_OK;
+}
+
 /* The arrays of the run to where its ops read them. */
 static invar_status send_rows(invar_pass *pass)
 {
@@ -246,12 +296,14 @@ static invar_status send_rows(invar_pass *pass)
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
     const void **g = pass->given;
     size_t rows = (size_t)r->count;
+    invar_layout_share own = invar_pass_own_rows(pass);
     size_t divided = invar_vocab_divided(pass->model->embedding) ? rows * sizeof *r->ids : 0;
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
         {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
         {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
+        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(pass->division.units + 1) * sizeof *pass->own_units},
         {&g[INVAR_GIVEN_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
         {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
@@ -262,12 +314,14 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_PICKED], divided},
     };
 
+    INVAR_TRY(note_own_units(pass));
     g[INVAR_GIVEN_MODEL] = pass->model->memory;
     g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
     g[INVAR_GIVEN_IDS] = r->ids;
     g[INVAR_GIVEN_POSITIONS] = r->positions;
     g[INVAR_GIVEN_SAMPLES] = r->samples.start;
     g[INVAR_GIVEN_UNITS] = r->units.start;
+    g[INVAR_GIVEN_OWN_UNITS] = pass->division.size > 1 ? pass->own_units : NULL;
     g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
     g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->slots : NULL;
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
@@ -275,7 +329,7 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_ROUTING] = r->routing;
     if (divided > 0)
         INVAR_TRY(invar_vocab_rows(&pass->vocab, pass->model->embedding, &pass->model->part, r->ids,
-                                   r->count));
+                                   r->count, &own));
     g[INVAR_GIVEN_OWN_IDS] = pass->vocab.own_ids;
     g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
     g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
@@ -298,9 +352,13 @@ invar_status invar_pass_routing(invar_pass *pass)
                             (size_t)(r->count * route_of(pass->model)) * sizeof *r->routing);
 }
 
-size_t invar_pass_stream_bytes(const invar_model *model, int64_t rows)
+size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows)
 {
-    return (size_t)(rows * model->spec.hidden * invar_dtype_bits(model->storage) / 8);
+    int64_t bits = model->spec.hidden * invar_dtype_bits(model->storage);
+    invar_row_division stream;
+
+    divide_stream(&stream, model, rows);
+    return (size_t)(rows_of(&stream, rows->count).count * bits / 8);
 }
 
 static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
@@ -311,7 +369,7 @@ static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const v
         return INVAR_OK;
     return invar_device_put(&pass->caller.dev,
                             invar_program_find(pass->body.program, to, &how).data, from,
-                            invar_pass_stream_bytes(pass->model, pass->rows.count));
+                            invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *from)
@@ -320,7 +378,7 @@ static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *
 
     return invar_caller_get(&pass->caller, out,
                             invar_program_find(pass->body.program, from, &how).data,
-                            invar_pass_stream_bytes(pass->model, pass->rows.count));
+                            invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 invar_status invar_pass_stream(invar_pass *pass, void *out)
@@ -340,6 +398,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
+    divide_stream(&pass->division, model, rows);
     INVAR_TRY(prepare(pass));
     if (invar_tensor_present(&pass->ends.first) != (rows->stream != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");

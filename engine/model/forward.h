@@ -41,7 +41,7 @@ typedef struct invar_rows {
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
     int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
     /* What the layers before those of the pass have left, in storage; NULL: these are the first. */
-    const void *stream; /* (T, hidden) */
+    const void *stream; /* (T, hidden), or this rank's rows (invar_layout.sequence) */
 } invar_rows;
 
 /* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
@@ -154,8 +154,8 @@ invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
 
 /* ---- between stages -------------------------------------------------------------------------- */
 
-/* Of what a stage hands on for so many rows. */
-size_t invar_pass_stream_bytes(const invar_model *model, int64_t rows);
+/* Of what a stage hands on for these rows. */
+size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows);
 
 /* What the layers of the last run have left, to an array of the host. */
 invar_status invar_pass_stream(invar_pass *pass, void *out) INVAR_MUST_USE;

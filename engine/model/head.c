@@ -395,10 +395,10 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
 static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
     invar_head_acts *h = &pass->acts;
-    int64_t rows = pass->rows.count;
+    invar_layout_share own = invar_pass_own_rows(pass);
     invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
     invar_tensor stream = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_D_STREAM),
-                                          b->storage, rows, h->d_x.shape[1]);
+                                          b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
         show(b, "head.dnorm", &h->d_norm, 0, true, false);
@@ -408,7 +408,7 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
                  .eps = b->norm_eps);
     show(b, "head.drows", &d_x, 0, true, false);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
-                 .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, 0, rows));
+                 .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
     show(b, invar_head_stream.name, &stream, 1 + h->pieces, true, true);
 }
 
@@ -511,7 +511,7 @@ static invar_status send_head(invar_pass *pass, int64_t parts)
     g[INVAR_GIVEN_TARGETS] = head->targets;
     g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;
     g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
-    g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.stream, &body).data;
+    g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.all, &body).data;
     g[INVAR_GIVEN_D_STREAM] =
         invar_program_find(pass->body.program, &pass->ends.d_stream, &body).data;
     INVAR_TRY(invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,

@@ -30,6 +30,7 @@ typedef struct invar_body_key {
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
     invar_model_part part;
+    invar_row_division stream;
 } invar_body_key;
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
@@ -81,8 +82,11 @@ struct invar_pass {
     invar_forward_probe probe;
     invar_watch_memory watched;
     const invar_model *model;
-    invar_rows rows;        /* the host's */
-    invar_segments samples; /* of the rows, where ops read them */
+    invar_rows rows;             /* the host's */
+    invar_segments samples;      /* of the rows, where ops read them */
+    invar_row_division division; /* which rows of the stream are this rank's; undivided: all */
+    int64_t *own_units;          /* of these, the host's */
+    int64_t own_units_room;
     invar_pass_part body;
     invar_body_key key; /* of the body's program */
     invar_decoder ends;
@@ -104,6 +108,9 @@ struct invar_pass {
 
 /* The gradient of the stream as the head leaves it. */
 extern const invar_point invar_head_stream;
+
+/* Rows of the residual stream that this rank has. */
+invar_layout_share invar_pass_own_rows(const invar_pass *pass);
 
 /* How the program of that part is run now. */
 invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *part);

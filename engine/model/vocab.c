@@ -57,7 +57,8 @@ static invar_status make_room(invar_vocab *vocab, int which, size_t bytes)
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
-                              const invar_model_part *part, const int32_t *ids, int64_t count)
+                              const invar_model_part *part, const int32_t *ids, int64_t count,
+                              const invar_layout_share *wanted)
 {
     size_t bytes = (size_t)count * sizeof *ids;
     invar_carver c;
@@ -73,7 +74,8 @@ invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
         vocab->own_ids[i] = own ? (int32_t)(ids[i] - embedding->own.row) : 0;
         vocab->own_d_ids[i] =
             own ? vocab->own_ids[i] : (int32_t)(embedding->own.rows + i % INVAR_SPARE_ROWS);
-        vocab->picked[i] = (int32_t)(owner * count + i);
+        if (i >= wanted->first && i < wanted->first + wanted->count)
+            vocab->picked[i - wanted->first] = (int32_t)(owner * wanted->count + i - wanted->first);
     }
     return INVAR_OK;
 }

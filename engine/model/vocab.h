@@ -23,7 +23,8 @@ extern "C" {
 typedef struct invar_vocab {
     int32_t *own_ids;     /* (T) the id's place in this rank's rows; 0 where another rank has it */
     int32_t *own_d_ids;   /* (T) the same; one of the spare rows where another rank has it */
-    int32_t *picked;      /* (T) which of the ranks' rows is the id's: rank * T + row */
+    int32_t *picked;      /* (T) which of the ranks' rows is the id's: rank * T + row; where ranks
+                             divide the stream, of this rank's rows */
     int32_t *own_targets; /* (R) the target's place; behind the rows where another rank has it */
     int32_t *chunks;      /* (R * chunks) which chunk of the gathered parts is the logits' next */
     void *memory[2];
@@ -35,10 +36,10 @@ void invar_vocab_release(invar_vocab *vocab);
 /* Does the rank have only some of the ids of the parameter? */
 bool invar_vocab_divided(const invar_param *param);
 
-/* The arrays of rows. */
+/* The arrays of rows, of which this rank wants some. */
 invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
-                              const invar_model_part *part, const int32_t *ids,
-                              int64_t count) INVAR_MUST_USE;
+                              const invar_model_part *part, const int32_t *ids, int64_t count,
+                              const invar_layout_share *wanted) INVAR_MUST_USE;
 
 /* Chunks of the vocabulary, and of a rank's part of the logits: room for its own and one more. */
 int64_t invar_vocab_chunks(const invar_param *head);

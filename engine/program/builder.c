@@ -216,6 +216,44 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
     return view;
 }
 
+/* ---- rows that ranks divide ------------------------------------------------------------------ */
+
+int64_t invar_build_stream_rows(const invar_builder *b)
+{
+    return b->stream ? invar_row_count(b->stream) : b->rows;
+}
+
+invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all)
+{
+    return b->stream
+               ? invar_tensor_rows(all, invar_row_first(b->stream), invar_row_count(b->stream))
+               : *all;
+}
+
+invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
+{
+    invar_tensor all;
+
+    if (!b->stream)
+        return *own;
+    INVAR_CHECK(own->row_stride == own->shape[1]); // whole rows travel
+    all = invar_program_room(b->program, own->dtype, b->rows, own->shape[1]);
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                                 .whole = all,
+                                                 .own = *own,
+                                                 .start = b->stream->row});
+    return all;
+}
+
+invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
+{
+    const invar_built_tensor built = *invar_build_of(b, value);
+
+    if (!invar_tensor_present(&built.own) || built.stays)
+        return *value;
+    return invar_build_all_rows(b, &built.own);
+}
+
 /* ---- the backward ---------------------------------------------------------------------------- */
 
 void invar_build_note(invar_builder *b, invar_verb_backward backward, const void *args,
@@ -277,9 +315,10 @@ invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
 {
     const invar_built_tensor *built = invar_build_of(b, value);
     invar_group *g = built->group ? &b->groups[built->group] : NULL;
+    int64_t rows = invar_tensor_present(&built->own) ? built->own.shape[0] : value->shape[0];
 
     if (!g)
-        return invar_program_room(b->program, b->storage, value->shape[0], value->shape[1]);
+        return invar_program_room(b->program, b->storage, rows, value->shape[1]);
     if (!invar_tensor_present(&g->room))
         g->room = invar_program_room(b->program, b->storage, g->rows, g->cols);
     return invar_tensor_columns(&g->room, built->column, value->shape[1]);

@@ -18,7 +18,7 @@
 #define INVAR_ENGINE_PROGRAM_BUILDER_H
 
 #include "engine/program/param.h"
-#include "engine/program/program.h"
+#include "engine/program/rows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +33,7 @@ typedef enum invar_given_memory {
     INVAR_GIVEN_POSITIONS,
     INVAR_GIVEN_SAMPLES,
     INVAR_GIVEN_UNITS,
+    INVAR_GIVEN_OWN_UNITS, /* of this rank's rows, where ranks divide them */
     INVAR_GIVEN_PAGES,
     INVAR_GIVEN_SLOTS,
     INVAR_GIVEN_LENGTHS,
@@ -65,6 +66,8 @@ typedef struct invar_built_tensor {
     int32_t gave;         /* and how many of them have */
     invar_tensor codes;   /* quantised for a product; absent: not yet */
     invar_tensor by_slot; /* rows of slots; see invar_point */
+    invar_tensor own;     /* this rank's rows, which all rows were gathered from; absent: none */
+    bool stays;           /* all rows are still there in the backward */
     invar_tensor d;       /* its gradient so far; absent: none */
     int32_t held;         /* values whose gradient this is */
     /* Gradients of results of one linear layer lie side by side, so that one product takes all. */
@@ -142,6 +145,9 @@ struct invar_builder {
     int64_t rows;
     invar_tensor ids, positions;
     invar_segments samples, units;
+    /* Rows of the residual stream that are this rank's; NULL: all. The units are those of them. */
+    const invar_row_division *stream;
+    invar_segments stream_units;
     const invar_kv_pages *cache; /* (layers), named by the program; NULL: none */
     const int64_t *lengths;
     int64_t kv_span, q_span;      /* of attention; 0: no sample is longer than one */
@@ -209,6 +215,18 @@ invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
 
 /* (T, n) as (T, heads, n / heads). */
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);
+
+/* How many rows of the residual stream this rank has. */
+int64_t invar_build_stream_rows(const invar_builder *b);
+
+/* Of a tensor with all rows those that are this rank's, where ranks divide the stream. */
+invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all);
+
+/* All rows of a tensor of which each rank has its own, behind the last call; else the tensor. */
+invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own);
+
+/* The same for a value that was gathered in the forward: its rows are there, or gathered again. */
+invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value);
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 

@@ -85,6 +85,13 @@ static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller
                : invar_caller_get(caller, m->start, experts->start, count * sizeof *m->start);
 }
 
+/* A rank's share of some rows. */
+static int64_t share_of(const invar_move *move, const invar_layout_axis *axis, int64_t rows, int r)
+{
+    return move->start ? move->start[r + 1] - move->start[r]
+                       : invar_layout_share_of(rows, axis->size, r).count;
+}
+
 /* m->get of a gather, whose parts lie in `whole` one after the other. */
 static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
                                 const invar_move *move)
@@ -94,9 +101,9 @@ static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, i
     if (move->kind == INVAR_MOVE_EXPERTS)
         INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
     for (int r = 0; r < axis->size; r++) {
-        invar_layout_share share = invar_layout_share_of(
-            start ? move->experts.count : move->whole.shape[0], axis->size, r);
-        int64_t rows = start ? start[share.first + share.count] - start[share.first] : share.count;
+        invar_layout_share own = invar_layout_share_of(move->experts.count, axis->size, r);
+        int64_t rows = start ? start[own.first + own.count] - start[own.first]
+                             : share_of(move, axis, move->whole.shape[0], r);
 
         m->get[r] = move->kind == INVAR_MOVE_PARTS ? tensor_bytes(&move->whole) / (size_t)axis->size
                                                    : (size_t)rows * row_bytes(&move->whole);
@@ -108,11 +115,10 @@ static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, i
 static void count_shares(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
 {
     int64_t rows = move->own.shape[0];
-    size_t got = (size_t)invar_layout_share_of(rows, axis->size, axis->rank).count;
+    size_t got = (size_t)share_of(move, axis, rows, axis->rank);
 
     for (int r = 0; r < axis->size; r++) {
-        m->give[r] =
-            (size_t)invar_layout_share_of(rows, axis->size, r).count * row_bytes(&move->own);
+        m->give[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->own);
         m->get[r] = got * row_bytes(&move->own);
     }
 }
@@ -134,16 +140,22 @@ static invar_status run_straight(const invar_layout_axis *axis, const invar_devi
     return invar_comm_run(axis->far, move);
 }
 
+static const char *phase_of(const invar_move *move)
+{
+    if (move->kind == INVAR_MOVE_EXPERTS)
+        return "rows of experts";
+    return move->start ? "rows of a layer" : "parts of a layer";
+}
+
 static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
                            const invar_move *move)
 {
     invar_comm_move gather = {.op = INVAR_COMM_ALLGATHERV,
-                              .phase = move->kind == INVAR_MOVE_EXPERTS ? "rows of experts"
-                                                                        : "parts of a layer",
+                              .phase = phase_of(move),
                               .seconds = m->layout->seconds,
                               .out_bytes = m->get};
-    size_t before, bytes = tensor_bytes(&move->whole);
     const char *own;
+    size_t before;
 
     INVAR_TRY(count_parts(m, axis, caller, move));
     before = sum(m->get, axis->rank);
@@ -156,7 +168,7 @@ static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_
     gather.in = m->host + before;
     gather.out = m->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_put(&caller->dev, move->whole.data, m->host, bytes);
+    return invar_device_put(&caller->dev, move->whole.data, m->host, sum(m->get, axis->size));
 }
 
 static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
@@ -186,7 +198,7 @@ static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, inva
 invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_move *move)
 {
     const invar_layout_axis *axis =
-        move->kind == INVAR_MOVE_EXPERTS ? &m->layout->expert : &m->layout->tensor;
+        move->axis == INVAR_MOVE_EXPERT ? &m->layout->expert : &m->layout->tensor;
     bool exchanges = move->kind == INVAR_MOVE_EXCHANGE;
     size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
 

@@ -72,6 +72,7 @@ void invar_program_clear(invar_program *program)
     program->n_segments = 0;
     program->block = 0;
     memset(program->segment, 0, sizeof program->segment);
+    memset(program->n_leads, 0, sizeof program->n_leads);
     for (int i = 0; i < INVAR_PROGRAM_MOST_GIVEN; i++)
         program->given[i] = -1;
 }
@@ -234,12 +235,16 @@ void invar_program_point(invar_program *program, const invar_point *point)
 void invar_program_move(invar_program *program, const invar_move *move)
 {
     size_t used = (size_t)program->n_moves * sizeof *program->moves;
-    int32_t call = program->n_calls - 1;
+    bool leads = program->n_calls == program->segment[program->n_segments];
+    int32_t call = leads ? program->n_calls : program->n_calls - 1;
 
     if (!grow(program, MOVES, &program->moves, used, sizeof *program->moves))
         return;
+    if (leads && program->n_leads[program->n_segments]++ == 0)
+        program->leads[program->n_segments] = program->n_moves;
+    if (!leads)
+        program->calls[call].n_moves++;
     program->moves[program->n_moves++] = *move;
-    program->calls[call].n_moves++;
     use(program, move->whole.data, call);
     if (move->own.data)
         use(program, move->own.data, call);
@@ -281,11 +286,29 @@ static bool is_shown(const invar_program *program, const invar_call *call)
     return false;
 }
 
+/* Somebody wants what a move behind the call brings; then what it brings it from is wanted, too. */
+static bool is_moved(invar_program *program, const invar_call *call)
+{
+    bool wanted = false;
+
+    for (int32_t i = call->moves; i < call->moves + call->n_moves; i++) {
+        const invar_move *move = &program->moves[i];
+        if (!program->rooms[invar_program_room_of(move->whole.data)].wanted)
+            continue;
+        wanted = true;
+        if (move->own.data)
+            program->rooms[invar_program_room_of(move->own.data)].wanted = true;
+        if (move->experts.start)
+            program->rooms[invar_program_room_of(move->experts.start)].wanted = true;
+    }
+    return wanted;
+}
+
 /* The call stays if somebody wants a result; then what it reads is wanted, too. */
 static void judge(invar_program *program, invar_call *call)
 {
     const void *args = program->bytes + call->args;
-    bool wanted = is_shown(program, call);
+    bool moved = is_moved(program, call), wanted = moved || is_shown(program, call);
     int count;
     const invar_field *fields = invar_op_fields(&count, call->op);
 

@@ -48,15 +48,21 @@ typedef struct invar_point {
 
 /* How bytes go between ranks, so that later calls find what they read. */
 typedef enum invar_move_kind {
-    INVAR_MOVE_PARTS,  /* `whole` is an equal part of each tensor-parallel rank, `own` this one's */
-    INVAR_MOVE_SHARES, /* rows of `whole`: each of these ranks has a share, in its place */
+    INVAR_MOVE_PARTS,    /* `whole` is an equal part of each rank, `own` this one's */
+    INVAR_MOVE_SHARES,   /* rows of `whole`: each rank has a share, in its place or as `own` */
     INVAR_MOVE_EXCHANGE, /* `own` has all rows; `whole` gets, of each rank's, this rank's share */
-    INVAR_MOVE_EXPERTS   /* rows of `whole`: each expert-parallel rank has those of its experts */
+    INVAR_MOVE_EXPERTS   /* rows of `whole`: each rank has those of its experts */
 } invar_move_kind;
+
+/* Which ranks. */
+typedef enum invar_move_axis { INVAR_MOVE_TENSOR, INVAR_MOVE_EXPERT } invar_move_axis;
 
 typedef struct invar_move {
     invar_move_kind kind;
+    invar_move_axis axis;
     invar_tensor whole, own; /* contiguous */
+    const int64_t *start;    /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
+                                as invar_layout_share_of has it */
     invar_segments experts;  /* rows of all experts; with INVAR_MOVE_EXPERTS only */
 } invar_move;
 
@@ -95,6 +101,8 @@ typedef struct invar_program {
     size_t room_for[6];                               /* what the lists have room for, in bytes */
     int32_t given[INVAR_PROGRAM_MOST_GIVEN];          /* the room of each, or -1 */
     int32_t segment[INVAR_PROGRAM_MOST_SEGMENTS + 1]; /* where each begins; the end */
+    int32_t leads[INVAR_PROGRAM_MOST_SEGMENTS];       /* moves before its first call: the first, */
+    int32_t n_leads[INVAR_PROGRAM_MOST_SEGMENTS];     /* and how many */
     int32_t n_segments;
     size_t block;  /* bytes of planned memory */
     void *scratch; /* of planning */
@@ -129,7 +137,7 @@ void invar_program_fresh(invar_program *program, size_t offset);
 /* A point of the last call. */
 void invar_program_point(invar_program *program, const invar_point *point);
 
-/* Behind the last call. Rows are shared as invar_layout_share_of has it. */
+/* Behind the last call; where a segment has none yet, before its first one. */
 void invar_program_move(invar_program *program, const invar_move *move);
 
 /* The host reads or writes the tensor between the calls before and those after. */

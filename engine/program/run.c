@@ -87,6 +87,14 @@ static invar_status run_move(const invar_program *program, const invar_move *nam
     return invar_mover_run(run->mover, run->caller, &move);
 }
 
+static invar_status run_moves(const invar_program *program, int32_t first, int32_t count,
+                              const invar_program_run_args *run)
+{
+    for (int32_t i = first; i < first + count; i++)
+        INVAR_TRY(run_move(program, &program->moves[i], run));
+    return INVAR_OK;
+}
+
 static invar_status run_calls(const invar_program *program, int32_t first, int32_t end,
                               const invar_program_run_args *run, invar_watch *watch)
 {
@@ -104,8 +112,7 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
         if (watch)
             INVAR_TRY(invar_watch_before(watch, args));
         INVAR_TRY(invar_caller_run(run->caller, call->op, args));
-        for (int32_t m = call->moves; m < call->moves + call->n_moves; m++)
-            INVAR_TRY(run_move(program, &program->moves[m], run));
+        INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
         if (watch)
             INVAR_TRY(invar_watch_show(watch));
         if (run->poison)
@@ -134,6 +141,7 @@ invar_status invar_program_run(const invar_program *program, int32_t segment,
     int32_t first = program->segment[segment], end = program->segment[segment + 1];
 
     INVAR_CHECK(segment < program->n_segments);
+    INVAR_TRY(run_moves(program, program->leads[segment], program->n_leads[segment], run));
     return run->probe && run->probe->take ? run_watched(program, first, end, run)
                                           : run_calls(program, first, end, run, NULL);
 }

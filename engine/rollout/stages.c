@@ -91,7 +91,7 @@ static invar_status send_on(invar_rollout *r, invar_pass *pass, size_t bytes)
 
 invar_status invar_stages_run(invar_rollout *r, const invar_rows *rows)
 {
-    size_t bytes = invar_pass_stream_bytes(r->model, rows->count);
+    size_t bytes = invar_pass_stream_bytes(r->model, rows);
     invar_rows own = *rows;
 
     for (int i = 0; i < r->n_passes; i++) {

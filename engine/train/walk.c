@@ -165,7 +165,7 @@ static invar_status fill(invar_walk *w, invar_lane *lane, int64_t b)
 
 static size_t stream_bytes(const invar_walk *w, const invar_lane *lane)
 {
-    return invar_pass_stream_bytes(w->model, lane->batch.rows.count);
+    return invar_pass_stream_bytes(w->model, &lane->batch.rows);
 }
 
 /* From the stage before or behind; alone, room that nobody has filled. */

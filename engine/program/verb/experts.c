@@ -40,9 +40,10 @@ static invar_segments own_experts(const invar_builder *b, const invar_tensor *st
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
 {
     if (b->experts > 1)
-        invar_program_move(
-            b->program,
-            &(invar_move){.kind = INVAR_MOVE_EXPERTS, .whole = *rows, .experts = routes->experts});
+        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_EXPERTS,
+                                                     .axis = INVAR_MOVE_EXPERT,
+                                                     .whole = *rows,
+                                                     .experts = routes->experts});
 }
 
 invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
@@ -89,12 +90,14 @@ typedef struct moved {
 static void gather_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
-    invar_tensor d = invar_gradient_room(b, &m->x), dout = invar_gradient_take(b, &m->y);
+    invar_tensor d = invar_program_room(b->program, b->storage, b->rows, m->x.shape[1]);
+    invar_tensor dout = invar_gradient_take(b, &m->y);
 
     gather_rows(b, &dout, &m->routes);
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
                  .slot_row = m->routes.slot_row);
     invar_gradient_show(b, &m->x, &d, m->name, false);
+    d = invar_build_own_rows(b, &d);
     invar_gradient_give(b, &m->x, &d);
 }
 

@@ -94,12 +94,14 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
 
 static void weight_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
 {
+    invar_tensor x = invar_build_value_rows(b, &l->x);
+
     for (int32_t i = 0, next; i < l->count; i = next) {
         invar_tensor dw = l->w[i].dw, dy = d[i];
         next = i + 1;
         while (next < l->count && join(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
-        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = l->x,
+        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = x,
                      .units = b->units);
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
     }
@@ -122,34 +124,44 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
 /* ---- sums that ranks have parts of ----------------------------------------------------------- */
 
 /*
- * Parts of a product's sum, each as large as the result. Either every rank gets all of them and
- * adds them, or each adds those of a share of the rows, and the sums are gathered: fewer bytes, but
- * two moves.
+ * Parts of a product's sum, each as large as all rows of the result. Either every rank gets all of
+ * them and adds them, or each adds its own, and of a share of the rows those of all ranks; then the
+ * sums are gathered: fewer bytes, but two moves. Of the residual stream, where ranks divide it,
+ * they are not: a share is what a rank has of it.
  */
 typedef struct divided {
     invar_tensor sums; /* f32: of this rank, or room for those of all */
     int64_t rows;      /* of one */
+    int32_t parts;     /* of this rank */
     int32_t all, first;
     bool shared;
+    bool stream; /* the result has this rank's rows of the stream */
 } divided;
 
 #define FEW_BYTES ((int64_t)1 << 18) /* of one part: then a move costs more than its bytes */
 
-static divided divide(invar_builder *b, int64_t rows, int64_t cols, int32_t parts)
+/* Of sums over `rows` rows, for the result y. */
+static divided divide(invar_builder *b, int64_t rows, const invar_tensor *y, int32_t parts)
 {
+    int64_t cols = y->shape[1];
     divided d = {.rows = rows,
+                 .parts = parts,
                  .all = parts * b->tensors,
                  .first = parts * b->tensor,
-                 .shared = parts == 1 && rows * cols * (int64_t)sizeof(float) > FEW_BYTES};
+                 .stream =
+                     y->shape[0]<rows, .shared = rows * cols * (int64_t)sizeof(float)> FEW_BYTES};
 
-    d.sums = invar_program_room(b->program, INVAR_DTYPE_F32, (d.shared ? 1 : d.all) * rows, cols);
+    if (d.stream)
+        d.shared = true;
+    d.sums =
+        invar_program_room(b->program, INVAR_DTYPE_F32, (d.shared ? parts : d.all) * rows, cols);
     return d;
 }
 
 /* Where this rank's part number i goes. */
 static invar_tensor part_room(const divided *d, int32_t i)
 {
-    return d->shared ? d->sums : invar_tensor_rows(&d->sums, (d->first + i) * d->rows, d->rows);
+    return invar_tensor_rows(&d->sums, ((d->shared ? 0 : d->first) + i) * d->rows, d->rows);
 }
 
 static void fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
@@ -159,28 +171,50 @@ static void fold(invar_builder *b, const invar_tensor *y, const invar_tensor *su
                  .residual = *residual, .shards = shards);
 }
 
+/* This rank's parts as one: a subtree of the tree over all. */
+static invar_tensor one_part(invar_builder *b, const divided *d)
+{
+    static const invar_tensor none;
+    invar_tensor sum;
+
+    if (d->parts == 1)
+        return d->sums;
+    sum = invar_program_room(b->program, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
+    fold(b, &sum, &d->sums, &none, d->parts);
+    return sum;
+}
+
 /* y = what all parts make; after the call of this rank's last. */
 static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
                   const invar_tensor *residual)
 {
     invar_layout_share own = invar_layout_share_of(d->rows, b->tensors, b->tensor);
-    invar_tensor part = part_room(d, 0), got, rows, added = {0};
+    int64_t count = d->stream ? y->shape[0] : own.count;
+    invar_tensor part = part_room(d, 0), got, rows = *y,
+                 added = residual ? *residual : (invar_tensor){0};
+    invar_move move = {.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part};
 
     if (!d->shared) {
-        invar_program_move(b->program,
-                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part});
-        fold(b, y, &d->sums, residual ? residual : &added, d->all);
+        invar_program_move(b->program, &move);
+        fold(b, y, &d->sums, &added, d->all);
         return;
     }
     INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
-    got = invar_program_room(b->program, INVAR_DTYPE_F32, d->all * own.count, y->shape[1]);
-    invar_program_move(b->program,
-                       &(invar_move){.kind = INVAR_MOVE_EXCHANGE, .whole = got, .own = part});
-    rows = invar_tensor_rows(y, own.first, own.count);
-    if (residual)
-        added = invar_tensor_rows(residual, own.first, own.count);
-    fold(b, &rows, &got, &added, d->all);
-    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = *y});
+    part = one_part(b, d);
+    got = invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * count, y->shape[1]);
+    move = (invar_move){.kind = INVAR_MOVE_EXCHANGE,
+                        .whole = got,
+                        .own = part,
+                        .start = d->stream ? b->stream->row : NULL};
+    invar_program_move(b->program, &move);
+    if (!d->stream) {
+        rows = invar_tensor_rows(y, own.first, own.count);
+        if (residual)
+            added = invar_tensor_rows(residual, own.first, own.count);
+    }
+    fold(b, &rows, &got, &added, b->tensors);
+    if (!d->stream)
+        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = *y});
 }
 
 /* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */
@@ -241,7 +275,7 @@ static void divided_input_gradient(invar_builder *b, const linears *l, const inv
     divided d;
 
     divide_outputs(parts, b, l);
-    d = divide(b, dx->shape[0], dx->shape[1], parts[0].count);
+    d = divide(b, operands[0].shape[0], dx, parts[0].count);
     for (int32_t i = 0; i < parts[0].count; i++) {
         invar_tensor room = part_room(&d, i);
         chain_back(b, l, operands, &room, parts, i);
@@ -254,13 +288,18 @@ static void product_back(invar_builder *b, const linears *l, const invar_tensor 
 {
     int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
     invar_sum_parts whole[INVAR_MOST_OUTPUTS];
+    invar_tensor taken[INVAR_MOST_OUTPUTS];
 
-    for (int32_t i = 0; i < l->count; i++)
-        whole[i] = (invar_sum_parts){1, {{0, operands[i].shape[1], shards}}};
-    if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0]))
+    if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0])) {
         divided_input_gradient(b, l, operands, dx);
-    else
-        chain_back(b, l, operands, dx, whole, 0);
+        return;
+    }
+    for (int32_t i = 0; i < l->count; i++) {
+        bool all = operands[i].shape[0] == dx->shape[0];
+        whole[i] = (invar_sum_parts){1, {{0, operands[i].shape[1], shards}}};
+        taken[i] = all ? operands[i] : invar_build_own_rows(b, &operands[i]);
+    }
+    chain_back(b, l, taken, dx, whole, 0);
 }
 
 void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const invar_tensor *dy,
@@ -331,15 +370,15 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
 }
 
 /* Rooms for the results, whose gradients are to lie side by side. */
-static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
-                       int32_t count, const invar_routes *routes)
+static void make_rooms(invar_builder *b, int64_t rows, invar_projection *outputs, int32_t count,
+                       const invar_routes *routes)
 {
-    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
+    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, rows) : 0;
 
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
         outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,
-                                          x->shape[0], cols);
+                                          rows, cols);
         invar_gradient_join(b, group, &outputs[i].y);
         if (routes)
             invar_build_of(b, &outputs[i].y)->by_slot = routes->slot_row;
@@ -374,7 +413,7 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
                             const invar_routes *routes)
 {
     invar_sum_parts parts = invar_build_sum_parts(b, out->w.whole, &out->w.cut);
-    divided d = divide(b, out->y.shape[0], out->y.shape[1], parts.count);
+    divided d = divide(b, taken->shape[0], &out->y, parts.count);
 
     for (int32_t i = 0; i < parts.count; i++) {
         const invar_sum_part *part = &parts.part[i];
@@ -425,7 +464,7 @@ void invar_verb_linears(invar_builder *b, invar_tensor x, invar_projection *outp
 {
     linears l;
 
-    make_rooms(b, &x, outputs, count, routes);
+    make_rooms(b, x.shape[0], outputs, count, routes);
     products(b, &x, outputs, count, routes);
     invar_build_reads(b, &x);
     l = note_of(x, outputs, count, routes);
@@ -445,6 +484,7 @@ static void added_back(invar_builder *b, const void *noted)
     invar_tensor d = invar_gradient_take(b, &a->l.y[0]);
 
     invar_gradient_give(b, &a->residual, &d);
+    d = invar_build_all_rows(b, &d);
     back(b, &a->l, &d, NULL);
 }
 
@@ -456,7 +496,7 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
     invar_tensor taken;
     added a;
 
-    make_rooms(b, &x, &out, 1, NULL);
+    make_rooms(b, residual.shape[0], &out, 1, NULL);
     taken = operand(b, &x, w);
     args = arguments(&taken, &out, 1);
     args.residual = residual;
@@ -527,7 +567,7 @@ invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x
 {
     gated g;
 
-    make_rooms(b, &x, gate_up, 2, routes);
+    make_rooms(b, x.shape[0], gate_up, 2, routes);
     g = (gated){note_of(x, gate_up, 2, routes),
                 invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)

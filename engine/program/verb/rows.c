@@ -16,9 +16,23 @@ typedef struct embedding {
 static void embed_back(invar_builder *b, const void *noted)
 {
     const embedding *e = noted;
+    invar_tensor d = invar_gradient_take(b, &e->y);
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_gradient_take(b, &e->y), .ids = e->ids, .units = b->units);
+                 .dout = invar_build_all_rows(b, &d), .ids = e->ids, .units = b->units);
+}
+
+/* What each rank has found for this rank's rows, from what this one has found for all. */
+static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
+{
+    int64_t rows = b->tensors * invar_row_count(b->stream);
+    invar_tensor got = invar_program_room(b->program, b->storage, rows, found->shape[1]);
+
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_EXCHANGE,
+                                                 .whole = got,
+                                                 .own = *found,
+                                                 .start = b->stream->row});
+    return got;
 }
 
 /*
@@ -27,16 +41,19 @@ static void embed_back(invar_builder *b, const void *noted)
  */
 static void embed_divided(invar_builder *b, embedding *e, const invar_weight *table)
 {
-    int64_t cols = table->w.shape[1];
-    invar_tensor found = invar_program_room(b->program, b->storage, b->tensors * b->rows, cols);
-    invar_tensor own = invar_tensor_rows(&found, b->tensor * b->rows, b->rows);
+    int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
+    invar_tensor found = invar_program_room(b->program, b->storage, parts * b->rows, cols);
+    invar_tensor own = invar_tensor_rows(&found, b->stream ? 0 : b->tensor * b->rows, b->rows);
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
                  .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
-    invar_program_move(b->program,
-                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = found, .own = own});
+    if (b->stream)
+        found = exchange_found(b, &found);
+    else
+        invar_program_move(b->program,
+                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = found, .own = own});
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
-                 .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, b->rows));
+                 .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
     e->dtable.shape[0] += INVAR_SPARE_ROWS;
     if (b->train)
         e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->rows);
@@ -44,8 +61,9 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
 
 invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
-    embedding e = {invar_program_room(b->program, b->storage, b->rows, table->w.shape[1]),
-                   table->dw, b->ids};
+    embedding e = {
+        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), table->w.shape[1]),
+        table->dw, b->ids};
 
     if (invar_weight_divided(table))
         embed_divided(b, &e, table);
@@ -64,6 +82,38 @@ typedef struct norm {
     invar_weight weight;
 } norm;
 
+/*
+ * The weight's gradient is a sum over all rows, block by block of tokens: each rank makes those of
+ * its own rows.
+ */
+static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *whole)
+{
+    invar_rmsnorm_bwd_args args = *whole;
+    int64_t cols = n->x.shape[1];
+    int64_t own = invar_token_blocks_of(&b->stream_units, invar_row_count(b->stream));
+    int64_t all = invar_token_blocks_of(&b->units, b->rows);
+    invar_tensor sums = invar_program_room(b->program, INVAR_DTYPE_F32, all, cols);
+
+    args.dweight = (invar_tensor){0};
+    args.block_sums = invar_program_room(b->program, INVAR_DTYPE_F32, own, cols);
+    args.units = b->stream_units;
+    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                                 .whole = sums,
+                                                 .own = args.block_sums,
+                                                 .start = b->stream->block});
+    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = n->weight.dw, .sums = sums,
+                 .units = b->units, .tokens = b->rows);
+}
+
+static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
+{
+    if (b->stream)
+        divided_norm_call(b, n, args);
+    else
+        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
+}
+
 /* Adds to the gradient of the residual, if there is one, in the same call. */
 static void norm_back(invar_builder *b, const void *noted)
 {
@@ -79,7 +129,7 @@ static void norm_back(invar_builder *b, const void *noted)
     if (!invar_tensor_present(&residual)) {
         dx = invar_gradient_room(b, &n->x);
         args.dx = invar_build_heads(&dx, 1);
-        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+        norm_call(b, n, &args);
         invar_gradient_show(b, &n->x, &dx, n->name, false);
         invar_gradient_give(b, &n->x, &dx);
         return;
@@ -88,18 +138,25 @@ static void norm_back(invar_builder *b, const void *noted)
     dx = invar_build_of(b, &residual)->held > 1 ? invar_gradient_room(b, &n->x) : residual;
     args.dx = invar_build_heads(&dx, 1);
     args.residual = invar_build_heads(&residual, 1);
-    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    norm_call(b, n, &args);
     invar_gradient_show(b, &n->x, &dx, n->name, true);
     invar_gradient_set(b, &n->x, &dx);
 }
 
+/* Where ranks divide the stream, each norms its own rows, and all rows are what products take. */
 invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
                              const invar_weight *weight)
 {
-    norm n = {name, invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]), x, *weight};
+    invar_tensor own = invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]);
+    norm n = {name, own, x, *weight};
 
-    INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&n.y, 1),
+    INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
                  .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
+    if (b->stream) {
+        n.y = invar_build_all_rows(b, &own);
+        invar_build_of(b, &n.y)->own = own;
+        invar_build_of(b, &n.y)->stays = b->quiet; // its backward comes next
+    }
     invar_build_reads(b, &x);
     invar_build_note(b, norm_back, &n, sizeof n);
     return invar_build_result(b, name, n.y);
@@ -117,15 +174,18 @@ static void add_back(invar_builder *b, const void *noted)
     invar_tensor d = invar_gradient_take(b, &a->y);
 
     invar_gradient_give(b, &a->residual, &d);
+    d = invar_build_all_rows(b, &d);
     invar_gradient_give(b, &a->x, &d);
 }
 
 invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor residual,
                             invar_tensor x)
 {
-    addition a = {invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]), residual, x};
+    addition a = {invar_program_room(b->program, b->storage, residual.shape[0], x.shape[1]),
+                  residual, x};
 
-    INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual, .b = x);
+    INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
+                 .b = invar_build_own_rows(b, &x));
     invar_build_note(b, add_back, &a, sizeof a);
     return invar_build_stream(b, name, a.y);
 }

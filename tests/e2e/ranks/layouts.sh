@@ -34,6 +34,10 @@ declare -A flags_of=(
         --opd-teacher-load dense-bf16/checkpoints"
     [custom]="--loss-type custom_loss --custom-loss-function-path loss.py"
 )
+# units of several blocks of tokens, whose rows can be divided
+for model in dense experts; do
+    flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2"
+done
 
 # start TRANSPORT RANKS MODEL FLAG ...: into out and err.
 start() {
@@ -91,6 +95,7 @@ refused() {
 
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
+sp=(--sequence-parallel true)
 
 # layouts RANKS: every way to divide a model among so many, one a line: its kind, then flags.
 layouts() {
@@ -111,26 +116,36 @@ layouts() {
     done
 }
 
-number=0
-for format in fp32 bf16 fp8 mxfp8 int4; do
-    for ranks in 2 4 8; do
-        while read -r kind flags; do
-            for model in dense experts; do
-                [[ $kind == any || $kind == "$model" ]] || continue
-                for transport in "${transports[@]}"; do
-                    # neighbours differ in everything: a stride covers all of it
-                    if [[ $full ]] || ((number++ % 11 == 0)); then
-                        # shellcheck disable=SC2086 # flags are words
-                        equal "$model" "$format" "$transport" "$ranks" $flags
-                    fi
+# sweep STRIDE PREFIX TEXT FLAG ...: the layouts with this text, of models with names that begin so.
+# Neighbours differ in everything: a stride covers all of it.
+sweep() {
+    local stride=$1 prefix=$2 text=$3 number=0 format ranks kind flags model transport
+    shift 3
+    for format in fp32 bf16 fp8 mxfp8 int4; do
+        for ranks in 2 4 8; do
+            while read -r kind flags; do
+                for model in dense experts; do
+                    [[ $kind == any || $kind == "$model" ]] || continue
+                    for transport in "${transports[@]}"; do
+                        if [[ $full ]] || ((number++ % stride == 0)); then
+                            # shellcheck disable=SC2086 # flags are words
+                            equal "$prefix$model" "$format" "$transport" "$ranks" $flags "$@"
+                        fi
+                    done
                 done
-            done
-        done < <(layouts "$ranks")
+            done < <(layouts "$ranks" | grep -e "$text")
+        done
     done
-done
+}
+sweep 13 "" ""
+
+# ---- rows between the sums are divided, too ---------------------------------------------------
+sweep 43 rows- "$tp" "${sp[@]}"
+equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
 equal eleven bf16 thread 2 "$tp" 2
+equal eleven bf16 thread 4 "$tp" 4 "${sp[@]}"
 equal eleven fp8 thread 8 "$tp" 8
 refused 'it takes 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
@@ -138,6 +153,7 @@ refused 'it takes 1, 8' eleven 2 --dtype fp8 "$tp" 2
 equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
 equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
 equal critic bf16 thread 4 "$pp" 2
+equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
 one dense bf16
 equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 

@@ -181,6 +181,13 @@ static const run_pair wide[] = {{"hidden-size", "2048"},
                                 {"logical-tp", "2"},
                                 {"tensor-model-parallel-size", "2"},
                                 {NULL, NULL}};
+/* Units of several blocks of tokens, whose rows can be divided. */
+#define LONG_UNITS                                                                                 \
+    {"tensor-model-parallel-size", "2"}, {"pipeline-model-parallel-size", "2"},                    \
+        {"rollout-max-response-len", "80"}, {"unit-count", "2"},                                   \
+    {                                                                                              \
+        "max-position-embeddings", "128"                                                           \
+    }
 static const run_pair expert[] = {EXPERTS, {"expert-model-parallel-size", "2"}, {NULL, NULL}};
 static const run_pair stages[] = {EXPERTS,
                                   {"num-layers", "4"},
@@ -259,6 +266,30 @@ static void test_traffic__ranks_share_products(void **state)
     invar_recipe_free(recipe);
 }
 
+/* Ranks that divide rows add shares of sums, however small; what stages hand on is divided, too. */
+static void test_traffic__of_divided_rows(void **state)
+{
+    static const run_pair divided[] = {LONG_UNITS, {"sequence-parallel", "true"}, {NULL, NULL}};
+    static const run_pair whole[] = {LONG_UNITS, {NULL, NULL}};
+    invar_recipe *undivided = run_recipe(run_below("divided"), usual, whole);
+    static scene s;
+    int64_t handed_on = 0;
+
+    (void)state;
+    make_scene(&s, "divided", 4, divided);
+    assert_int_equal(differences(&s), 0);
+    for (int r = 0; r < 2; r++) {
+        assert_true(planned(&s, 0, r, "sums of a layer").sent > 0);
+        assert_true(planned(&s, 0, r, "rows of a layer").sent > 0);
+        handed_on += planned(&s, 0, r, "rows of a stage").sent;
+    }
+    make_plans(&s, undivided);
+    assert_int_equal(planned(&s, 0, 0, "sums of a layer").sent, 0);
+    assert_true(handed_on > 0);
+    assert_int_equal(planned(&s, 0, 0, "rows of a stage").sent, handed_on);
+    invar_recipe_free(undivided);
+}
+
 static void test_traffic__has_moves_of_every_kind(void **state)
 {
     static const char *const names[] = {"parts of a layer", "sums of a layer"};
@@ -283,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_traffic__of_all_axes_is_what_was_planned),
         cmocka_unit_test(test_traffic__another_plan_is_seen),
         cmocka_unit_test(test_traffic__ranks_share_products),
+        cmocka_unit_test(test_traffic__of_divided_rows),
         cmocka_unit_test(test_traffic__has_moves_of_every_kind),
     };
 

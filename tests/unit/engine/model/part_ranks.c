@@ -14,7 +14,7 @@
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-enum { SAMPLES = 5, LONGEST = 60, MOST = 512 };
+enum { SAMPLES = 5, LONGEST = 60, MORE = 9, LONGER = 240, MOST = MORE * LONGER };
 #define SECONDS 60
 
 /* ---- models ---------------------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ typedef struct lesson {
     invar_device dev, far; /* of rank 1, if it is there */
     const invar_rl_samples *samples;
     bool recompute;
-    int64_t head_rows, micro_batch;
+    int64_t head_rows, micro_batch, unit_rows;
     invar_layout_sizes sizes;
     const invar_model *whole; /* with its gradients: what is expected */
     const invar_grads *grads;
@@ -105,7 +105,7 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
                           invar_grads *grads, const invar_device *dev)
 {
     invar_trainer_options options = {
-        .plan = {.micro_batch = l->micro_batch, .unit_rows = 90, .unit_count = 64},
+        .plan = {.micro_batch = l->micro_batch, .unit_rows = l->unit_rows, .unit_count = 64},
         .recompute = l->recompute,
         .head_rows = l->head_rows,
         .temperature = 0.8f};
@@ -116,10 +116,11 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(invar_trainer_new(&trainer, dev, &options));
-    status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores, NULL);
+    status = invar_trainer_score(trainer, model, l->samples->items, l->samples->count, out->scores,
+                                 NULL);
     if (status == INVAR_OK)
-        status =
-            invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads, &result);
+        status = invar_trainer_learn(trainer, model, l->samples->items, l->samples->count, &loss,
+                                     grads, &result);
     invar_trainer_free(trainer);
     return status == INVAR_OK ? read_logits(out, l, model, dev) : status;
 }
@@ -231,6 +232,7 @@ static void check_sizes(lesson *l, const char *name, invar_layout_sizes sizes, u
     rank_run runs[MAX_RANKS];
 
     sizes.pipeline = sizes.chunks = 1;
+    sizes.sequence = l->sizes.sequence;
     l->sizes = sizes;
     run_ranks(runs, ranks, schedule, 0, one_rank, l);
     for (int r = 0; r < ranks; r++)
@@ -261,6 +263,7 @@ static void lesson_init(lesson *l, const invar_rl_samples *samples, const invar_
                   .dev = *dev,
                   .samples = samples,
                   .micro_batch = 2,
+                  .unit_rows = 90,
                   .head_rows = kind == INVAR_TEST_MODEL_BIAS ? 40 : 0,
                   .recompute = kind == INVAR_TEST_MODEL_LLAMA};
     l->dev.pool = NULL; // a rank is a thread
@@ -317,6 +320,39 @@ static void test_part_ranks__share_rows(void **state)
         l.micro_batch = SAMPLES;
         check(&l, "wide", 2, 8);
     }
+    invar_rl_samples_reset(&samples);
+}
+
+/* Samples of several blocks of tokens, all in one micro-batch: ranks divide its rows. */
+static void divide_rows(lesson *l)
+{
+    l->sizes.sequence = true;
+    l->micro_batch = MORE;
+    l->unit_rows = 500;
+}
+
+static void test_part_ranks__divide_rows(void **state)
+{
+    invar_rl_samples samples;
+    bool full = invar_test_full();
+    int ranks = 2;
+    lesson l;
+
+    invar_test_samples(&samples, MORE, LONGER, 2000, 9);
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+            if (!full && (kind + format) % 4 != 0)
+                continue;
+            lesson_init(&l, &samples, *state, (invar_test_model)kind, (invar_format)format, false);
+            divide_rows(&l);
+            l.recompute = (kind + format) % 2;
+            check(&l, invar_test_model_name((invar_test_model)kind), full ? 2 : ranks,
+                  full ? 8 : ranks);
+            ranks = ranks == 8 ? 2 : 2 * ranks;
+        }
+    lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, true);
+    divide_rows(&l);
+    check(&l, "eleven atoms", 2, full ? 8 : 2);
     invar_rl_samples_reset(&samples);
 }
 
@@ -400,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_part_ranks__compute_as_one),
         cmocka_unit_test(test_part_ranks__eleven_atoms),
         cmocka_unit_test(test_part_ranks__share_rows),
+        cmocka_unit_test(test_part_ranks__divide_rows),
         cmocka_unit_test(test_part_ranks__divide_experts),
         cmocka_unit_test(test_part_ranks__sums_by_rank_differ),
         cmocka_unit_test(test_part_ranks__far_device),

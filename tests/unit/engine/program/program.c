@@ -172,6 +172,30 @@ static void test_program__calls_that_nobody_wants_are_dropped(void **state)
     (void)state;
 }
 
+/* What a move brings from somewhere else keeps the call that made it, and the call before it. */
+static void test_program__calls_whose_results_move_stay(void **state)
+{
+    for (int which = 0; which < 2; which++) {
+        invar_tensor x, a, b, c, all;
+        invar_program *p;
+
+        assert_ok(invar_program_new(&p));
+        x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        a = room(p);
+        b = room(p);
+        c = room(p);
+        all = room(p);
+        INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
+        INVAR_APPEND(p, -1, ADD, add, .out = b, .a = x, .b = x);
+        invar_program_move(p, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = all, .own = a});
+        INVAR_APPEND(p, -1, ADD, add, .out = c, .a = all, .b = x);
+        if (which == 0)
+            invar_program_touch(p, &c);
+        assert_dropped(p, 0, which == 0 ? "xxx" : "...");
+    }
+    (void)state;
+}
+
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static struct {
@@ -259,6 +283,7 @@ int main(void)
         cmocka_unit_test(test_program__planned_memory_changes_no_result),
         cmocka_unit_test(test_program__poison_shows_a_use_of_what_is_dead),
         cmocka_unit_test(test_program__calls_that_nobody_wants_are_dropped),
+        cmocka_unit_test(test_program__calls_whose_results_move_stay),
         cmocka_unit_test(test_program__points_know_what_they_are_computed_from),
     };
 

@@ -1,0 +1,100 @@
+/*
+ * rows.c - which rows of a pass are whose.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/rows.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+static int64_t blocks_of(int64_t rows)
+{
+    return (rows + INVAR_TOKEN_BLOCK - 1) / INVAR_TOKEN_BLOCK;
+}
+
+int64_t invar_row_blocks(const invar_segments *units)
+{
+    int64_t blocks = 0;
+
+    for (int64_t u = 0; u < units->count; u++)
+        blocks += blocks_of(units->start[u + 1] - units->start[u]);
+    return blocks;
+}
+
+/* Where a block begins; of the one behind the last, how many rows there are. */
+static int64_t row_of(const invar_segments *units, int64_t block)
+{
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t own = blocks_of(units->start[u + 1] - units->start[u]);
+        if (block < own)
+            return units->start[u] + block * INVAR_TOKEN_BLOCK;
+        block -= own;
+    }
+    return units->start[units->count];
+}
+
+/* The block that a row is in. */
+static int64_t block_of(const invar_segments *units, int64_t row)
+{
+    int64_t before = 0;
+
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t in_unit = row - units->start[u];
+        if (row < units->start[u + 1])
+            return before + in_unit / INVAR_TOKEN_BLOCK;
+        before += blocks_of(units->start[u + 1] - units->start[u]);
+    }
+    return before;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The first block of a rank behind one that begins with block `before`: the next one at least. */
+static int64_t cut_at(const invar_segments *units, int64_t blocks, int64_t before, int size,
+                      int rank)
+{
+    int64_t rows = units->start[units->count];
+    int64_t even = block_of(units, rows / size * rank + rows % size * rank / size);
+    int64_t last = blocks - (size - rank); // that leaves one for each of the others
+
+    return smaller(larger(smaller(even, last), before + 1), blocks);
+}
+
+void invar_row_divide(invar_row_division *out, const invar_segments *units, int size, int rank)
+{
+    int64_t blocks = invar_row_blocks(units), first, end;
+
+    INVAR_CHECK(size <= INVAR_ROWS_MOST_RANKS);
+    memset(out, 0, sizeof *out);
+    out->rank = rank;
+    out->size = size;
+    for (int r = 1; r < size; r++)
+        out->block[r] = cut_at(units, blocks, out->block[r - 1], size, r);
+    out->block[size] = blocks;
+    for (int r = 0; r <= size; r++)
+        out->row[r] = row_of(units, out->block[r]);
+    first = out->row[rank];
+    end = out->row[rank + 1];
+    while (out->unit < units->count && units->start[out->unit + 1] <= first)
+        out->unit++;
+    while (first < end && units->start[out->unit + out->units] < end)
+        out->units++;
+}
+
+void invar_row_units(int64_t *start, const invar_row_division *d, const invar_segments *units)
+{
+    int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
+
+    for (int64_t i = 0; i <= d->units; i++)
+        start[i] = smaller(larger(units->start[d->unit + i], first), end) - first;
+}

@@ -1,0 +1,55 @@
+/*
+ * rows.h - rows of a pass that ranks divide: each has whole blocks of tokens.
+ *
+ * A sum over the tokens of a unit, as the gradient of a norm's weight is, goes block by block of
+ * INVAR_TOKEN_BLOCK tokens. A rank that has whole blocks makes their sums alone; the sums of all
+ * ranks' blocks, one after the other, are those that one rank would have made.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_ROWS_H
+#define INVAR_ENGINE_PROGRAM_ROWS_H
+
+#include "engine/program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_ROWS_MOST_RANKS 64
+
+/* Which rows are whose; plain data, the same on every rank but for `rank`. Size 1: undivided. */
+typedef struct invar_row_division {
+    int32_t rank, size;
+    int64_t row[INVAR_ROWS_MOST_RANKS + 1];   /* where those of each rank begin; the end */
+    int64_t block[INVAR_ROWS_MOST_RANKS + 1]; /* the same for blocks, counted over all units */
+    int64_t unit, units;                      /* that have rows here: the first, how many */
+} invar_row_division;
+
+/* Blocks of tokens of all units. */
+int64_t invar_row_blocks(const invar_segments *units);
+
+/*
+ * Neighbouring blocks for each rank, so that all have as many rows, up to a block; at least one, if
+ * there are as many blocks as ranks. The units are the host's.
+ */
+void invar_row_divide(invar_row_division *out, const invar_segments *units, int size, int rank);
+
+/* The units that have rows here, counted from the first of these: (division->units + 1). */
+void invar_row_units(int64_t *start, const invar_row_division *division,
+                     const invar_segments *units);
+
+static inline int64_t invar_row_first(const invar_row_division *d)
+{
+    return d->row[d->rank];
+}
+
+static inline int64_t invar_row_count(const invar_row_division *d)
+{
+    return d->row[d->rank + 1] - d->row[d->rank];
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
