@@ -495,6 +495,41 @@ typedef struct invar_logprob_bwd_args {
     float temperature;
 } invar_logprob_bwd_args;
 
+/*
+ * Ranks may divide a vocabulary by chunks of 256 ids: of n chunks, part p of P begins with chunk
+ * ceil(p n / P). A row of sums has three numbers of each chunk of a part, room for those of the
+ * largest, and at the end the target's logit. How many:
+ */
+#define INVAR_LOGPROB_CHUNK 256
+static inline int64_t invar_logprob_sums_of(int64_t vocabulary, int32_t parts)
+{
+    int64_t chunks = vocabulary / INVAR_LOGPROB_CHUNK + (vocabulary % INVAR_LOGPROB_CHUNK != 0);
+
+    return 3 * ((chunks + parts - 1) / parts) + 1;
+}
+
+/* What logprob.fwd knows of its chunks before it joins them, of one part. */
+typedef struct invar_logprob_sum_args {
+    invar_tensor sums;   /* (T, invar_logprob_sums_of) f32; +0 behind the last chunk */
+    invar_tensor logits; /* (T, V) f32, finite: those of the part, maybe none */
+    invar_tensor
+        targets;       /* (T) i32, counted from the part's first id; V: another part's, gives +0 */
+    float temperature; /* > 0 */
+} invar_logprob_sum_args;
+
+/* logprob.fwd, from the sums of all parts. Part p is the rows [p * T, (p + 1) * T). */
+typedef struct invar_logprob_join_args {
+    invar_tensor logp;    /* (T) f32 */
+    invar_tensor entropy; /* (T) f32, optional */
+    invar_tensor max;     /* (T) f32 */
+    invar_tensor logsum;  /* (T) f32 */
+    invar_tensor sums;    /* (parts * T, invar_logprob_sums_of) f32 */
+    invar_tensor targets; /* (T) i32, of the whole vocabulary */
+    int64_t vocabulary;   /* >= 1 */
+    int32_t parts;        /* >= 1 */
+    float temperature;    /* of the sums */
+} invar_logprob_join_args;
+
 /* Where the randomness of one row comes from; stored with each sample, so it regenerates alone. */
 typedef struct invar_sample_coords {
     uint32_t position;

@@ -29,6 +29,7 @@ enum {
     KV_WIDTH = KV_HEADS * HEAD_DIM,
     INNER = 256,
     VOCABULARY = 300,
+    IDS = 700, /* of a vocabulary that two ranks divide */
     POSITIONS = 64,
     EXPERTS = 4,
     SLOTS = 2,
@@ -852,6 +853,54 @@ static invar_status norm_of_ranks(run *r)
     return emit_after(r, INVAR_OP_RMSNORM_BWD, INVAR_OP_TOKEN_FOLD, "dweight", &dweight);
 }
 
+/* Part p of two, the first of which has a chunk more. */
+static invar_status sum_part(run *r, const invar_tensor *sums, const invar_tensor *logits,
+                             const int32_t *ids, int p)
+{
+    static const int32_t start[] = {0, 2 * INVAR_LOGPROB_CHUNK, IDS};
+    int32_t own[TOKENS], count = start[p + 1] - start[p];
+    invar_tensor targets;
+
+    for (int t = 0; t < TOKENS; t++)
+        own[t] = ids[t] >= start[p] && ids[t] < start[p + 1] ? ids[t] - start[p] : count;
+    INVAR_TRY(make_indices(&targets, r, own, TOKENS));
+    return invar_logprob_sum(
+        r->dev, &(invar_logprob_sum_args){.sums = invar_tensor_rows(sums, p * TOKENS, TOKENS),
+                                          .logits = invar_tensor_columns(logits, start[p], count),
+                                          .targets = targets,
+                                          .temperature = 0.8f});
+}
+
+static invar_status logprobs_of_ranks(run *r)
+{
+    int32_t ids[TOKENS];
+    invar_tensor logits, sums, targets, logp, entropy, max, logsum;
+
+    for (int32_t t = 0; t < TOKENS; t++)
+        ids[t] = t * 97 % IDS;
+    INVAR_TRY(make_random(&logits, r, INVAR_DTYPE_F32, TOKENS, IDS, 4.0f));
+    INVAR_TRY(make(&sums, r, INVAR_DTYPE_F32, 2 * TOKENS, invar_logprob_sums_of(IDS, 2)));
+    for (int p = 0; p < 2; p++)
+        INVAR_TRY(sum_part(r, &sums, &logits, ids, p));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LOGPROB_SUM, "sums", &sums));
+    INVAR_TRY(make_indices(&targets, r, ids, TOKENS));
+    INVAR_TRY(make(&logp, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&entropy, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&max, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&logsum, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(invar_logprob_join(r->dev, &(invar_logprob_join_args){.logp = as_1d(&logp),
+                                                                    .entropy = as_1d(&entropy),
+                                                                    .max = as_1d(&max),
+                                                                    .logsum = as_1d(&logsum),
+                                                                    .sums = sums,
+                                                                    .targets = targets,
+                                                                    .vocabulary = IDS,
+                                                                    .parts = 2,
+                                                                    .temperature = 0.8f}));
+    INVAR_TRY(emit_after(r, INVAR_OP_LOGPROB_SUM, INVAR_OP_LOGPROB_JOIN, "logp", &logp));
+    return emit_after(r, INVAR_OP_LOGPROB_SUM, INVAR_OP_LOGPROB_JOIN, "entropy", &entropy);
+}
+
 static invar_status run_all(run *r)
 {
     int32_t tokens[TOKENS];
@@ -879,7 +928,8 @@ static invar_status run_all(run *r)
     INVAR_TRY(long_attention(r));
     INVAR_TRY(leaves(r, &table));
     INVAR_TRY(products_of_ranks(r));
-    return norm_of_ranks(r);
+    INVAR_TRY(norm_of_ranks(r));
+    return logprobs_of_ranks(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)

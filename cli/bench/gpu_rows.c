@@ -271,6 +271,22 @@ static invar_status bench_logprob(invar_gpu_bench *b)
                                  4.0 * LOGIT_ROWS * VOCABULARY);
 }
 
+/* The part of one of two ranks. */
+static invar_status bench_logprob_sum(invar_gpu_bench *b)
+{
+    enum { IDS = VOCABULARY / 2 };
+    invar_logprob_sum_args a = {.temperature = 1.0f}, part;
+    invar_gpu_sample s = {&part, 2, 3, 1, {&part.sums, &part.logits, &part.targets}};
+
+    INVAR_TRY(invar_gpu_bench_make(&a.logits, b, INVAR_DTYPE_F32, LOGIT_ROWS, IDS));
+    INVAR_TRY(invar_gpu_bench_room(&a.sums, b, INVAR_DTYPE_F32, LOGIT_ROWS,
+                                   invar_logprob_sums_of(VOCABULARY, 2)));
+    INVAR_TRY(invar_gpu_bench_indices(&a.targets, b, LOGIT_ROWS, IDS, 37));
+    part = a;
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_SUM, &a, "4096x75968",
+                                 4.0 * LOGIT_ROWS * IDS);
+}
+
 static invar_status bench_sample(invar_gpu_bench *b)
 {
     enum { ROWS = 256 };
@@ -551,6 +567,7 @@ const invar_gpu_mover invar_gpu_movers[] = {
     {INVAR_OP_ATTENTION_PAGED, bench_paged},
     {INVAR_OP_LOGPROB_FWD, bench_logprob},
     {INVAR_OP_LOGPROB_BWD, bench_logprob_bwd},
+    {INVAR_OP_LOGPROB_SUM, bench_logprob_sum},
     {INVAR_OP_SAMPLE, bench_sample},
     {INVAR_OP_GRAD_NORM, bench_grad_norm},
     {INVAR_OP_ADAMW, bench_adamw},

@@ -811,6 +811,38 @@ static invar_status bench_logprob_bwd(invar_bench *b)
         LOGIT_ROWS, VOCABULARY, 0);
 }
 
+/* The part of one of RANKS ranks. */
+static invar_status bench_logprob_sum(invar_bench *b)
+{
+    int64_t ids = VOCABULARY / INVAR_LOGPROB_CHUNK / RANKS * INVAR_LOGPROB_CHUNK;
+    invar_tensor logits = make_logits(b);
+    invar_logprob_sum_args args = {
+        .sums = make(b, INVAR_DTYPE_F32, LOGIT_ROWS, invar_logprob_sums_of(VOCABULARY, RANKS)),
+        .logits = invar_tensor_columns(&logits, 0, ids),
+        .targets = make_ids(b, LOGIT_ROWS, ids),
+        .temperature = 1.0f};
+
+    return run_shape(b, moves(&args, INVAR_DTYPE_F32, tensor_bytes(&args.logits)), LOGIT_ROWS, ids,
+                     0);
+}
+
+static invar_status bench_logprob_join(invar_bench *b)
+{
+    invar_logprob_join_args args = {.logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+                                    .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+                                    .max = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+                                    .logsum = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+                                    .sums = make(b, INVAR_DTYPE_F32, RANKS * LOGIT_ROWS,
+                                                 invar_logprob_sums_of(VOCABULARY, RANKS)),
+                                    .targets = make_ids(b, LOGIT_ROWS, VOCABULARY),
+                                    .vocabulary = VOCABULARY,
+                                    .parts = RANKS,
+                                    .temperature = 1.0f};
+
+    return run_shape(b, moves(&args, INVAR_DTYPE_F32, tensor_bytes(&args.sums)), LOGIT_ROWS,
+                     VOCABULARY, 0);
+}
+
 static invar_status bench_sample(invar_bench *b)
 {
     invar_sample_coords coords[LOGIT_ROWS];

@@ -4,7 +4,9 @@
  * Rows without a target take no part: the last norm and the head see the chosen rows only, so the
  * units of their gradients are counted over those. Logits are the largest tensor by far; they are
  * made piece by piece, a piece being whole units, and kept for the backward only when one piece is
- * all. A second computation gives the same bits.
+ * all. A second computation gives the same bits. Where ranks divide the vocabulary, each has the
+ * logits of its own ids: log-probabilities come from what all know of their chunks. Only who wants
+ * logits gets them whole.
  *
  * The backward is written here and not derived as that of layers is: pieces go back in the order of
  * the forward, because the units of the head's gradient are added in that order, and each makes its
@@ -215,21 +217,28 @@ static void show(invar_builder *b, const char *name, const invar_tensor *rows, i
 /* Columns of logits beside a rank's own: where the targets of other ranks point. */
 #define SPARE_COLUMNS 8
 
-/* Logits of a rank's own ids, and of all: whole chunks, whatever the vocabulary ends with. */
-static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
+/* Logits of a rank's own ids, and with `values` of all; else sums of chunks, its own and of all. */
+static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
 {
-    const invar_model *model = pass->model;
-    int64_t own = invar_vocab_part_chunks(model->head, &model->part) * INVAR_VOCAB_CHUNK;
-    int64_t all = invar_vocab_chunks(model->head) * INVAR_VOCAB_CHUNK;
+    const invar_param *head = pass->model->head;
+    int64_t sums = invar_logprob_sums_of(head->rows, b->tensors);
+    // whole chunks, whatever the vocabulary ends with
+    int64_t own = invar_vocab_part_chunks(head, &pass->model->part) * INVAR_VOCAB_CHUNK;
+    int64_t all = invar_vocab_chunks(head) * INVAR_VOCAB_CHUNK;
     invar_head_acts *h = &pass->acts;
 
     h->own = invar_program_room(b->program, INVAR_DTYPE_F32, rows, own);
-    h->parts = invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * rows, own);
-    h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, all);
-    h->logits = invar_tensor_columns(&h->logits, 0, model->head->rows);
+    h->parts =
+        invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
+    if (values) {
+        h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, all);
+        h->logits = invar_tensor_columns(&h->logits, 0, head->rows);
+    } else {
+        h->sums = invar_program_room(b->program, INVAR_DTYPE_F32, rows, sums);
+    }
     if (pass->options.train)
         h->d_logits =
-            invar_program_room(b->program, b->storage, rows, model->head->own.rows + SPARE_COLUMNS);
+            invar_program_room(b->program, b->storage, rows, head->own.rows + SPARE_COLUMNS);
 }
 
 static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
@@ -244,8 +253,9 @@ static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
                           : invar_program_room(b->program, b->storage, rows, width);
 }
 
-static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t piece_rows)
+static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
 {
+    int64_t rows = pass->head.count, piece_rows = values ? rows : largest_piece(pass);
     int64_t hidden = pass->model->spec.hidden;
     invar_program *p = b->program;
     invar_head_acts *h = &pass->acts;
@@ -255,7 +265,7 @@ static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t
     h->x = invar_program_room(p, b->storage, rows, hidden);
     h->norm = invar_program_room(p, b->storage, rows, hidden);
     if (invar_vocab_divided(pass->model->head))
-        make_divided_rooms(pass, b, piece_rows);
+        make_divided_rooms(pass, b, piece_rows, values);
     else
         make_logit_rooms(pass, b, piece_rows);
     both = invar_program_room(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
@@ -310,30 +320,55 @@ static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
                            INVAR_VOCAB_CHUNK);
 }
 
-static invar_tensor make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                                const piece *p)
+/* All ids' logits of all rows. */
+static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
 {
     invar_head_acts *h = &pass->acts;
     invar_tensor out;
 
     make_own_logits(pass, b, w, p);
-    if (invar_tensor_present(&h->own)) {
-        out = as_chunks(&h->logits, p->rows);
-        invar_program_move(
-            b->program, &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = h->parts, .own = h->own});
-        INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
-                     .table = as_chunks(&h->parts, h->parts.shape[0]),
-                     .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
-    }
-    return invar_tensor_rows(&h->logits, 0, p->rows);
+    if (!invar_tensor_present(&h->own))
+        return;
+    out = as_chunks(&h->logits, p->rows);
+    invar_program_move(b->program,
+                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = h->parts, .own = h->own});
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
+                 .table = as_chunks(&h->parts, h->parts.shape[0]),
+                 .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+}
+
+/* The log-probabilities of a piece, from what all ranks know of their chunks. */
+static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor *own,
+                          const piece *p)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->rows);
+    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->rows);
+
+    INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
+                 .targets = array(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .temperature = pass->head.temperature);
+    invar_program_move(b->program,
+                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = parts, .own = sums});
+    INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
+                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
+                 .logsum = part_of(&h->logsum, p), .sums = parts,
+                 .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .vocabulary = pass->model->head->rows, .parts = b->tensors,
+                 .temperature = pass->head.temperature);
 }
 
 static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
 {
     invar_head_acts *h = &pass->acts;
-    invar_tensor logits = make_logits(pass, b, w, p);
+    invar_tensor logits = own_logits(pass, p, 0);
 
+    make_own_logits(pass, b, w, p);
     show(b, "head.logits", &logits, 1 + p->number, false, false);
+    if (invar_tensor_present(&h->own)) {
+        join_logprobs(pass, b, &logits, p);
+        return;
+    }
     INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
                  .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
                  .logsum = part_of(&h->logsum, p), .logits = logits,
@@ -432,13 +467,13 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
                          &given_dentropy);
     norm = invar_build_weight(b, pass->model->norm);
     w = head_weight(b, pass->model);
-    make_rooms(pass, b, head->count, values ? head->count : largest_piece(pass));
+    make_rooms(pass, b, values);
     pass->acts.pieces = values ? 1 : count_pieces(pass);
     choose(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
             show(b, "head.norm", &pass->acts.norm, 0, false, false);
-        (void)make_logits(pass, b, &w, &whole);
+        make_logits(pass, b, &w, &whole);
         if (!pass->options.train)
             show(b, "head.logits", &pass->acts.logits, 0, false, false);
         invar_program_touch(b->program, &pass->acts.logits);

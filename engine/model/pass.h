@@ -39,7 +39,8 @@ typedef struct invar_head_acts {
     invar_tensor norm;     /* (R, hidden) */
     invar_tensor logits;   /* (C, vocab) f32: of one piece, or of all where that is one */
     invar_tensor own;      /* (C, ids of this rank) f32: the same logits; absent: all are its own */
-    invar_tensor parts;    /* (ranks * C, whole chunks) f32: those of all ranks */
+    invar_tensor sums;     /* (C, invar_logprob_sums_of) f32, of own; there are no logits then */
+    invar_tensor parts;    /* (ranks * C, ...) f32: own of all ranks, or sums */
     invar_tensor logp;     /* (R) f32 */
     invar_tensor entropy;  /* (R) f32, right behind logp */
     invar_tensor max;      /* (R) f32 */

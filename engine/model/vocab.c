@@ -128,7 +128,7 @@ invar_status invar_vocab_head(invar_vocab *vocab, const invar_param *head,
 
     if (rows * part->tensors * invar_vocab_part_chunks(head, part) > INT32_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "logits of more than 2^31 chunks at a time: lower log-probs-chunk-size");
+                          "logits of more than 2^31 chunks at a time: lower rollout-concurrency");
     INVAR_TRY(make_room(vocab, 1, target_bytes + chunk_bytes + 2 * INVAR_ALIGN));
     c = (invar_carver){vocab->memory[1], 0};
     vocab->own_targets = invar_carve(&c, target_bytes);

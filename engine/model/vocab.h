@@ -3,8 +3,9 @@
  *
  * A rank has the rows of its ids, in the embedding and in the head. It looks up all rows, and of
  * what the ranks have found those rows are picked whose ids they have. Logits are made by chunks of
- * 256 ids, none of which is cut; each rank's lie in a part of equal size, and are put together
- * chunk by chunk. With one rank there are no arrays.
+ * 256 ids, none of which is cut. Log-probabilities need some numbers of each chunk. Where all
+ * logits are wanted, each rank's lie in a part of equal size, and are put together chunk by chunk.
+ * With one rank there are no arrays.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INVAR_VOCAB_CHUNK 256
+#define INVAR_VOCAB_CHUNK INVAR_LOGPROB_CHUNK
 
 /* Zeroed; release. Arrays are valid until they are made again. */
 typedef struct invar_vocab {
@@ -45,7 +46,7 @@ invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
 int64_t invar_vocab_chunks(const invar_param *head);
 int64_t invar_vocab_part_chunks(const invar_param *head, const invar_model_part *part);
 
-/* The arrays of the head: `count` targets, and logits of up to `rows` rows at a time. */
+/* The arrays of the head: `count` targets, and places of all logits of `rows` rows. */
 invar_status invar_vocab_head(invar_vocab *vocab, const invar_param *head,
                               const invar_model_part *part, const int32_t *targets, int64_t count,
                               int64_t rows) INVAR_MUST_USE;

@@ -4,18 +4,21 @@
  * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); the vocabulary in
  * chunks of 256, each with its own maximum and REDUCE; the chunks joined by REDUCE under the
  * maximum M of all. That is what the epilogue of a matrix product can compute tile by tile, so no
- * implementation has to hold the logits. The backward recomputes each probability from M and log L;
- * one rounding into storage at the end. A token's results depend on its own row alone, and columns
- * behind the tensor's extent (a padded vocabulary) are never read.
+ * implementation has to hold the logits, and ranks that divide the vocabulary send each other what
+ * they know of their chunks (logprob.sum, logprob.join). The backward recomputes each probability
+ * from M and log L; one rounding into storage at the end. A token's results depend on its own row
+ * alone, and columns behind the tensor's extent (a padded vocabulary) are never read.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
+#include <string.h>
 
 #include "kernels-deterministic/cpu/chunk.h"
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/cpu/pieces.h"
 #include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
@@ -39,16 +42,43 @@ static const float *logits_of(const invar_tensor *logits, int64_t token)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* What is known of each chunk, under its own maximum. */
+/* What is known of a chunk, under its own maximum. */
+typedef struct chunk_sum {
+    float largest;  /* m_c */
+    float total;    /* l_c: sum of exp(z - m_c) */
+    float weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
+} chunk_sum;
+
+/* Of all chunks of a token. */
 typedef struct chunk_sums {
-    float *largest;  /* m_c */
-    float *total;    /* l_c: sum of exp(z - m_c) */
-    float *weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
+    float *largest, *total, *weighted; /* (count) */
+    int64_t count;
 } chunk_sums;
 
-static void sum_chunk(const chunk_sums *sums, int64_t chunk, const float *logits, int64_t count,
-                      float inverse)
+static chunk_sums sums_in(void *scratch, int64_t chunks)
 {
+    float *block = scratch;
+
+    return (chunk_sums){block, block + chunks, block + 2 * chunks, chunks};
+}
+
+static size_t sums_bytes(int64_t vocabulary)
+{
+    return 3 * (size_t)invar_chunks_of(vocabulary) * sizeof(float);
+}
+
+static void set_sum(const chunk_sums *sums, int64_t chunk, const chunk_sum *sum)
+{
+    sums->largest[chunk] = sum->largest;
+    sums->total[chunk] = sum->total;
+    sums->weighted[chunk] = sum->weighted;
+}
+
+/* Of chunk c of a row of logits; the last one may be shorter. */
+static chunk_sum sum_chunk(const float *row, int64_t c, int64_t vocabulary, float inverse)
+{
+    const float *logits = row + c * CHUNK;
+    int64_t left = vocabulary - c * CHUNK, count = left < CHUNK ? left : CHUNK;
     float z[CHUNK], e[CHUNK], largest;
 
     for (int64_t i = 0; i < count; i++)
@@ -59,57 +89,140 @@ static void sum_chunk(const chunk_sums *sums, int64_t chunk, const float *logits
         e[i] = invar_exp(z[i]);
         z[i] *= e[i];
     }
-    sums->largest[chunk] = largest;
-    sums->total[chunk] = invar_reduce_f32(e, count);
-    sums->weighted[chunk] = invar_reduce_f32(z, count);
+    return (chunk_sum){largest, invar_reduce_f32(e, count), invar_reduce_f32(z, count)};
+}
+
+/* Where the results of tokens go. */
+typedef struct results {
+    const invar_tensor *logp, *entropy, *max, *logsum;
+} results;
+
+/* The sums become those under the maximum of all. `z` is the target's. */
+static void join_chunks(const results *out, int64_t token, const chunk_sums *sums, float z)
+{
+    float largest = sums->largest[0], total, weighted, logsum;
+
+    for (int64_t c = 1; c < sums->count; c++)
+        largest = invar_max_f32(largest, sums->largest[c]);
+    for (int64_t c = 0; c < sums->count; c++) {
+        float below = sums->largest[c] - largest, factor = invar_exp(below);
+        sums->weighted[c] = fmaf(sums->total[c], below, sums->weighted[c]) * factor;
+        sums->total[c] *= factor;
+    }
+    total = invar_reduce_f32(sums->total, sums->count);
+    weighted = invar_reduce_f32(sums->weighted, sums->count);
+    logsum = invar_log(total);
+
+    set_value(out->max, token, largest);
+    set_value(out->logsum, token, logsum);
+    set_value(out->logp, token, (z - largest) - logsum);
+    if (invar_tensor_present(out->entropy))
+        set_value(out->entropy, token, logsum - weighted / total);
 }
 
 static void logprob_token(const void *payload, int64_t token, void *scratch)
 {
     const invar_logprob_fwd_args *a = payload;
+    const results out = {&a->logp, &a->entropy, &a->max, &a->logsum};
     const float *logits = logits_of(&a->logits, token);
-    int64_t vocabulary = a->logits.shape[1], chunks = invar_chunks_of(vocabulary);
+    int64_t vocabulary = a->logits.shape[1];
     int32_t target = ((const int32_t *)a->targets.data)[token];
-    float *block = scratch, inverse = 1.0f / a->temperature, largest, total, weighted, logsum;
-    chunk_sums sums = {block, block + chunks, block + 2 * chunks};
+    float inverse = 1.0f / a->temperature;
+    chunk_sums sums = sums_in(scratch, invar_chunks_of(vocabulary));
 
-    for (int64_t c = 0; c < chunks; c++) {
-        int64_t left = vocabulary - c * CHUNK;
-        sum_chunk(&sums, c, logits + c * CHUNK, left < CHUNK ? left : CHUNK, inverse);
+    for (int64_t c = 0; c < sums.count; c++) {
+        chunk_sum sum = sum_chunk(logits, c, vocabulary, inverse);
+        set_sum(&sums, c, &sum);
     }
-    largest = sums.largest[0];
-    for (int64_t c = 1; c < chunks; c++)
-        largest = invar_max_f32(largest, sums.largest[c]);
-    for (int64_t c = 0; c < chunks; c++) {
-        float below = sums.largest[c] - largest, factor = invar_exp(below);
-        sums.weighted[c] = fmaf(sums.total[c], below, sums.weighted[c]) * factor;
-        sums.total[c] *= factor;
-    }
-    total = invar_reduce_f32(sums.total, chunks);
-    weighted = invar_reduce_f32(sums.weighted, chunks);
-    logsum = invar_log(total);
-
-    set_value(&a->max, token, largest);
-    set_value(&a->logsum, token, logsum);
-    set_value(&a->logp, token, (logits[target] * inverse - largest) - logsum);
-    if (invar_tensor_present(&a->entropy))
-        set_value(&a->entropy, token, logsum - weighted / total);
-}
-
-static size_t logprob_scratch(const invar_logprob_fwd_args *a)
-{
-    return 3 * (size_t)invar_chunks_of(a->logits.shape[1]) * sizeof(float);
+    join_chunks(&out, token, &sums, logits[target] * inverse);
 }
 
 size_t invar_cpu_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
 {
-    return invar_rows_workspace(dev, logprob_scratch(a));
+    return invar_rows_workspace(dev, sums_bytes(a->logits.shape[1]));
 }
 
 invar_status invar_cpu_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
                                    void *workspace)
 {
-    invar_row_job job = {a->logits.shape[0], 1, logprob_scratch(a), logprob_token, a};
+    invar_row_job job = {a->logits.shape[0], 1, sums_bytes(a->logits.shape[1]), logprob_token, a};
+
+    return invar_rows_run(dev, &job, workspace);
+}
+
+/* ---- forward, by parts of the vocabulary ----------------------------------------------------- */
+
+static void sum_token(const void *payload, int64_t token, void *scratch)
+{
+    const invar_logprob_sum_args *a = payload;
+    const float *logits = logits_of(&a->logits, token);
+    int64_t vocabulary = a->logits.shape[1], last = a->sums.shape[1] - 1;
+    int32_t target = ((const int32_t *)a->targets.data)[token];
+    float *row = (float *)a->sums.data + token * a->sums.row_stride;
+    float inverse = 1.0f / a->temperature;
+
+    (void)scratch;
+    for (int64_t c = 0; c < last / 3; c++) {
+        chunk_sum sum = {0};
+        if (c < invar_chunks_of(vocabulary))
+            sum = sum_chunk(logits, c, vocabulary, inverse);
+        memcpy(row + 3 * c, &sum, sizeof sum);
+    }
+    row[last] = target < vocabulary ? logits[target] : 0.0f;
+}
+
+size_t invar_cpu_logprob_sum_workspace(const invar_device *dev, const invar_logprob_sum_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
+                                   void *workspace)
+{
+    invar_row_job job = {a->logits.shape[0], 1, 0, sum_token, a};
+
+    return invar_rows_run(dev, &job, workspace);
+}
+
+/* The token's row in a part. */
+static const float *sums_of(const invar_logprob_join_args *a, int64_t token, int32_t part)
+{
+    return (const float *)a->sums.data + (part * a->targets.shape[0] + token) * a->sums.row_stride;
+}
+
+static void join_token(const void *payload, int64_t token, void *scratch)
+{
+    const invar_logprob_join_args *a = payload;
+    const results out = {&a->logp, &a->entropy, &a->max, &a->logsum};
+    chunk_sums sums = sums_in(scratch, invar_chunks_of(a->vocabulary));
+    int64_t target = ((const int32_t *)a->targets.data)[token] / CHUNK;
+    float logit = 0.0f;
+
+    for (int32_t p = 0; p < a->parts; p++) {
+        const float *row = sums_of(a, token, p);
+        int64_t first = invar_shard_start(sums.count, 1, a->parts, p);
+        int64_t end = invar_shard_start(sums.count, 1, a->parts, p + 1);
+        for (int64_t c = first; c < end; c++) {
+            chunk_sum sum;
+            memcpy(&sum, row + 3 * (c - first), sizeof sum);
+            set_sum(&sums, c, &sum);
+        }
+        if (target >= first && target < end)
+            logit = row[a->sums.shape[1] - 1];
+    }
+    join_chunks(&out, token, &sums, logit * (1.0f / a->temperature));
+}
+
+size_t invar_cpu_logprob_join_workspace(const invar_device *dev, const invar_logprob_join_args *a)
+{
+    return invar_rows_workspace(dev, sums_bytes(a->vocabulary));
+}
+
+invar_status invar_cpu_logprob_join(const invar_device *dev, const invar_logprob_join_args *a,
+                                    void *workspace)
+{
+    invar_row_job job = {a->targets.shape[0], 1, sums_bytes(a->vocabulary), join_token, a};
 
     return invar_rows_run(dev, &job, workspace);
 }

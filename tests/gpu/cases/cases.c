@@ -171,6 +171,8 @@ static const invar_case_family *family_of(invar_op op)
     case INVAR_OP_MOE_COMBINE_BWD: return &invar_cases_moe;
     case INVAR_OP_LOGPROB_FWD:
     case INVAR_OP_LOGPROB_BWD:
+    case INVAR_OP_LOGPROB_SUM:
+    case INVAR_OP_LOGPROB_JOIN:
     case INVAR_OP_SAMPLE:
     case INVAR_OP_GRAD_NORM:
     case INVAR_OP_ADAMW:

@@ -69,9 +69,11 @@ invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, b
 /* Which random numbers an op's cases draw: ops that come or go leave those of others alone. */
 static inline uint64_t invar_case_stream(invar_op op)
 {
-    if (op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_SHARDS_FOLD)
+    if (op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_SHARDS_FOLD || op == INVAR_OP_LOGPROB_SUM ||
+        op == INVAR_OP_LOGPROB_JOIN)
         return 64 + (uint64_t)op;
-    return (uint64_t)op - (op > INVAR_OP_SHARDS_FOLD); // two came, one had gone
+    // two came, one had gone; two more came
+    return (uint64_t)op - (op > INVAR_OP_SHARDS_FOLD) - (op > INVAR_OP_LOGPROB_JOIN ? 2 : 0);
 }
 
 /* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most

@@ -139,6 +139,55 @@ static void make_logprob_bwd(maker *m)
                               INVAR_PICK(&m->dice, 0, 8, 5));
 }
 
+/* Room for some chunks more than there are; targets of other parts among the own. */
+static void make_logprob_sum(maker *m)
+{
+    invar_logprob_sum_args *a = &m->c->args.logprob_sum;
+    int64_t tokens, room = INVAR_PICK(&m->dice, 0, 0, 3, 6);
+
+    a->logits = logits(m);
+    tokens = a->logits.shape[0];
+    a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
+                                  a->logits.shape[1] + 1);
+    a->temperature = temperature(m);
+    room += invar_logprob_sums_of(a->logits.shape[1], 1);
+    a->sums = invar_case_tensor(m->c, invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, room),
+                                INVAR_PICK(&m->dice, 0, 5));
+}
+
+/* Sums that no logits have: only their order matters. */
+static void make_logprob_join(maker *m)
+{
+    invar_logprob_join_args *a = &m->c->args.logprob_join;
+    int64_t tokens = 1 + invar_roll(&m->dice, 12);
+
+    a->vocabulary = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 20, 5000, 200000));
+    a->parts = (int32_t)INVAR_PICK(&m->dice, 1, 2, 3, 4, 8);
+    if (m->edge) {
+        tokens = row_edges[m->seed][0];
+        a->vocabulary = row_edges[m->seed][1];
+    }
+    a->sums = invar_case_normal(m->c,
+                                invar_tensor_2d(NULL, INVAR_DTYPE_F32, a->parts * tokens,
+                                                invar_logprob_sums_of(a->vocabulary, a->parts)),
+                                INVAR_PICK(&m->dice, 0, 5), &m->dice, 4.0f);
+    for (int64_t i = 0; i < a->sums.shape[0]; i++) {
+        float *row = (float *)a->sums.data + i * a->sums.row_stride;
+        for (int64_t c = 0; 3 * c + 1 < a->sums.shape[1]; c++)
+            row[3 * c + 1] = 1.0f + fabsf(row[3 * c + 1]); // a sum with exp(0) in it
+    }
+    a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
+                                  a->vocabulary);
+    a->temperature = temperature(m);
+    a->logp = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    a->max = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    a->logsum = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    if (invar_roll(&m->dice, 3) != 0)
+        a->entropy = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    snprintf(m->c->text, sizeof m->c->text, "T %" PRId64 ", V %" PRId64 ", %d parts", tokens,
+             a->vocabulary, (int)a->parts);
+}
+
 static void make_sample(maker *m)
 {
     invar_sample_args *a = &m->c->args.sample;
@@ -443,6 +492,8 @@ static void make(invar_case *c, uint64_t seed)
     switch (c->op) {
     case INVAR_OP_LOGPROB_FWD: make_logprob_fwd(&m); return;
     case INVAR_OP_LOGPROB_BWD: make_logprob_bwd(&m); return;
+    case INVAR_OP_LOGPROB_SUM: make_logprob_sum(&m); return;
+    case INVAR_OP_LOGPROB_JOIN: make_logprob_join(&m); return;
     case INVAR_OP_SAMPLE: make_sample(&m); return;
     case INVAR_OP_GRAD_NORM:
         (seed >= INVAR_CASE_CUT ? make_norm_of_pieces : make_grad_norm)(&m);

@@ -162,6 +162,9 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                                 in_2d(F32, 0, 9), ids,    1.0f};
     const invar_logprob_bwd_args logprob_bwd = {
         in_2d(F32, 0, 9), vector, vector, vector, vector, vector, in_2d(F32, 0, 9), ids, 1.0f};
+    const invar_logprob_sum_args logprob_sum = {in_2d(F32, 0, 4), in_2d(F32, 0, 9), ids, 1.0f};
+    const invar_logprob_join_args logprob_join = {vector, vector, vector, vector, in_2d(F32, 0, 4),
+                                                  ids,    9,      2,      1.0f};
     const invar_sample_args sample = {
         .tokens = ids, .logits = in_2d(F32, 0, 9), .temperature = 1.0f, .top_p = 0.5f};
     const invar_grad_norm_args grad_norm = {&norm,   &clip, count ? &vector : NULL, count, 1.0f,
@@ -213,6 +216,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_MOE_COMBINE_BWD, &combine_bwd, NULL},
         {INVAR_OP_LOGPROB_FWD, &logprob_fwd, NULL},
         {INVAR_OP_LOGPROB_BWD, &logprob_bwd, NULL},
+        {INVAR_OP_LOGPROB_SUM, &logprob_sum, NULL},
+        {INVAR_OP_LOGPROB_JOIN, &logprob_join, NULL},
         {INVAR_OP_SAMPLE, &sample, NULL},
         {INVAR_OP_GRAD_NORM, &grad_norm, NULL},
         {INVAR_OP_ADAMW, &adamw, NULL},

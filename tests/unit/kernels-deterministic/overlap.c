@@ -248,6 +248,9 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
                                          .logits = a,
                                          .targets = ids,
                                          .temperature = 1.0f};
+    const invar_logprob_sum_args part = {invar_tensor_2d(at(1), F32, 4, 4), a, ids, 1.0f};
+    const invar_logprob_join_args join = {t,   {0}, u, s,   invar_tensor_2d(at(1), F32, 8, 4),
+                                          ids, 32,  2, 1.0f};
     const invar_sample_args sample = {.tokens = ids, .logits = a, .top_p = 1.0f};
     const invar_adamw_args adamw = {.weight = invar_tensor_1d(at(0), BF16, 32),
                                     .master = invar_tensor_1d(at(1), F32, 32),
@@ -307,6 +310,9 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     assert_refused(invar_logprob_bwd(dev, &half), "dlogits and logits overlap");
     half.dlogits = a, half.dlogits.row_stride++;
     assert_refused(invar_logprob_bwd(dev, &half), "dlogits and logits overlap");
+    OVERLAP(logprob_sum, part, sums, logits);
+    OVERLAP(logprob_join, join, logp, max);
+    OVERLAP(logprob_join, join, logsum, sums);
     OVERLAP(sample, sample, tokens, logits);
     OVERLAP(adamw, adamw, weight, master);
     OVERLAP(adamw, adamw, master, grad);

@@ -7,7 +7,8 @@
  * storage at the end. A token's results depend on its own row alone.
  *
  * Forward: a block of threads takes a row, each of its warps a chunk at a time; logits are read
- * once. Of few rows, more blocks take pieces, and another kernel joins their chunks.
+ * once. Of few rows, more blocks take pieces, and another kernel joins their chunks. Of a divided
+ * vocabulary (logprob.sum, logprob.join) each rank has sums of its own chunks, and all are joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,8 +30,13 @@ struct chunk_sum {
     float weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
 };
 
-struct logprob_row {
+/* Where the results of tokens go. */
+struct results {
     float *logp, *entropy /* NULL: not wanted */, *max, *logsum;
+};
+
+struct logprob_row {
+    results out;
     invar_view<float> logits;
     const int32_t *targets;
     float inverse;   /* of the temperature */
@@ -143,38 +149,47 @@ __device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANE
     }
 }
 
-/* The chunks' sums, all of them there, under the maximum of all. */
-template <bool Entropy>
-__device__ __forceinline__ void join_chunks(const logprob_row &row, chunk_sum *sums, int64_t token)
+/* The chunks' sums, all of them there, under the maximum of all. target() is the target's z. */
+template <bool Entropy, typename Target>
+__device__ __forceinline__ void join_chunks(const results &out, int64_t token, chunk_sum *sums,
+                                            int64_t chunks, Target target)
 {
     __shared__ float shared[THREADS / 32];
     float largest = -INFINITY;
 
-    for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS)
+    for (int64_t c = threadIdx.x; c < chunks; c += THREADS)
         largest = invar_max_nan(largest, sums[c].largest);
     largest = invar_largest_of_block<THREADS>(largest, shared);
-    for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS) {
+    for (int64_t c = threadIdx.x; c < chunks; c += THREADS) {
         float below = sums[c].largest - largest, factor = invar_exp_not_above_0(below);
         if (Entropy)
             sums[c].weighted = invar_fmaf(sums[c].total, below, sums[c].weighted) * factor;
         sums[c].total = sums[c].total * factor;
     }
     __syncthreads();
-    float total = invar_reduce_block(row.chunks, shared, [&](int64_t c) { return sums[c].total; });
+    float total = invar_reduce_block(chunks, shared, [&](int64_t c) { return sums[c].total; });
     float weighted = 0.0f;
     if (Entropy)
-        weighted =
-            invar_reduce_block(row.chunks, shared, [&](int64_t c) { return sums[c].weighted; });
+        weighted = invar_reduce_block(chunks, shared, [&](int64_t c) { return sums[c].weighted; });
     if (threadIdx.x != 0)
         return;
-    int64_t target =
-        invar_guard(row.fault, INVAR_OP_LOGPROB_FWD, row.targets[token], row.logits.cols);
     float logsum = invar_log(total);
-    row.max[token] = largest;
-    row.logsum[token] = logsum;
-    row.logp[token] = (row.logits.row(token)[target] * row.inverse - largest) - logsum;
+    out.max[token] = largest;
+    out.logsum[token] = logsum;
+    out.logp[token] = (target() - largest) - logsum;
     if (Entropy)
-        row.entropy[token] = logsum - weighted / total;
+        out.entropy[token] = logsum - weighted / total;
+}
+
+/* With the logits of the row at hand. */
+template <bool Entropy>
+__device__ __forceinline__ void join_row(const logprob_row &row, chunk_sum *sums, int64_t token)
+{
+    join_chunks<Entropy>(row.out, token, sums, row.chunks, [&] {
+        int64_t target =
+            invar_guard(row.fault, INVAR_OP_LOGPROB_FWD, row.targets[token], row.logits.cols);
+        return row.logits.row(token)[target] * row.inverse;
+    });
 }
 
 /* The chunks of a row, dealt out to `warps` warps by pairs; the last one may be shorter. */
@@ -230,7 +245,7 @@ static __global__ void __launch_bounds__(THREADS, Entropy ? 3 : BLOCKS)
         sum_chunks<Entropy, Unit>(sums, row.logits.row(token), row.logits.cols, row.inverse,
                                   threadIdx.x / 32, THREADS / 32);
         __syncthreads();
-        join_chunks<Entropy>(row, sums, token);
+        join_row<Entropy>(row, sums, token);
         __syncthreads(); // before the next row's sums
     }
 }
@@ -253,22 +268,22 @@ static __global__ void __launch_bounds__(THREADS) join_pieces(logprob_row row)
     int64_t token = blockIdx.x;
 
     invar_grid_begin();
-    join_chunks<Entropy>(row, row.sums + token * row.chunks, token);
+    join_row<Entropy>(row, row.sums + token * row.chunks, token);
 }
 
-static int64_t chunks_of(const invar_tensor *logits)
+static int64_t chunks_of(int64_t vocabulary)
 {
-    return invar_ceil_div(logits->shape[1], CHUNK);
+    return invar_ceil_div(vocabulary, CHUNK);
 }
 
-static size_t sums_bytes(const invar_tensor *logits)
+static size_t sums_bytes(int64_t vocabulary)
 {
-    return (size_t)chunks_of(logits) * sizeof(chunk_sum);
+    return (size_t)chunks_of(vocabulary) * sizeof(chunk_sum);
 }
 
-static bool sums_fit(const invar_tensor *logits)
+static bool sums_fit(int64_t vocabulary)
 {
-    return sums_bytes(logits) <= 40 * 1024;
+    return sums_bytes(vocabulary) <= 40 * 1024;
 }
 
 static int64_t blocks_most(const invar_device *dev)
@@ -276,55 +291,196 @@ static int64_t blocks_most(const invar_device *dev)
     return (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
 }
 
+/* Blocks of threads that take rows in turn. */
+static int64_t blocks_of(const invar_device *dev, int64_t rows)
+{
+    int64_t most = blocks_most(dev);
+
+    return rows < most ? rows : most;
+}
+
 /* Blocks of threads for each row, where there are too few rows to have one each. */
 static int64_t pieces_of(const invar_device *dev, const invar_tensor *logits)
 {
     int64_t pieces = blocks_most(dev) / (logits->shape[0] > 0 ? logits->shape[0] : 1);
-    int64_t most = invar_ceil_div(chunks_of(logits), PAIR * (THREADS / 32));
+    int64_t most = invar_ceil_div(chunks_of(logits->shape[1]), PAIR * (THREADS / 32));
 
     return pieces < most ? pieces : most;
 }
 
+template <typename Args> static results results_in(const Args *a)
+{
+    return {(float *)a->logp.data,
+            invar_tensor_present(&a->entropy) ? (float *)a->entropy.data : nullptr,
+            (float *)a->max.data, (float *)a->logsum.data};
+}
+
 size_t invar_cuda_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
 {
-    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+    int64_t vocabulary = a->logits.shape[1];
 
-    if (pieces_of(dev, &a->logits) <= 1 && sums_fit(&a->logits))
+    if (pieces_of(dev, &a->logits) <= 1 && sums_fit(vocabulary))
         return 0;
-    return sums_bytes(&a->logits) * (size_t)(rows < most ? rows : most);
+    return sums_bytes(vocabulary) * (size_t)blocks_of(dev, a->logits.shape[0]);
 }
 
 invar_status invar_cuda_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
                                     void *workspace)
 {
     invar_op op = INVAR_OP_LOGPROB_FWD;
-    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+    int64_t rows = a->logits.shape[0], vocabulary = a->logits.shape[1];
     int64_t pieces = pieces_of(dev, &a->logits);
     bool entropy = invar_tensor_present(&a->entropy);
-    bool shared = pieces <= 1 && sums_fit(&a->logits);
-    logprob_row row = {(float *)a->logp.data,
-                       entropy ? (float *)a->entropy.data : nullptr,
-                       (float *)a->max.data,
-                       (float *)a->logsum.data,
+    bool shared = pieces <= 1 && sums_fit(vocabulary);
+    logprob_row row = {results_in(a),
                        invar_view_of<float>(&a->logits),
                        (const int32_t *)a->targets.data,
                        1.0f / a->temperature,
                        shared ? nullptr : (chunk_sum *)workspace,
-                       chunks_of(&a->logits),
+                       chunks_of(vocabulary),
                        invar_cuda_of(dev)->fault};
 
     return invar_by_flag(entropy, [&](auto flag) {
         return invar_by_flag(row.inverse == 1.0f, [&](auto unit) {
             if (pieces <= 1)
                 return invar_launch_early(dev, op, forward_rows<flag.value, unit.value>,
-                                          dim3((unsigned)(rows < most ? rows : most)),
-                                          dim3(THREADS), shared ? sums_bytes(&a->logits) : 0)(row);
+                                          dim3((unsigned)blocks_of(dev, rows)), dim3(THREADS),
+                                          shared ? sums_bytes(vocabulary) : 0)(row);
             INVAR_TRY(invar_launch_early(dev, op, sum_pieces<flag.value, unit.value>,
                                          dim3((unsigned)pieces, (unsigned)rows), dim3(THREADS),
                                          0)(row));
             return invar_launch_early(dev, op, join_pieces<flag.value>, dim3((unsigned)rows),
                                       dim3(THREADS), 0)(row);
         });
+    });
+}
+
+/* ---- forward, by parts of the vocabulary ----------------------------------------------------- */
+
+struct part_rows {
+    invar_view<float> sums, logits;
+    const int32_t *targets;
+    float inverse;
+    invar_cuda_fault *fault;
+};
+
+/* The row is blockIdx.y, of which gridDim.x blocks have the chunks. */
+template <bool Unit> static __global__ void __launch_bounds__(THREADS, 3) sum_part(part_rows part)
+{
+    int64_t vocabulary = part.logits.cols, last = part.sums.cols - 1;
+
+    invar_grid_begin();
+    for (int64_t token = blockIdx.y; token < part.logits.rows; token += gridDim.y) {
+        const float *logits = part.logits.row(token);
+        float *sums = part.sums.row(token);
+        sum_chunks<true, Unit>((chunk_sum *)sums, logits, vocabulary, part.inverse,
+                               blockIdx.x * (THREADS / 32) + threadIdx.x / 32,
+                               gridDim.x * (THREADS / 32));
+        if (blockIdx.x != 0)
+            continue;
+        for (int64_t i = 3 * invar_ceil_div(vocabulary, CHUNK) + threadIdx.x; i < last;
+             i += THREADS)
+            sums[i] = 0.0f;
+        if (threadIdx.x == 0) {
+            int64_t target =
+                invar_guard(part.fault, INVAR_OP_LOGPROB_SUM, part.targets[token], vocabulary + 1);
+            sums[last] = target < vocabulary ? logits[target] : 0.0f;
+        }
+    }
+}
+
+size_t invar_cuda_logprob_sum_workspace(const invar_device *dev, const invar_logprob_sum_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
+                                    void *workspace)
+{
+    int64_t pieces = pieces_of(dev, &a->logits);
+    dim3 grid((unsigned)(pieces > 1 ? pieces : 1), invar_grid_rows(a->logits.shape[0]));
+    part_rows part = {invar_view_of<float>(&a->sums), invar_view_of<float>(&a->logits),
+                      (const int32_t *)a->targets.data, 1.0f / a->temperature,
+                      invar_cuda_of(dev)->fault};
+
+    (void)workspace;
+    return invar_by_flag(part.inverse == 1.0f, [&](auto unit) {
+        return invar_launch_early(dev, INVAR_OP_LOGPROB_SUM, sum_part<unit.value>, grid,
+                                  dim3(THREADS), 0)(part);
+    });
+}
+
+struct parts_rows {
+    results out;
+    invar_view<float> sums;
+    const int32_t *targets;
+    int64_t rows, vocabulary, chunks;
+    int32_t parts;
+    float inverse;
+    chunk_sum *joined; /* (blocks, chunks); NULL: in shared memory */
+    invar_cuda_fault *fault;
+};
+
+/* A token's sums in the part that has the chunk, and that part's first chunk. */
+__device__ __forceinline__ const float *sums_with(const parts_rows &p, int64_t token, int64_t chunk,
+                                                  int64_t *first_out)
+{
+    int64_t part = chunk * p.parts / p.chunks; // as invar_shard_start has it
+
+    *first_out = invar_ceil_div(part * p.chunks, (int64_t)p.parts);
+    return p.sums.row(part * p.rows + token);
+}
+
+template <bool Entropy> static __global__ void __launch_bounds__(THREADS) join_parts(parts_rows p)
+{
+    extern __shared__ chunk_sum shared_sums[];
+    chunk_sum *joined = p.joined ? p.joined + (int64_t)blockIdx.x * p.chunks : shared_sums;
+    int64_t first;
+
+    invar_grid_begin();
+    for (int64_t token = blockIdx.x; token < p.rows; token += gridDim.x) {
+        for (int64_t c = threadIdx.x; c < p.chunks; c += THREADS) {
+            const float *sums = sums_with(p, token, c, &first);
+            joined[c] = ((const chunk_sum *)sums)[c - first];
+        }
+        __syncthreads();
+        join_chunks<Entropy>(p.out, token, joined, p.chunks, [&] {
+            int64_t target =
+                invar_guard(p.fault, INVAR_OP_LOGPROB_JOIN, p.targets[token], p.vocabulary);
+            return sums_with(p, token, target / CHUNK, &first)[p.sums.cols - 1] * p.inverse;
+        });
+        __syncthreads(); // before the next row's sums
+    }
+}
+
+size_t invar_cuda_logprob_join_workspace(const invar_device *dev, const invar_logprob_join_args *a)
+{
+    if (sums_fit(a->vocabulary))
+        return 0;
+    return sums_bytes(a->vocabulary) * (size_t)blocks_of(dev, a->targets.shape[0]);
+}
+
+invar_status invar_cuda_logprob_join(const invar_device *dev, const invar_logprob_join_args *a,
+                                     void *workspace)
+{
+    int64_t rows = a->targets.shape[0];
+    bool shared = sums_fit(a->vocabulary);
+    parts_rows parts = {results_in(a),
+                        invar_view_of<float>(&a->sums),
+                        (const int32_t *)a->targets.data,
+                        rows,
+                        a->vocabulary,
+                        chunks_of(a->vocabulary),
+                        a->parts,
+                        1.0f / a->temperature,
+                        shared ? nullptr : (chunk_sum *)workspace,
+                        invar_cuda_of(dev)->fault};
+
+    return invar_by_flag(invar_tensor_present(&a->entropy), [&](auto entropy) {
+        return invar_launch_early(dev, INVAR_OP_LOGPROB_JOIN, join_parts<entropy.value>,
+                                  dim3((unsigned)blocks_of(dev, rows)), dim3(THREADS),
+                                  shared ? sums_bytes(a->vocabulary) : 0)(parts);
     });
 }
 

@@ -302,6 +302,30 @@ static void test_traffic__has_moves_of_every_kind(void **state)
     assert_int_equal(planned(&s, 0, 1, "rows of experts").calls, 0);
 }
 
+/* Of each chunk of 256 ids more, three numbers a row, and no logits. */
+static void test_traffic__logits_stay_with_their_ranks(void **state)
+{
+    static const run_pair large[] = {
+        {"tensor-model-parallel-size", "2"}, {"vocab-size", "25600"}, {NULL, NULL}};
+    invar_recipe *recipe = run_recipe(run_below("ids"), usual, tensor);
+    invar_recipe *other = run_recipe(run_below("ids"), usual, large);
+    static scene few, many;
+    const int64_t more = 100 / 2 - 3; // chunks of a rank
+
+    (void)state;
+    few = (scene){.ranks = 2};
+    for (int i = 0; i < STEPS * SAMPLES; i++)
+        few.samples[i / SAMPLES][i % SAMPLES] =
+            (invar_rl_sample){.n_tokens = 9, .prompt_tokens = 4};
+    many = few;
+    make_plans(&few, recipe);
+    make_plans(&many, other);
+    assert_int_equal(planned(&many, 0, 0, "parts of a layer").sent,
+                     planned(&few, 0, 0, "parts of a layer").sent + SAMPLES * 5 * more * 3 * 4);
+    invar_recipe_free(other);
+    invar_recipe_free(recipe);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -316,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_traffic__ranks_share_products),
         cmocka_unit_test(test_traffic__of_divided_rows),
         cmocka_unit_test(test_traffic__has_moves_of_every_kind),
+        cmocka_unit_test(test_traffic__logits_stay_with_their_ranks),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

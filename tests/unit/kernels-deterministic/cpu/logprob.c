@@ -275,6 +275,198 @@ static void test_logprob_fwd__control_of_chunks(void **state)
     invar_test_device_release(&dev);
 }
 
+/* ---- parts of a vocabulary ------------------------------------------------------------------- */
+
+/* Where part p of some begins, in ids. */
+static int64_t part_start(int64_t vocabulary, int32_t parts, int32_t p)
+{
+    int64_t chunks = (vocabulary + CONTRACT_CHUNK - 1) / CONTRACT_CHUNK;
+    int64_t first = (p * chunks + parts - 1) / parts * CONTRACT_CHUNK;
+
+    return first < vocabulary ? first : vocabulary;
+}
+
+/* The results of the probe's tokens, by so many ranks, from the sums of all of them. */
+static invar_logprob_join_args join_new(const invar_device *dev, const probe *p, int32_t parts)
+{
+    const invar_logprob_fwd_args *f = &p->fwd;
+    int64_t tokens = f->logits.shape[0], vocabulary = f->logits.shape[1];
+    invar_tensor own = vector(INVAR_DTYPE_I32, tokens);
+    invar_logprob_join_args join = {
+        .logp = vector(INVAR_DTYPE_F32, tokens),
+        .entropy = vector(INVAR_DTYPE_F32, tokens),
+        .max = vector(INVAR_DTYPE_F32, tokens),
+        .logsum = vector(INVAR_DTYPE_F32, tokens),
+        .sums = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, parts * tokens,
+                                                   invar_logprob_sums_of(vocabulary, parts)),
+                                   2),
+        .targets = f->targets,
+        .vocabulary = vocabulary,
+        .parts = parts,
+        .temperature = f->temperature};
+
+    for (int32_t r = 0; r < parts; r++) {
+        int64_t first = part_start(vocabulary, parts, r);
+        int64_t count = part_start(vocabulary, parts, r + 1) - first;
+        for (int64_t t = 0; t < tokens; t++) {
+            int64_t target = target_of(p, t) - first;
+            ((int32_t *)own.data)[t] = (int32_t)(target >= 0 && target < count ? target : count);
+        }
+        assert_ok(invar_logprob_sum(
+            dev,
+            &(invar_logprob_sum_args){.sums = invar_tensor_rows(&join.sums, r * tokens, tokens),
+                                      .logits = invar_tensor_columns(&f->logits, first, count),
+                                      .targets = own,
+                                      .temperature = f->temperature}));
+    }
+    invar_test_free(&own);
+    return join;
+}
+
+static void join_free(invar_logprob_join_args *join)
+{
+    invar_test_free(&join->logp, &join->entropy, &join->max, &join->logsum, &join->sums);
+}
+
+static void assert_joined(const probe *p, const invar_logprob_join_args *join)
+{
+    invar_assert_bits_tensor(&join->logp, &p->fwd.logp, "logp of parts");
+    invar_assert_bits_tensor(&join->entropy, &p->fwd.entropy, "entropy of parts");
+    invar_assert_bits_tensor(&join->max, &p->fwd.max, "max of parts");
+    invar_assert_bits_tensor(&join->logsum, &p->fwd.logsum, "logsum of parts");
+}
+
+/* Whatever the number of ranks, also where some have no chunk, the bits are those of one. */
+static void test_logprob_join__equals_one_rank(void **state)
+{
+    static const int64_t sizes[] = {1, 256, 257, 1000, 2816, 5000, 151936};
+    static const int32_t ranks[] = {1, 2, 3, 4, 8, 16};
+    const float temperatures[] = {1.0f, 0.7f};
+    const int64_t tokens = 8;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        probe p = probe_new(tokens, sizes[i], temperatures[i % 2], 4.0f, INVAR_DTYPE_F32);
+
+        for (int32_t t = 0; t < tokens; t++) // some in each part
+            ((int32_t *)p.fwd.targets.data)[t] = (int32_t)(t * (sizes[i] - 1) / (tokens - 1));
+        assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+        for (size_t j = 0; j < sizeof ranks / sizeof *ranks; j++) {
+            invar_logprob_join_args join = join_new(&dev, &p, ranks[j]);
+            assert_ok(invar_logprob_join(&dev, &join));
+            assert_joined(&p, &join);
+            join_free(&join);
+        }
+        probe_free(&p);
+    }
+    invar_test_device_release(&dev);
+}
+
+/* Behind its last chunk a part has zeros, whatever was there: what is sent is defined. */
+static void test_logprob_sum__fills_the_row(void **state)
+{
+    probe p = probe_new(2, 300, 1.0f, 4.0f, INVAR_DTYPE_F32);
+    invar_logprob_join_args join;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    join = join_new(&dev, &p, 4); // two chunks: parts 1 and 3 have none
+    for (int64_t t = 0; t < 2; t++)
+        for (int64_t i = 0; i < join.sums.shape[1]; i++) {
+            assert_true(invar_test_get(&join.sums, 2 * 1 + t, i) == 0.0f);
+            assert_true(invar_test_get(&join.sums, 2 * 3 + t, i) == 0.0f);
+        }
+    join_free(&join);
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+/* Each rank's chunks joined first, then the ranks: what a reducing collective would do. */
+static float logsum_by_rank(const probe *p, int64_t token, int32_t parts)
+{
+    int64_t vocabulary = p->fwd.logits.shape[1];
+    float largest = largest_ref(logits_of(p, token), vocabulary), total = 0.0f;
+
+    for (int32_t r = 0; r < parts; r++) {
+        int64_t first = part_start(vocabulary, parts, r);
+        int64_t count = part_start(vocabulary, parts, r + 1) - first;
+        answer own = logprob_ref(logits_of(p, token) + first, count, 0, 1.0f, CONTRACT_CHUNK);
+        total += invar_exp(own.logsum + (own.max - largest));
+    }
+    return invar_log(total);
+}
+
+/* The controls: sums by rank, and parts in another order, are other sums, and bits show it. */
+static void test_logprob_join__control_of_order(void **state)
+{
+    const int64_t tokens = 20, vocabulary = 8 * CONTRACT_CHUNK;
+    probe p = probe_new(tokens, vocabulary, 1.0f, 3.0f, INVAR_DTYPE_F32);
+    invar_logprob_join_args join;
+    int by_rank = 0;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    for (int64_t t = 0; t < tokens; t++)
+        by_rank += logsum_by_rank(&p, t, 2) != invar_test_get(&p.fwd.logsum, t, 0);
+    assert_true(by_rank > 0);
+
+    join = join_new(&dev, &p, 4);
+    for (int64_t t = tokens; t < 2 * tokens; t++) // the second part and the third
+        for (int64_t i = 0; i < join.sums.shape[1] - 1; i++) {
+            float first = invar_test_get(&join.sums, t, i);
+            invar_test_set(&join.sums, t, i, invar_test_get(&join.sums, tokens + t, i));
+            invar_test_set(&join.sums, tokens + t, i, first);
+        }
+    assert_ok(invar_logprob_join(&dev, &join));
+    invar_assert_bits_tensor(&join.max, &p.fwd.max, "max"); // the same values
+    assert_true(invar_tensors_differ(&join.logsum, &p.fwd.logsum));
+    join_free(&join);
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+static void test_logprob_join__refuses_bad_arguments(void **state)
+{
+    probe p = probe_new(3, 600, 1.0f, 1.0f, INVAR_DTYPE_F32);
+    invar_logprob_sum_args sum;
+    invar_logprob_join_args join;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    join = join_new(&dev, &p, 2);
+    sum = (invar_logprob_sum_args){.sums = invar_tensor_rows(&join.sums, 0, 3),
+                                   .logits = invar_tensor_columns(&p.fwd.logits, 0, 512),
+                                   .targets = p.fwd.targets,
+                                   .temperature = 1.0f};
+    for (int t = 0; t < 3; t++)
+        ((int32_t *)p.fwd.targets.data)[t] = 512 - t;
+    assert_ok(invar_logprob_sum(&dev, &sum));
+    assert_field_refused(logprob_sum, sum, sums.shape[1], 6, "logprob.sum: sums: 6 columns");
+    assert_field_refused(logprob_sum, sum, sums.shape[1], 4, "logprob.sum: sums: 4 columns");
+    assert_field_refused(logprob_sum, sum, logits.shape[1], 511, "logprob.sum: targets");
+    assert_field_refused(logprob_sum, sum, temperature, 0.0f, "logprob.sum: temperature: 0");
+
+    assert_ok(invar_logprob_join(&dev, &join));
+    assert_field_refused(logprob_join, join, vocabulary, 0, "logprob.join: vocabulary: 0");
+    assert_field_refused(logprob_join, join, vocabulary, 512, "logprob.join: targets");
+    assert_field_refused(logprob_join, join, vocabulary, 1100,
+                         "logprob.join: sums: extent 7 of index 1; expected 10");
+    assert_field_refused(logprob_join, join, parts, 0, "logprob.join: parts: 0");
+    assert_field_refused(logprob_join, join, parts, 3,
+                         "logprob.join: sums: extent 6 of index 0; expected 9");
+    assert_field_refused(logprob_join, join, max.shape[0], 2, "logprob.join: max: extent 2");
+    assert_field_refused(logprob_join, join, temperature, NAN, "logprob.join: temperature: ");
+    join_free(&join);
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
 /* ---- accuracy -------------------------------------------------------------------------------- */
 
 typedef struct exact {
@@ -438,6 +630,10 @@ int main(void)
         cmocka_unit_test(test_logprob_fwd__entropy_is_optional),
         cmocka_unit_test(test_logprob_bwd__works_in_place),
         cmocka_unit_test(test_logprob_fwd__control_of_chunks),
+        cmocka_unit_test(test_logprob_join__equals_one_rank),
+        cmocka_unit_test(test_logprob_sum__fills_the_row),
+        cmocka_unit_test(test_logprob_join__control_of_order),
+        cmocka_unit_test(test_logprob_join__refuses_bad_arguments),
         cmocka_unit_test(test_logprob__accuracy_vs_f64),
         cmocka_unit_test(test_logprob_bwd__matches_finite_differences),
         cmocka_unit_test(test_logprob__refuses_bad_arguments),
