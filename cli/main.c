@@ -98,6 +98,14 @@ typedef struct selection {
     int words; /* of the command line that name it */
 } selection;
 
+/* What every process of a launcher finds is told by the first of them. */
+static void wait_for_first(void)
+{
+#ifdef INVAR_LEDGER
+    invar_open_ranks_queue();
+#endif
+}
+
 /* "invar: ledger: no verb 'shwo' (did you mean 'show'?); ..." */
 static void no_verb(const char *group, const invar_verb *const *list, const char *name)
 {
@@ -106,6 +114,7 @@ static void no_verb(const char *group, const invar_verb *const *list, const char
     invar_near_init(&near, name, strlen(name));
     for (; *list; list++)
         invar_near_offer(&near, (*list)->name);
+    wait_for_first();
     fprintf(stderr, "invar: %s%sno verb '%s'%s; 'invar help%s%s' lists them\n", group,
             *group ? ": " : "", name, invar_near_hint(&near), *group ? " " : "", group);
 }
@@ -188,7 +197,7 @@ static bool is_one_of_several(const selection *s)
 
     if (invar_launch_processes(&processes) == INVAR_OK && processes <= 1)
         return false;
-    invar_open_ranks_queue();
+    wait_for_first();
     fprintf(stderr,
             "invar: %s%s%s runs in one process, and a launcher has started several: start it "
             "without mpirun, or by srun -n 1\n",

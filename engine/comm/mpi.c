@@ -37,6 +37,7 @@ enum { NOTE, NOTE_REVIVED };
 #define LINGER 3.0 /* seconds in which the rank that speaks does so */
 #define SPIN 0.02  /* seconds without progress after which a wait begins to sleep */
 #define QUIET 0.1  /* seconds for what is cancelled to come to its end */
+#define ANSWER 1.0 /* seconds in which a rank that is said to be late tells whom it waits for */
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
@@ -53,11 +54,13 @@ typedef struct mpi_rank {
     double seconds; /* that the end of the run may take */
     int max_tag;
     int left_count;
-    bool *left;              /* (size) */
-    double active;           /* when a request was last seen to be done */
-    int note_tag;            /* of ours */
-    request *notes;          /* (size) ours under way */
-    invar_comm_failure note; /* what they tell; native 0: that we leave */
+    bool *left;                       /* (size) */
+    double active;                    /* when a request was last seen to be done */
+    const invar_comm_ticket *awaited; /* by this rank now; NULL: nothing */
+    double since;                     /* when it began to wait */
+    int note_tag;                     /* of ours */
+    request *notes;                   /* (size) ours under way */
+    invar_comm_failure note;          /* what they tell; native 0: that we leave */
 } mpi_rank;
 
 /* ---- MPI's calls ----------------------------------------------------------------------------- */
@@ -119,6 +122,13 @@ static void tell(void *self, invar_comm_failure *failure)
     send_notes(me);
 }
 
+/* It is said to be late. Has it waited itself, about as long as who says so, and told nobody? */
+static bool has_waited(const mpi_rank *me)
+{
+    return me->awaited && !me->note.native &&
+           invar_comm_clock() - me->since > me->awaited->seconds / 2;
+}
+
 /* Ranks halt at the same time: in the revived world that is no failure. */
 static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failure *heard)
 {
@@ -129,6 +139,8 @@ static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failur
     }
     heard->text[sizeof heard->text - 1] = '\0';
     heard->status = heard->status < INVAR_OK ? heard->status : INVAR_E_IO;
+    if (heard->native == ETIMEDOUT && heard->culprit == me->world->rank && has_waited(me))
+        return invar_world_late(me->world, me->awaited, heard);
     return tag < me->note_tag && heard->native == ECANCELED ? INVAR_OK
                                                             : invar_world_adopt(me->world, heard);
 }
@@ -313,12 +325,28 @@ static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_ticket 
     return heard == INVAR_OK ? expect_peers(me, ticket) : heard;
 }
 
+/* A rank was late: the failure is that of the last one in the row of those who wait. */
+static invar_status hear_answers(mpi_rank *me)
+{
+    double until = invar_comm_clock() + ANSWER;
+
+    while (invar_comm_clock() < until) {
+        if (hear(me) != INVAR_OK)
+            invar_error_clear();
+        nap(1000000);
+    }
+    return invar_world_adopt(me->world, &me->world->failure);
+}
+
 static invar_status wait(void *self, invar_comm_ticket *ticket)
 {
     mpi_rank *me = self;
     double until = invar_comm_clock() + ticket->seconds;
     invar_status status = INVAR_OK;
     bool done = false;
+
+    me->awaited = ticket;
+    me->since = invar_comm_clock();
 
     if (me->world->failure.native)
         status = invar_world_adopt(me->world, &me->world->failure);
@@ -327,12 +355,15 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
         double now = invar_comm_clock();
 
         if (ticket->seconds > 0 && now > until)
-            status = invar_world_late(me->world, ticket);
+            status = invar_world_late(me->world, ticket, NULL);
         else if (now - me->active < SPIN)
             sched_yield(); // MPI moves bytes only while it is called
         else
             nap(50000);
     }
+    if (status != INVAR_OK && me->world->failure.native == ETIMEDOUT)
+        status = hear_answers(me);
+    me->awaited = NULL;
     if (status != INVAR_OK)
         give_up(me, ticket);
     return status;

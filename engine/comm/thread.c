@@ -219,7 +219,7 @@ static invar_status rest(thread_rank *me, const invar_comm_ticket *ticket, doubl
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT && !choose(&of, me) &&
              !all_done(ticket) && !failure_of(me)->native)
-        return invar_world_late(me->world, ticket);
+        return invar_world_late(me->world, ticket, NULL);
     return INVAR_OK;
 }
 

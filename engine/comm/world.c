@@ -67,16 +67,22 @@ static invar_status again(const invar_world *world)
     return INVAR_FAIL(world->failure.status, world->failure.native, "%s", world->failure.text);
 }
 
+static bool explains(const invar_comm_failure *later, const invar_comm_failure *first)
+{
+    return later->native == ETIMEDOUT && first->native == ETIMEDOUT &&
+           (later->answers > first->answers || later->teller == first->culprit);
+}
+
 invar_status invar_world_adopt(invar_world *world, const invar_comm_failure *failure)
 {
-    if (!world->failure.native)
+    if (!world->failure.native || explains(failure, &world->failure))
         world->failure = *failure;
     return again(world);
 }
 
 static invar_status begin(invar_world *world, invar_comm_failure *failure)
 {
-    if (world->failure.native)
+    if (world->failure.native && !explains(failure, &world->failure))
         return again(world);
     if (world->transport)
         world->transport->tell(world->self, failure);
@@ -85,7 +91,8 @@ static invar_status begin(invar_world *world, invar_comm_failure *failure)
 
 invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
 {
-    invar_comm_failure failure = {.culprit = culprit, .native = native, .status = INVAR_E_IO};
+    invar_comm_failure failure = {
+        .culprit = culprit, .native = native, .status = INVAR_E_IO, .teller = world->rank};
     va_list list;
 
     va_start(list, fmt);
@@ -125,8 +132,10 @@ invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticke
                             invar_comm_op_name(ticket->op));
 }
 
-invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket)
+invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket,
+                              const invar_comm_failure *said)
 {
+    invar_comm_failure failure = {.native = ETIMEDOUT, .status = INVAR_E_IO, .teller = world->rank};
     const invar_message *first = NULL;
 
     // who has sent nothing is later than who has not yet taken what we sent
@@ -136,12 +145,15 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
         if (m->state != INVAR_MESSAGE_DONE && (!first || (m->incoming && !first->incoming)))
             first = m;
     }
-    return invar_world_fail(world, first->peer, ETIMEDOUT,
-                            "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited "
-                            "%g s; it hangs or is slow: look at its host, or raise "
-                            "distributed-timeout-minutes, then start the run again to resume it",
-                            first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
-                            ticket->phase, world->rank, ticket->seconds);
+    failure.culprit = first->peer;
+    failure.answers = said ? said->answers + 1 : 0;
+    (void)snprintf(failure.text, sizeof failure.text,
+                   "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited %g s; it "
+                   "hangs or is slow: look at its host, or raise distributed-timeout-minutes, then "
+                   "start the run again to resume it",
+                   first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
+                   ticket->phase, world->rank, ticket->seconds);
+    return begin(world, &failure);
 }
 
 invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket)
@@ -166,8 +178,10 @@ static invar_status status_of_others(const invar_error *own, const char *why)
 static void give_up(invar_world *world, int native, const char *why)
 {
     invar_error own = *invar_error_last(); // who gives up has a failure of its own to return
-    invar_comm_failure failure = {
-        .culprit = world->rank, .native = native, .status = status_of_others(&own, why)};
+    invar_comm_failure failure = {.culprit = world->rank,
+                                  .native = native,
+                                  .status = status_of_others(&own, why),
+                                  .teller = world->rank};
 
     (void)snprintf(failure.text, sizeof failure.text, "rank %d on %s cannot go on: %.800s",
                    world->rank, world->hosts[world->rank], why);

@@ -76,6 +76,8 @@ typedef struct invar_comm_failure {
     int culprit;         /* rank in the world; -1: nobody knows */
     int native;          /* 0: there is none */
     invar_status status; /* of those who did not cause it */
+    int teller;          /* who found it */
+    int answers;         /* of ranks that were named late, and wait themselves */
     char text[INVAR_COMM_FAILURE_SIZE];
 } invar_comm_failure;
 
@@ -154,14 +156,18 @@ invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move) 
  */
 invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
     INVAR_PRINTF(4, 5) INVAR_MUST_USE;
-/* another rank's, which it told us */
+/*
+ * another rank's, which it told us. A rank that is said to be late may wait itself, for one that is
+ * the reason: what it tells then takes the place of what was said of it.
+ */
 invar_status invar_world_adopt(invar_world *world,
                                const invar_comm_failure *failure) INVAR_MUST_USE;
 /* the header of an incoming message is not what the ticket expects; INVAR_OK when it is */
 invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
                                const invar_message *message) INVAR_MUST_USE;
-/* the deadline has passed: names a rank that has not come */
-invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket) INVAR_MUST_USE;
+/* the deadline has passed: names a rank that has not come; `said` of us before, or NULL */
+invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket,
+                              const invar_comm_failure *said) INVAR_MUST_USE;
 /* the peer of a message has left without its part of it */
 invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
                               const invar_message *message) INVAR_MUST_USE;

@@ -325,12 +325,6 @@ typedef struct given {
     size_t bytes;
 } given;
 
-/* Hashes of what computes. */
-typedef struct binaries {
-    char program[INVAR_DIGEST_HEX_SIZE];
-    char module[INVAR_DIGEST_HEX_SIZE]; /* of the GPU's kernels; "": on no GPU */
-} binaries;
-
 static void add_text(given *to, const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -340,18 +334,18 @@ static void add_text(given *to, const char *text)
     to->bytes += bytes;
 }
 
-/* All keys, free ones too: when to save or to evaluate is decided by each rank. Then the hashes of
-   the identity. Where `to` has no memory it is only measured. */
-static void add_given(given *to, const binaries *with, const identity *id, const invar_loop *loop)
+/*
+ * What is known before any file is read: all keys, free ones too, because each rank decides when to
+ * save or to evaluate. Where `to` has no memory it is only measured.
+ */
+static void add_words(given *to, const char *program, const invar_loop *loop)
 {
     char until[24];
 
     (void)snprintf(until, sizeof until, "%" PRId64, loop->options->until);
     to->bytes = 0;
     add_text(to, "program");
-    add_text(to, with->program);
-    add_text(to, "module " INVAR_MODULE_CUDA);
-    add_text(to, with->module);
+    add_text(to, program);
     add_text(to, "until");
     add_text(to, until);
     add_text(to, "folder of checkpoints"); // the environment may have named it
@@ -362,6 +356,14 @@ static void add_given(given *to, const binaries *with, const identity *id, const
         add_text(to, e.key->name);
         add_text(to, e.text ? e.text : "");
     }
+}
+
+/* What files hold, by the hashes of the identity; `module` is that of a GPU's kernels, or "". */
+static void add_files(given *to, const char *module, const identity *id)
+{
+    to->bytes = 0;
+    add_text(to, "module " INVAR_MODULE_CUDA);
+    add_text(to, module);
     for (size_t i = id->count - id->n_hex; i < id->count; i++) {
         add_text(to, id->pairs[i].key);
         add_text(to, id->pairs[i].value);
@@ -378,31 +380,16 @@ static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)
     return INVAR_OK;
 }
 
-static invar_status hash_binaries(binaries *out, const invar_device *dev)
+static invar_status hash_module(char out[INVAR_DIGEST_HEX_SIZE], const invar_device *dev)
 {
     char path[INVAR_PATH_SIZE];
 
-    *out = (binaries){.module = ""};
-    INVAR_TRY(hash_file(out->program, "/proc/self/exe"));
+    out[0] = '\0';
     if (!invar_device_far(dev))
         return INVAR_OK;
     if (invar_module_path(path, INVAR_MODULE_CUDA) == INVAR_OK)
-        return hash_file(out->module, path);
+        return hash_file(out, path);
     invar_error_clear(); // the backend is the program's own
-    return INVAR_OK;
-}
-
-static invar_status gather_given(given *out, const invar_loop *loop)
-{
-    binaries with;
-    identity id;
-
-    INVAR_TRY(hash_binaries(&with, &loop->session.dev));
-    INVAR_TRY(gather(&id, loop));
-    *out = (given){.text = NULL};
-    add_given(out, &with, &id, loop);
-    INVAR_TRY(invar_alloc((void **)&out->text, out->bytes, 1, "what ranks are given"));
-    add_given(out, &with, &id, loop);
     return INVAR_OK;
 }
 
@@ -443,29 +430,65 @@ static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *w
                       invar_comm_host(loop->ranks->world, who->usual), key, its, theirs);
 }
 
-invar_status invar_loop_compare_ranks(invar_loop *loop)
+static invar_status compare_given(invar_loop *loop, const given *own)
 {
     char *odd = NULL, *usual = NULL;
     invar_agree_odd who;
     invar_digest digest;
-    given own;
     invar_status status;
 
-    if (!loop->ranks)
-        return INVAR_OK;
-    INVAR_TRY(gather_given(&own, loop));
-    invar_hash_bytes(&digest, own.text, own.bytes);
+    invar_hash_bytes(&digest, own->text, own->bytes);
     status = invar_agree_compare(&who, loop->ranks, "identity", &digest);
     if (status == INVAR_OK && who.odd >= 0) {
-        status = share_text(&odd, loop, who.odd, &own);
+        status = share_text(&odd, loop, who.odd, own);
         if (status == INVAR_OK)
-            status = share_text(&usual, loop, who.usual, &own);
+            status = share_text(&usual, loop, who.usual, own);
         loop->agreed = status == INVAR_OK;
         if (status == INVAR_OK)
             status = refuse_rank(loop, &who, odd, usual);
     }
     invar_free(usual);
     invar_free(odd);
+    return status;
+}
+
+static invar_status make_text(given *own)
+{
+    return invar_alloc((void **)&own->text, own->bytes, 1, "what ranks are given");
+}
+
+invar_status invar_loop_compare_words(invar_loop *loop)
+{
+    char program[INVAR_DIGEST_HEX_SIZE];
+    given own = {.text = NULL};
+    invar_status status;
+
+    if (!loop->ranks)
+        return INVAR_OK;
+    INVAR_TRY(hash_file(program, "/proc/self/exe"));
+    add_words(&own, program, loop);
+    INVAR_TRY(make_text(&own));
+    add_words(&own, program, loop);
+    status = compare_given(loop, &own);
+    invar_free(own.text);
+    return status;
+}
+
+invar_status invar_loop_compare_files(invar_loop *loop)
+{
+    char module[INVAR_DIGEST_HEX_SIZE];
+    given own = {.text = NULL};
+    identity id;
+    invar_status status;
+
+    if (!loop->ranks)
+        return INVAR_OK;
+    INVAR_TRY(hash_module(module, &loop->session.dev));
+    INVAR_TRY(gather(&id, loop));
+    add_files(&own, module, &id);
+    INVAR_TRY(make_text(&own));
+    add_files(&own, module, &id);
+    status = compare_given(loop, &own);
     invar_free(own.text);
     return status;
 }

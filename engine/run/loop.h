@@ -125,8 +125,14 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
 
-/* INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. */
-invar_status invar_loop_compare_ranks(invar_loop *loop) INVAR_MUST_USE;
+/*
+ * INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. Before
+ * ranks divide anything: what they make of a recipe depends on it.
+ */
+invar_status invar_loop_compare_words(invar_loop *loop) INVAR_MUST_USE;
+
+/* INVAR_E_STATE: a rank has other data, weights or kernels of a GPU than most. */
+invar_status invar_loop_compare_files(invar_loop *loop) INVAR_MUST_USE;
 
 /* Before: which sets it is evaluated on. */
 invar_status invar_loop_read_sets(invar_loop *loop) INVAR_MUST_USE;

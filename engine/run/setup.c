@@ -16,6 +16,27 @@
 
 #define MODELS (INVAR_SESSION_DATA | INVAR_SESSION_LEARN)
 
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/* What all ranks are refused for alike is no fault of one of them: each tells it by itself. */
+static invar_status find_together(invar_loop *loop, invar_status status)
+{
+    invar_agree_odd who;
+    invar_digest said = {{0}};
+    invar_error own;
+
+    if (!loop->ranks || (status != INVAR_OK && status != INVAR_E_INVALID))
+        return status;
+    if (status == INVAR_OK)
+        return invar_agree_compare(&who, loop->ranks, "what was found", &said);
+    invar_error_take(&own);
+    invar_hash_bytes(&said, own.message, strlen(own.message));
+    loop->agreed =
+        invar_agree_compare(&who, loop->ranks, "what was found", &said) == INVAR_OK && who.odd < 0;
+    invar_error_put(&own);
+    return status;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Ranks that this one shares its process and its host with. */
@@ -80,7 +101,7 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
     INVAR_TRY(find_room(&room, loop));
     *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
     ask->layout = loop->ranks;
-    INVAR_TRY(invar_budget_make(out, ask, room));
+    INVAR_TRY(find_together(loop, invar_budget_make(out, ask, room)));
     INVAR_TRY(invar_budget_verdict(out, ask));
     INVAR_TRY(agree_choice(&out->choice, loop->ranks));
     ask->head_rows = out->choice.head_rows;
@@ -258,7 +279,7 @@ static invar_status make_models(invar_loop *loop)
 {
     INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
     INVAR_TRY(invar_loop_identify(loop));
-    return invar_loop_compare_ranks(loop);
+    return invar_loop_compare_files(loop);
 }
 
 /* All that is large. */
@@ -332,9 +353,11 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const invar_session_crowd crowd = crowd_of(loop);
+    invar_status status;
 
-    INVAR_TRY(invar_session_open_beside(&loop->session, loop->recipe,
-                                        MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd));
+    status = invar_session_open_beside(&loop->session, loop->recipe,
+                                       MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd);
+    INVAR_TRY(find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
     if (hf[0]) // an export has the template that the model was trained with
         INVAR_TRY(
@@ -397,39 +420,47 @@ static invar_status check_watched(const invar_recipe *r)
                       "on one rank, which has the same bits");
 }
 
+static invar_status divide_model(invar_loop *loop)
+{
+    invar_layout_sizes sizes;
+    int parts;
+
+    INVAR_TRY(invar_settings_sizes(&sizes, loop->recipe));
+    parts = sizes.tensor * sizes.expert * sizes.pipeline;
+    if (!loop->ranks && parts > 1 && !loop->options->replay)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the recipe cuts the model into %d parts, for as many ranks, and this is "
+                          "one: start with --ranks %d or with mpirun (docs/scale-out.md)",
+                          parts, parts);
+    if (!loop->ranks)
+        return INVAR_OK;
+    if (parts > 1)
+        INVAR_TRY(check_watched(loop->recipe));
+    return invar_layout_divide(&loop->layout, &sizes);
+}
+
 static invar_status open_layout(invar_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
     invar_comm *comm = loop->options->comm;
-    invar_layout_sizes sizes;
 
-    INVAR_TRY(invar_settings_sizes(&sizes, r));
-    if (!comm || invar_comm_size(comm) == 1) {
-        int parts = sizes.tensor * sizes.expert * sizes.pipeline;
-        if (parts > 1 && !loop->options->replay)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "the recipe cuts the model into %d parts, for as many ranks, and "
-                              "this is one: start with --ranks %d or with mpirun "
-                              "(docs/scale-out.md)",
-                              parts, parts);
-        return INVAR_OK;
+    if (comm && invar_comm_size(comm) > 1) {
+        invar_layout_init(
+            &loop->layout, comm,
+            60.0 * (double)invar_recipe_int(loop->recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
+        loop->ranks = &loop->layout;
     }
-    invar_layout_init(&loop->layout, comm,
-                      60.0 * (double)invar_recipe_int(r, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
-    loop->ranks = &loop->layout;
-    if (sizes.tensor * sizes.expert * sizes.pipeline > 1)
-        INVAR_TRY(check_watched(r));
-    return invar_layout_divide(&loop->layout, &sizes);
+    INVAR_TRY(invar_loop_compare_words(loop));
+    return find_together(loop, divide_model(loop));
 }
 
 static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
                             const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
+    INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));
     INVAR_TRY(open_layout(loop));
-    if (!options->replay) // the recorded run has its own
-        INVAR_TRY(invar_facts_read(&loop->identity.facts));
-    return invar_folders_find(&loop->home.at, recipe, options->recipe_path);
+    return options->replay ? INVAR_OK // the recorded run has its own
+                           : invar_facts_read(&loop->identity.facts);
 }
 
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,

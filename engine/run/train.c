@@ -547,11 +547,11 @@ invar_status invar_train_check(invar_train_given *out, const invar_recipe *recip
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status == INVAR_OK)
         status = invar_loop_read(loop, recipe, options);
-    out->differ = loop && loop->agreed;
+    out->differ = loop && loop->agreed && status == INVAR_E_STATE;
     if (status == INVAR_OK || out->differ)
         describe_given(out, loop);
     else
-        tell_ranks(options, false, false);
+        tell_ranks(options, loop && loop->agreed, false);
     if (loop)
         invar_loop_close(loop);
     invar_free(loop);

@@ -16,7 +16,7 @@
 
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
-/* The op that makes a parameter's gradient. */
+/* The op that makes a parameter's gradient on one rank: a point is the same in every layout. */
 static const char *gradient_op(invar_param_kind kind)
 {
     switch (kind) {

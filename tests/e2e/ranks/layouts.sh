@@ -81,7 +81,8 @@ equal() {
     [[ ! $full ]] || rm -rf "$run"
 }
 
-# refused TEXT MODEL RANKS FLAG ...: as a wrong recipe is, and nothing is left behind.
+# refused TEXT MODEL RANKS FLAG ...: as a wrong recipe is, whoever finds it first, and nothing is
+# left behind.
 refused() {
     local text=$1 model=$2 ranks=$3 rc=0
     shift 3
@@ -90,6 +91,7 @@ refused() {
     if [[ $rc != 129 ]] || ! grep -q -- "$text" err; then
         complain "$model $ranks $*: $rc" "$(<err)"
     fi
+    holds [ "$(grep -c '^invar: rank' err)" = 0 ]
     holds [ ! -e refused ]
 }
 

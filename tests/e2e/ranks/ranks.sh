@@ -1,59 +1,18 @@
 #!/usr/bin/env bash
 # ranks.sh INVAR FOLDER - a run on several ranks, threads or processes, has the bits of one rank.
 #
-# Chains and checkpoints are compared for several numbers of ranks, for runs that go on with another
-# number, and after ranks were killed. Where there is no mpirun, ranks are threads only.
+# Chains and checkpoints are compared for several numbers of ranks, and for runs that go on with
+# another number. Where there is no mpirun, ranks are threads only.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
-unset INVAR_LEDGER INVAR_SAVE
-export NO_COLOR=1 # mpirun gives ranks a terminal
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 rm -rf "$folder"
 here=$PWD/tests/e2e/run recipes=$PWD/recipes
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
-expect_logs=(out err)
-
-mpi=false
-if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; then
-    mpi=true
-fi
-
-# run RANKS RECIPE FLAG ...: threads; with m before the number processes. Into out and err.
-run() {
-    local ranks=$1 recipe=$2
-    shift 2
-    if [[ $ranks = m* ]]; then
-        timeout 300 mpirun --oversubscribe -n "${ranks#m}" "$invar" train "$recipe" --no-report "$@"
-    else
-        timeout 300 "$invar" train "$recipe" --no-report --ranks "$ranks" "$@"
-    fi >out 2>err </dev/null
-}
-
-# ends CODE RANKS RECIPE FLAG ...
-ends() {
-    local code=$1 rc=0
-    shift
-    checks=$((checks + 1))
-    run "$@" || rc=$?
-    ((rc == code)) || complain "$*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
-}
-
-# newest RUN: the folder of its last checkpoint.
-newest() {
-    printf '%s/checkpoints/iter_%07d' "$1" "$(<"$1/checkpoints/latest_checkpointed_iteration.txt")"
-}
-
-# equal A B: the chains, and all of the newest checkpoints but whose they are.
-equal() {
-    expect 0 'identical: ' diff "$1" "$2"
-    expect 0 'clean' ledger verify "$2"
-    holds diff -rq -x state.json -x hashes.xxh "$(newest "$1")" "$(newest "$2")"
-    holds diff <(grep -v uuid "$(newest "$1")/state.json") \
-        <(grep -v uuid "$(newest "$2")/state.json")
-}
+# shellcheck source=tests/e2e/ranks/launch.sh
+source "$OLDPWD/tests/e2e/ranks/launch.sh"
 
 # ---- any number of ranks ----------------------------------------------------------------------
 tiny_recipe 6 >tiny.ini
@@ -216,6 +175,7 @@ once 129 "^invar: .*'--sede'" doctor --ranks tiny.ini --sede 5
 once 129 '^invar: ledger show runs in one process, and a launcher has started several' ledger show \
     one
 once 129 '^invar: eval runs in one process' eval tiny.ini --run one
+once 129 "^invar: no verb 'trian' (did you mean 'train'?)" trian tiny.ini
 checked 0 '^invar ' mpirun --oversubscribe -n 2 "$invar" version
 holds [ "$(grep -c '^invar ' out)" = 2 ]
 expect 0 'one' ledger show one # and without a launcher
@@ -300,70 +260,6 @@ checked 2 '^invar: rank 2 on .* cannot go on: .*data.jsonl' \
 holds [ "$(grep -c ^invar: err)" = 1 ]
 checked 2 '^invar: not all ranks have come in 2 s' "${doctor[@]}" --timeout 2 : -n 1 sleep 60
 holds [ "$(grep -c ^invar: err)" = 1 ]
-
-# ---- killed -----------------------------------------------------------------------------------
-# ask RUN SQL: a number of its ledger; 0 where there is none yet.
-ask() {
-    local number
-    number=$(sqlite3 -readonly "$1/ledger.db" "$2" 2>/dev/null)
-    echo "${number:-0}"
-}
-
-# How often a rank is killed, and so how long the run has to be.
-kills=3
-[ -z "${INVAR_TEST_FULL:-}" ] || kills=50
-long=(--num-rollout "$((300 + 50 * kills))" --save-interval 7 --distributed-timeout-minutes 1)
-ends 0 1 tiny.ini --run long "${long[@]}"
-
-# disturb RUN RANKS STEPS SIGNAL RANK: starts the run, or goes on with it; after so many steps of
-# this life a rank gets the signal. `rc` is then the code of mpirun.
-disturb() {
-    local pid pids i lives
-    lives=$(ask "$1" 'SELECT count(*) FROM segment')
-    mpirun --oversubscribe -n "$2" "$invar" train tiny.ini --run "$1" --no-report "${long[@]}" \
-        >out 2>err </dev/null &
-    pid=$!
-    for ((i = 0; i < 1000; i++)); do
-        (($(ask "$1" "SELECT count(*) FROM step WHERE seg >= $lives") < $3)) || break
-        sleep 0.02
-    done
-    mapfile -t pids < <(pgrep -P "$pid")
-    checks=$((checks + 1))
-    if ((${#pids[@]} != $2)); then
-        complain "there are ${#pids[@]} ranks of $2:" "$(<err)"
-    else
-        kill -s "$4" "${pids[$5]}"
-    fi
-    rc=0
-    wait "$pid" || rc=$?
-    expect 0 'clean' ledger verify "$1"
-}
-
-for ((n = 0; n < kills; n++)); do
-    ranks=$((2 + n % 3))
-    disturb killed "$ranks" "$((1 + RANDOM % 20))" KILL "$((RANDOM % ranks))"
-    ((rc != 0)) || complain "a rank was killed, and the run ended well"
-done
-ends 0 2 tiny.ini --run killed "${long[@]}"
-equal long killed
-
-# A signal to any rank ends all of them after the rollout, saved.
-disturb stopped 3 20 TERM 2
-holds [ "$rc" = 143 ]
-holds grep -q '; stopped by SIGTERM; start it again to continue' out
-last=$(ask stopped 'SELECT max(step) FROM step')
-ends 0 1 tiny.ini --run stopped "${long[@]}"
-holds grep -q "resumed after step $last from" err
-equal long stopped
-
-# One that hangs ends the others when its time is over, which is a minute.
-if [ -n "${INVAR_TEST_FULL:-}" ]; then
-    disturb hung 3 20 STOP 1
-    holds [ "$rc" = 2 ]
-    holds grep -q '^invar: rank 1 on .* did not come to .* in phase ".*": rank . has waited' err
-    ends 0 2 tiny.ini --run hung "${long[@]}"
-    equal long hung
-fi
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -82,7 +82,8 @@ static void release(outcome *o)
 static bool makes_gradients(invar_op op)
 {
     return op == INVAR_OP_LINEAR_DW || op == INVAR_OP_MOE_LINEAR_DW || op == INVAR_OP_TOKEN_SUM ||
-           op == INVAR_OP_EMBEDDING_BWD || (op == INVAR_OP_ADD && tied);
+           op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_EMBEDDING_BWD ||
+           (op == INVAR_OP_ADD && tied);
 }
 
 static void assert_named(const outcome *right, const outcome *other, const char *what)

@@ -84,6 +84,24 @@ static invar_status halt(invar_comm *comm)
     return INVAR_FAIL(INVAR_E_IO, 0, "revived with digest %016llx", (unsigned long long)digest);
 }
 
+/* Each waits for the next; the last one hangs. Rank 0 is the first whose time is over. */
+static invar_status wait_in_row(invar_comm *comm)
+{
+    int rank = invar_comm_rank(comm), hangs = invar_comm_size(comm) - 1;
+    char byte;
+
+    if (rank == hangs)
+        (void)raise(SIGSTOP);
+    nanosleep(&(struct timespec){.tv_nsec = 150000000 * rank}, NULL);
+    return invar_comm_run(comm, &(invar_comm_move){.op = INVAR_COMM_SENDRECV,
+                                                   .phase = "row",
+                                                   .seconds = 1.0,
+                                                   .out = &byte,
+                                                   .to = INVAR_COMM_NONE,
+                                                   .from = rank + 1,
+                                                   .from_bytes = 1});
+}
+
 /* Rank 2 does what the word says; the others only go on. */
 static invar_status rank_part(invar_comm *comm, const char *word)
 {
@@ -93,6 +111,8 @@ static invar_status rank_part(invar_comm *comm, const char *word)
         return send_large(comm);
     if (!strcmp(word, "halts"))
         return halt(comm);
+    if (!strcmp(word, "waits"))
+        return wait_in_row(comm);
     if (odd && !strcmp(word, "leaves"))
         return INVAR_OK;
     if (odd && !strcmp(word, "other-op"))
@@ -233,6 +253,7 @@ static void test_comm_mpi__ranks_fail_together(void **state)
     ends("leaves", " has left the run in phase \"weights\"", 10);
     ends("aborts", "cannot go on: /run/ledger.db: no space left", 10);
     ends("hangs", " did not come to barrier in phase \"rollout\"", 12);
+    ends("waits", " did not come to sendrecv in phase \"row\": rank 2 has waited", 12);
 }
 
 static void test_comm_mpi__a_halted_world_is_revived(void **state)
