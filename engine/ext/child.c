@@ -147,6 +147,7 @@ static bool has_mark(int fd, const char *mark)
     char block[4096];
     ssize_t got;
 
+    INVAR_CHECK(bytes < sizeof block);
     while ((got = read(fd, block + kept, sizeof block - kept)) > 0) {
         size_t there = kept + (size_t)got;
         if (memmem(block, there, mark, bytes))

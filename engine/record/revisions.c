@@ -99,7 +99,7 @@ invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
         {"last", {.type = INVAR_LEDGER_TYPE_INT, .integer = last}},
     };
     found out = {.known = true};
-    char more[32] = "", build[INVAR_TEXT_QUOTE_SIZE + 64] = "the program that recorded it";
+    char more[32] = "", build[INVAR_TEXT_QUOTE_SIZE + 96] = "the program that recorded it";
 
     INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_request){.sql = sql,
                                                                   .arguments = arguments,
