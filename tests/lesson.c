@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/train/slices.h"
 #include "tests/support.h"
 
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
@@ -88,6 +89,25 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     return INVAR_OK;
 }
 
+/* Each rank has the sums of its own rows: the others' for the comparison. */
+static invar_status make_whole(const invar_grads *grads, const invar_model *model)
+{
+    invar_slices slices = {.give = NULL};
+    invar_owned owned;
+    invar_status status;
+
+    if (!invar_owners_divide(model))
+        return INVAR_OK;
+    status = invar_owned_grads(&owned, model, INVAR_OWNED_ALL);
+    if (status == INVAR_OK)
+        status = invar_slices_init(&slices, &grads->dev, model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_slices_gather(&slices, "gradients", grads->memory);
+    invar_slices_release(&slices);
+    invar_owned_release(&owned);
+    return status;
+}
+
 static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
                           const invar_model *model, int rank)
 {
@@ -105,6 +125,8 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
     if (status == INVAR_OK)
         status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
                                      &out->result);
+    if (status == INVAR_OK)
+        status = make_whole(grads, model);
     if (status == INVAR_OK)
         status = invar_loss_metrics(&metrics, &out->n_metrics, asks.loss);
     if (status == INVAR_OK) {

@@ -16,7 +16,8 @@ enum { SAMPLES = 7, MOST = 256, METRICS = 48 };
 /* What ranks share; nobody changes it while they run. */
 typedef struct lesson {
     invar_device near, far;
-    const invar_model *model, *far_model; /* NULL: no rank has it far */
+    bool has_far; /* a rank may have its model there */
+    const invar_model *model;
     const invar_rl_samples *samples;
     invar_trainer_options options;
     invar_rl_options rl;

@@ -107,6 +107,38 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
     return model;
 }
 
+static invar_status put_box(invar_model *to, int64_t param, const float *whole)
+{
+    const invar_param *p = &to->params[param];
+    size_t count = (size_t)invar_param_elements(p);
+    float *own = NULL;
+    invar_status status;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&own, count, sizeof *own, "values"));
+    invar_box_take(own, p, &p->own, whole);
+    status = invar_device_put(&to->dev, p->master.data, own, count * sizeof *own);
+    invar_free(own);
+    return status;
+}
+
+invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
+                                   const invar_layout *layout, const invar_device *dev)
+{
+    invar_status status = invar_model_new(out, &whole->spec, whole->format, layout, dev);
+
+    for (int64_t i = 0; status == INVAR_OK && i < whole->n_params; i++)
+        status = put_box(*out, i, whole->params[i].master.data);
+    if (status == INVAR_OK)
+        status = invar_model_refresh(*out, dev);
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    invar_model_free(*out);
+    *out = NULL;
+    return status;
+}
+
 void invar_test_samples(invar_rl_samples *out, int64_t count, int64_t longest, int64_t vocab,
                         uint64_t seed)
 {

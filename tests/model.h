@@ -29,6 +29,10 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide);
 invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
                                   const invar_device *dev);
 
+/* A rank's part of a whole model in the host's memory; asserts nothing: threads may call it. */
+invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
+                                   const invar_layout *layout, const invar_device *dev);
+
 /* Samples with random tokens: prompts of 1 to 9 and responses of 1 to `longest` tokens. */
 void invar_test_samples(invar_rl_samples *out, int64_t count, int64_t longest, int64_t vocab,
                         uint64_t seed);

@@ -270,7 +270,7 @@ static void weigh(invar_bench_train *t, const lesson *l)
     const invar_meter *meter = l->on->meter;
 
     t->gradients = l->learner.grads->bytes;
-    t->optimizer = 2 * l->learner.optimizer->own.bytes;
+    t->optimizer = 2 * l->learner.optimizer->bytes;
     t->activations = invar_meter_taken(meter, "activations");
     t->head = invar_meter_taken(meter, "rows of the head");
     t->scratch = invar_meter_taken(meter, "arena scratch of ops");

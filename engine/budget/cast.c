@@ -39,8 +39,7 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
     const invar_learner_options o = {.dev = &cast->resident.dev,
                                      .prefix = "",
                                      .adamw = cast->ask->adamw,
-                                     .piece = cast->ask->piece,
-                                     .layout = cast->ask->layout};
+                                     .piece = cast->ask->piece};
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));

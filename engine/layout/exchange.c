@@ -10,46 +10,44 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_exchange_init(invar_exchange *out, size_t block, size_t bucket, int size,
+invar_status invar_exchange_init(invar_exchange *out, const size_t *bytes, size_t bucket, int size,
                                  int rank)
 {
     size_t leaves = bucket / (size_t)size / INVAR_TREE_LEAF_BYTES;
     size_t piece = (leaves ? leaves : 1) * INVAR_TREE_LEAF_BYTES;
-    size_t longest = invar_layout_slice_of(block, size, 0).bytes;
 
-    *out = (invar_exchange){.block = block,
-                            .piece = piece,
-                            .size = size,
-                            .rank = rank,
-                            .pieces = (int64_t)((longest + piece - 1) / piece)};
-    INVAR_TRY(invar_alloc((void **)&out->give, 2 * (size_t)size, sizeof *out->give,
+    *out = (invar_exchange){.piece = piece, .size = size, .rank = rank};
+    INVAR_TRY(invar_alloc((void **)&out->slice, 3 * (size_t)size, sizeof *out->slice,
                           "the bytes of a move"));
+    out->give = out->slice + size;
     out->get = out->give + size;
+    for (int r = 0; r < size; r++) {
+        out->slice[r] = bytes[r];
+        out->longest = bytes[r] > out->longest ? bytes[r] : out->longest;
+    }
+    out->pieces = (int64_t)((out->longest + piece - 1) / piece);
     return INVAR_OK;
 }
 
 void invar_exchange_release(invar_exchange *exchange)
 {
-    invar_free(exchange->give);
+    invar_free(exchange->slice);
     *exchange = (invar_exchange){0};
 }
 
 size_t invar_exchange_room(const invar_exchange *exchange)
 {
-    return (size_t)exchange->size * invar_exchange_piece(exchange, 0, 0).bytes;
+    size_t piece = exchange->longest < exchange->piece ? exchange->longest : exchange->piece;
+
+    return (size_t)exchange->size * piece;
 }
 
 invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank, int64_t piece)
 {
-    invar_layout_slice slice = invar_layout_slice_of(exchange->block, exchange->size, rank);
-    size_t before = (size_t)piece * exchange->piece;
+    size_t all = exchange->slice[rank], before = (size_t)piece * exchange->piece;
+    size_t first = before < all ? before : all, left = all - first;
 
-    before = before < slice.bytes ? before : slice.bytes;
-    slice.first += before;
-    slice.bytes -= before;
-    if (slice.bytes > exchange->piece)
-        slice.bytes = exchange->piece;
-    return slice;
+    return (invar_layout_slice){first, left < exchange->piece ? left : exchange->piece};
 }
 
 static void from_each_to_each(invar_comm_move *out, const invar_exchange *exchange)

@@ -1,7 +1,7 @@
 /*
  * exchange.h - how a block that every rank has one of becomes slices, and slices a block again.
  *
- * Each rank owns a slice (layout.h). In a scatter every giver sends each rank the slice of its
+ * Each rank owns a slice, so many bytes. In a scatter every giver sends each rank the slice of its
  * block that is that rank's: an owner gets as many as there are givers, in the order of ranks, and
  * adds them itself. In a gather every rank sends its slice to all; slices that are collected go to
  * rank 0. They travel piece by piece, so that what lies between the ranks has a bound.
@@ -21,25 +21,26 @@ extern "C" {
 #endif
 
 typedef struct invar_exchange {
-    size_t block; /* bytes */
-    size_t piece; /* most bytes of a slice that travel at a time */
+    size_t *slice;  /* (size) bytes of each rank's */
+    size_t longest; /* of them */
+    size_t piece;   /* most bytes of a slice that travel at a time */
     int size, rank;
     int64_t pieces;     /* of the longest slice */
     size_t *give, *get; /* (size) of the move made last */
 } invar_exchange;
 
 /*
- * Pieces are whole leaves, the `size` of them that a rank sends at a time fit `bucket` where it has
- * room for a leaf each. Release.
+ * Of slices of so many bytes (size). Pieces are whole leaves, the `size` of them that a rank sends
+ * at a time fit `bucket` where it has room for a leaf each. Release.
  */
-invar_status invar_exchange_init(invar_exchange *out, size_t block, size_t bucket, int size,
+invar_status invar_exchange_init(invar_exchange *out, const size_t *bytes, size_t bucket, int size,
                                  int rank) INVAR_MUST_USE;
 void invar_exchange_release(invar_exchange *exchange);
 
 /* Bytes that a rank gives or gets at a time, at most. */
 size_t invar_exchange_room(const invar_exchange *exchange);
 
-/* A piece of the slice of `rank`, by its place in the block. */
+/* A piece of the slice of `rank`, by its place in the slice. */
 invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank, int64_t piece);
 
 /*

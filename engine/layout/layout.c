@@ -167,18 +167,6 @@ invar_layout_share invar_layout_share_of(int64_t count, int size, int rank)
                                 each + (rank < rest ? 1 : 0)};
 }
 
-invar_layout_slice invar_layout_slice_of(size_t bytes, int size, int rank)
-{
-    size_t leaves = bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES > 0);
-    invar_layout_share share = invar_layout_share_of((int64_t)leaves, size, rank);
-    size_t first = (size_t)share.first * INVAR_TREE_LEAF_BYTES;
-    size_t most = (size_t)share.count * INVAR_TREE_LEAF_BYTES;
-
-    if (first >= bytes)
-        return (invar_layout_slice){bytes, 0};
-    return (invar_layout_slice){first, most < bytes - first ? most : bytes - first};
-}
-
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
                                  const char *phase, void *array, const size_t *bytes)
 {

@@ -122,15 +122,10 @@ typedef struct invar_layout_share {
 /* Which of `count` samples a rank generates or scores: neighbours, their numbers differ by 1. */
 invar_layout_share invar_layout_share_of(int64_t count, int size, int rank);
 
+/* Bytes of a block. */
 typedef struct invar_layout_slice {
     size_t first, bytes;
 } invar_layout_slice;
-
-/*
- * Which bytes of a block a rank owns. Slices lie in the order of ranks and begin at multiples of
- * INVAR_TREE_LEAF_BYTES; a small block leaves some ranks none.
- */
-invar_layout_slice invar_layout_slice_of(size_t bytes, int size, int rank);
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 

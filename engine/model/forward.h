@@ -58,8 +58,10 @@ typedef struct invar_head_rows {
  * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
  */
 typedef struct invar_grads {
-    invar_tensor *of;     /* (n_params), shaped as the masters, as far as these are here */
-    invar_tensor *pieces; /* (n_pieces) of them that this rank gives (pieces.h), in their order */
+    invar_tensor *of; /* (n_params), shaped as the masters, as far as these are here */
+    /* (n_pieces) of them that this rank gives (pieces.h), in their order; where ranks own rows
+     * (shard/owners.h), parts of those that are its own */
+    invar_tensor *pieces;
     int64_t n_pieces;
     invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
     invar_tensor tied_head; /* present where the head is the embedding */
@@ -80,14 +82,17 @@ invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 /* All of them +0, where several chunks of layers add to them in turn: nobody's is the first. */
 invar_status invar_grads_clear(invar_grads *grads) INVAR_MUST_USE;
 
+/* The chunk of the pipeline that a parameter's gradient is computed by. */
+int invar_grads_chunk(const invar_model *model, const invar_param *param);
+
 /* Where in the block the gradients of a chunk of the pipeline are: matrices, vectors. */
 #define INVAR_GRADS_RANGES 2
 void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk);
 
 /*
- * Once a step, after the last backward: embedding += head, where tied (head + embedding). A call of
- * all stages of a pipeline.
+ * Once a step, after the last backward: embedding += head, where tied (head + embedding), of the
+ * rows that this rank owns. A call of all stages of a pipeline.
  */
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;

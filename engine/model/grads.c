@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/pieces.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 
 #include "base/invar_banned.h"
@@ -33,18 +34,40 @@ static invar_tensor placed(const invar_grads *grads, const invar_tensor *at)
     return t;
 }
 
+static int64_t cut_up_whole(invar_tensor *out, const invar_grads *grads, const invar_model *model,
+                            int64_t param)
+{
+    const invar_param *p = &model->params[param];
+    int64_t count = invar_pieces_here(p);
+
+    for (int64_t k = 0; out && k < count; k++)
+        out[k] = invar_piece_of(p, &grads->of[param], k);
+    return count;
+}
+
+static int64_t cut_up_owned(invar_tensor *out, const invar_grads *grads, const invar_model *model,
+                            int64_t param)
+{
+    const invar_param *p = &model->params[param];
+    invar_layout_share rows = invar_owners_here(model, param);
+    invar_layout_share pieces = invar_pieces_among(p, &rows);
+    int64_t count = 0;
+
+    for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
+        count += invar_piece_parts(out ? out + count : NULL, p, &grads->of[param], k, &rows);
+    return count;
+}
+
 /* Those that this rank gives; NULL: only their number. */
 static int64_t cut_up(invar_tensor *out, const invar_grads *grads, const invar_model *model)
 {
+    bool owned = invar_owners_divide(model);
     int64_t count = 0;
 
     for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
-        if (!invar_pieces_given(model, p))
-            continue;
-        for (int64_t k = 0; out && k < invar_pieces_here(p); k++)
-            out[count + k] = invar_piece_of(p, &grads->of[i], k);
-        count += invar_pieces_here(p);
+        invar_tensor *to = out ? out + count : NULL;
+        if (invar_pieces_given(model, &model->params[i]))
+            count += owned ? cut_up_owned(to, grads, model, i) : cut_up_whole(to, grads, model, i);
     }
     return count;
 }
@@ -135,14 +158,16 @@ invar_status invar_grads_clear(invar_grads *grads)
 }
 
 /* What comes before the layers is the first chunk's, what comes behind them the last one's. */
-static bool of_chunk(const invar_model *model, const invar_param *p, int chunk)
+int invar_grads_chunk(const invar_model *model, const invar_param *p)
 {
     const invar_model_part *part = &model->part;
-    invar_layout_share layers = invar_model_part_chunk(part, model->spec.layers, chunk);
+    int chunk = p == model->embedding ? 0 : part->stages * part->chunks - 1;
 
     if (p->layer < 0)
-        return chunk == (p == model->embedding ? 0 : part->stages * part->chunks - 1);
-    return p->layer >= layers.first && p->layer < layers.first + layers.count;
+        return chunk;
+    while (invar_model_part_chunk(part, model->spec.layers, chunk).first > p->layer)
+        chunk--;
+    return chunk;
 }
 
 static void extend(invar_layout_slice *range, const invar_tensor *grad)
@@ -163,7 +188,7 @@ void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_
     out[0] = out[1] = (invar_layout_slice){0, 0};
     for (int64_t k = 0; k < model->n_params; k++) {
         const invar_param *p = &model->params[model->order[k]];
-        if (invar_tensor_present(&p->grad) && of_chunk(model, p, chunk))
+        if (invar_tensor_present(&p->grad) && invar_grads_chunk(model, p) == chunk)
             extend(&out[p->cols == 0], &p->grad);
     }
     if (invar_tensor_present(&model->tied_grad) && chunk == part->stages * part->chunks - 1)
@@ -201,19 +226,21 @@ static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
  * The first stage of a pipeline has the embedding's gradient and room for the head's, the last the
  * other way round: each gets what it lacks.
  */
-static invar_status trade_tied(invar_grads *grads, const invar_model *model)
+static invar_status trade_tied(invar_grads *grads, const invar_model *model,
+                               const invar_tensor *embedding, const invar_tensor *head)
 {
     const invar_layout *layout = model->layout;
     bool first = model->part.stage == 0;
     trade t = {.layout = layout,
                .dev = &grads->dev,
-               .give = first ? grads->of[0].data : grads->tied_head.data,
-               .get = first ? grads->tied_head.data : grads->of[0].data,
-               .bytes = (size_t)invar_param_elements(model->embedding) * sizeof(float)};
+               .give = first ? embedding->data : head->data,
+               .get = first ? head->data : embedding->data,
+               .bytes = (size_t)(head->shape[0] * head->shape[1]) * sizeof(float)};
     size_t bucket;
     invar_status status = INVAR_OK;
 
-    if (model->part.stages == 1 || invar_layout_silent(layout, grads->dev.backend->memory.dry))
+    if (model->part.stages == 1 || t.bytes == 0 ||
+        invar_layout_silent(layout, grads->dev.backend->memory.dry))
         return INVAR_OK;
     bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
@@ -225,7 +252,8 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model)
 
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
 {
-    const invar_tensor *sum = &grads->of[0]; // the embedding comes first
+    invar_layout_share rows = invar_owners_here(model, 0);
+    invar_tensor sum, head;
     invar_caller caller;
     invar_status status;
 
@@ -235,10 +263,14 @@ invar_status invar_grads_join(invar_grads *grads, const invar_model *model, cons
     }
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
-    INVAR_CHECK(model->embedding == &model->params[0]);
-    INVAR_TRY(trade_tied(grads, model));
+    INVAR_CHECK(model->embedding == &model->params[0]); // it comes first
+    sum = invar_tensor_rows(&grads->of[0], rows.first, rows.count);
+    head = invar_tensor_rows(&grads->tied_head, rows.first, rows.count);
+    INVAR_TRY(trade_tied(grads, model, &sum, &head));
+    if (rows.count == 0)
+        return INVAR_OK;
     invar_caller_init(&caller, dev);
-    status = INVAR_CALL(&caller, ADD, add, .out = *sum, .a = grads->tied_head, .b = *sum);
+    status = INVAR_CALL(&caller, ADD, add, .out = sum, .a = head, .b = sum);
     invar_caller_release(&caller);
     return status;
 }

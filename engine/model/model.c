@@ -20,6 +20,7 @@
 #include "engine/model/decoder.h"
 #include "engine/model/digests.h"
 #include "engine/model/pieces.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 #include "engine/program/near.h"
 #include "kernels-deterministic/math/elementary_f64.h"
@@ -282,8 +283,10 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     status = declare(model);
     if (status == INVAR_OK)
         status = allocate(model);
-    if (status == INVAR_OK)
+    if (status == INVAR_OK) {
         lay_out_grads(model);
+        status = invar_owners_make(model);
+    }
     if (status == INVAR_OK)
         status = make_rope(model, dev);
     if (status != INVAR_OK) {
@@ -299,6 +302,7 @@ void invar_model_free(invar_model *model)
     if (!model)
         return;
     invar_free(model->params);
+    invar_free(model->owners);
     invar_free(model->order);
     invar_free(model->first);
     invar_device_give(&model->dev, model->memory);
@@ -485,7 +489,7 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
     invar_digests digests;
 
     if (invar_model_is_divided(model))
-        return invar_pieces_digests(out, model, of, dev);
+        return invar_pieces_digests(out, model, of, false, dev);
     invar_digests_init(&digests, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
@@ -495,6 +499,13 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
         status = invar_digests_read(out, &digests);
     invar_digests_release(&digests);
     return status;
+}
+
+invar_status invar_model_digests_owned(invar_digest *out, const invar_model *model,
+                                       const invar_tensor *of, const invar_device *dev)
+{
+    return invar_owners_divide(model) ? invar_pieces_digests(out, model, of, true, dev)
+                                      : invar_model_digests(out, model, of, dev);
 }
 
 invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)

@@ -48,6 +48,8 @@ typedef struct invar_model {
     invar_model_part part; /* what of it is here */
     invar_param *params;   /* (n_params) in canonical order, all of the model's */
     int64_t n_params;
+    /* (n_params, data ranks + 1) who owns which rows, shard/owners.h; NULL: this rank owns all */
+    int64_t *owners;
     int64_t *order; /* (n_params) of their memory: matrices, then vectors */
     int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */
     const invar_param *embedding;
@@ -96,6 +98,11 @@ bool invar_model_is_cut(const invar_model *model);
  */
 invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
+
+/* The same where each rank has the rows that it owns, and hashes them: a call of their owners. */
+invar_status invar_model_digests_owned(invar_digest *out /* (n_params) */, const invar_model *model,
+                                       const invar_tensor *of,
+                                       const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * The digest of all masters in canonical order: hash of the hash.tree digests of each; a call of

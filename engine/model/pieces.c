@@ -8,11 +8,14 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 #include "engine/program/near.h"
 #include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
+
+#define LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -64,6 +67,73 @@ static int64_t leaves_in(int64_t elements)
     return bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
 }
 
+invar_layout_share invar_piece_rows(const invar_param *p, int64_t piece)
+{
+    int64_t first = p->cut.pieces > 1 ? piece / p->own.pieces * p->own.rows : 0;
+    int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
+
+    if (p->cut.pieces == 1)
+        return (invar_layout_share){0, p->own.experts * p->own.rows};
+    if (p->cut.columns)
+        return (invar_layout_share){first, p->own.rows};
+    return (invar_layout_share){first + start_of(p, v) - p->own.row,
+                                start_of(p, v + 1) - start_of(p, v)};
+}
+
+int64_t invar_piece_at(const invar_param *p, int64_t row)
+{
+    int64_t piece = p->cut.pieces > 1 ? row / p->own.rows * p->own.pieces : 0;
+
+    while (row >= invar_piece_rows(p, piece).first + invar_piece_rows(p, piece).count)
+        piece++;
+    return piece;
+}
+
+static invar_layout_share common(const invar_layout_share *a, const invar_layout_share *b)
+{
+    int64_t first = a->first > b->first ? a->first : b->first;
+    int64_t end_a = a->first + a->count, end_b = b->first + b->count;
+    int64_t end = end_a < end_b ? end_a : end_b;
+
+    return (invar_layout_share){first, end > first ? end - first : 0};
+}
+
+int64_t invar_piece_leaves(const invar_param *p, int64_t piece, const invar_layout_share *rows)
+{
+    invar_layout_share own = invar_piece_rows(p, piece);
+    int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
+    int64_t cols = cut_along_columns(p) ? start_of(p, v + 1) - start_of(p, v) : p->own.cols;
+
+    return leaves_in(common(&own, rows).count * (p->cols ? cols : 1));
+}
+
+/* Of rows that are no whole piece: those lie together. */
+static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_layout_share *rows)
+{
+    int64_t each = t->rank == 2 ? t->shape[1] : 1, left = rows->count * each;
+    float *at = (float *)t->data + rows->first * each;
+
+    for (; left > 0; left -= LEAF_ELEMENTS, at += LEAF_ELEMENTS)
+        *out++ = invar_tensor_1d(at, INVAR_DTYPE_F32, left < LEAF_ELEMENTS ? left : LEAF_ELEMENTS);
+}
+
+int64_t invar_piece_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
+                          int64_t piece, const invar_layout_share *rows)
+{
+    invar_layout_share own = invar_piece_rows(p, piece), some = common(&own, rows);
+
+    if (some.count == 0)
+        return 0;
+    if (some.count == own.count) {
+        if (out)
+            *out = invar_piece_of(p, t, piece);
+        return 1;
+    }
+    if (out)
+        list_leaves(out, t, &some);
+    return invar_piece_leaves(p, piece, rows);
+}
+
 /* Of piece v of an expert, or of all of a parameter that is not cut. */
 static int64_t leaves_of(const invar_param *p, int32_t v)
 {
@@ -74,7 +144,7 @@ static int64_t leaves_of(const invar_param *p, int32_t v)
     return leaves_in((start_of(p, v + 1) - start_of(p, v)) * (p->cut.columns ? p->rows : cols));
 }
 
-/* Of those pieces of an expert, or of the parameter, that are here. */
+/* Of those pieces of an expert that are here. */
 static int64_t leaves_each(const invar_param *p)
 {
     int64_t leaves = 0;
@@ -84,9 +154,25 @@ static int64_t leaves_each(const invar_param *p)
     return leaves;
 }
 
-static int64_t leaves_here(const invar_param *p)
+invar_layout_share invar_pieces_among(const invar_param *p, const invar_layout_share *rows)
 {
-    return p->cut.pieces > 1 ? p->own.experts * leaves_each(p) : leaves_each(p);
+    int64_t first, last;
+
+    if (rows->count == 0)
+        return (invar_layout_share){0, 0};
+    first = invar_piece_at(p, rows->first);
+    last = invar_piece_at(p, rows->first + rows->count - 1);
+    return (invar_layout_share){first, last - first + (cut_along_columns(p) ? p->own.pieces : 1)};
+}
+
+static int64_t leaves_among(const invar_param *p, const invar_layout_share *rows)
+{
+    invar_layout_share pieces = invar_pieces_among(p, rows);
+    int64_t leaves = 0;
+
+    for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
+        leaves += invar_piece_leaves(p, k, rows);
+    return leaves;
 }
 
 /* ---- who gives ------------------------------------------------------------------------------- */
@@ -219,7 +305,9 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     total = walk(g, NULL);
     if (dry) // nothing was computed
         memset(out, 0, total);
-    if (invar_layout_silent(g->model->layout, dry))
+    if (ranks == 1 && !dry && total > 0)
+        memcpy(out, own, total);
+    if (ranks == 1 || invar_layout_silent(g->model->layout, dry))
         return INVAR_OK;
     for (int r = 1; r < ranks; r++)
         g->at[r] = g->at[r - 1] + g->bytes[r - 1];
@@ -248,49 +336,58 @@ invar_status invar_pieces_gather(void *out, const invar_model *model, const char
 typedef struct hashing {
     const invar_model *model;
     const invar_tensor *of; /* NULL: masters */
+    bool owned;             /* other ranks have other rows of them */
     invar_caller caller;
     invar_staging staging;
     int64_t *starts;         /* of the segments of all parameters that are given */
     const void *starts_seen; /* as ops read them */
     int64_t *counts;         /* leaves of all pieces of the model */
-    int64_t own, all;        /* leaves of those that are given, and of all */
+    int64_t own, given, all; /* leaves of what is hashed here; of what is given; of everything */
     invar_digest *there;     /* (own) in the device's memory */
-    invar_digest *came;      /* (own) in the order of calls, then (own) and (all) in canonical */
+    invar_digest *came; /* (own) in the order of calls, then canonical: (own), (given), (all) */
 } hashing;
 
-/* The rows of a parameter's pieces here, as segments; of columns there is a call each. */
-static int64_t segments_of(const invar_param *p)
+/* What is hashed here of a parameter. */
+static invar_layout_share rows_of(const hashing *h, int64_t param)
 {
-    return cut_along_columns(p) ? p->own.experts : invar_pieces_here(p);
+    const invar_param *p = &h->model->params[param];
+
+    if (!invar_pieces_given(h->model, p))
+        return (invar_layout_share){0, 0};
+    return h->owned ? invar_owners_here(h->model, param)
+                    : (invar_layout_share){0, p->own.experts * p->own.rows};
 }
 
-static void fill_starts(int64_t *out, const invar_param *p)
+/* The rows of pieces as segments; of columns there is a call each. */
+static int64_t segments_of(const invar_param *p, const invar_layout_share *rows)
 {
-    const invar_param_box *own = &p->own;
-    int64_t count = segments_of(p);
+    return cut_along_columns(p) ? rows->count / p->own.rows : invar_pieces_among(p, rows).count;
+}
+
+static void fill_starts(int64_t *out, const invar_param *p, const invar_layout_share *rows)
+{
+    int64_t count = segments_of(p, rows), piece = invar_pieces_among(p, rows).first;
 
     for (int64_t s = 0; s < count; s++) {
-        if (p->cut.pieces == 1 || p->cut.columns)
-            out[s] = s * own->rows;
-        else
-            out[s] = s / own->pieces * own->rows +
-                     start_of(p, own->piece + (int32_t)(s % own->pieces)) - own->row;
+        int64_t first = cut_along_columns(p) ? rows->first + s * p->own.rows
+                                             : invar_piece_rows(p, piece + s).first;
+        out[s] = first > rows->first ? first - rows->first : 0;
     }
-    out[count] = own->experts * own->rows;
+    out[count] = rows->count;
 }
 
 /* All segments in one array, NULL: only their number. */
-static int64_t list_starts(int64_t *out, const invar_model *model)
+static int64_t list_starts(int64_t *out, const hashing *h)
 {
     int64_t count = 0;
 
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
-        if (!invar_pieces_given(model, p))
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        invar_layout_share rows = rows_of(h, i);
+        if (rows.count == 0)
             continue;
         if (out)
-            fill_starts(out + count, p);
-        count += segments_of(p) + 1;
+            fill_starts(out + count, &h->model->params[i], &rows);
+        count += segments_of(&h->model->params[i], &rows) + 1;
     }
     return count;
 }
@@ -302,19 +399,21 @@ static void count_leaves(hashing *h)
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
         const invar_param *p = &h->model->params[i];
+        invar_layout_share own = rows_of(h, i), here = {0, p->own.experts * p->own.rows};
+
         for (int64_t k = 0; k < invar_pieces_of(p); k++) {
             h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.pieces));
             h->all += h->counts[piece++];
         }
-        if (invar_pieces_given(h->model, p))
-            h->own += leaves_here(p);
+        h->own += leaves_among(p, &own);
+        h->given += invar_pieces_given(h->model, p) ? leaves_among(p, &here) : 0;
     }
 }
 
 static invar_status make_room(hashing *h)
 {
     const invar_model *model = h->model;
-    int64_t starts = list_starts(NULL, model), pieces = 0;
+    int64_t starts = list_starts(NULL, h), pieces = 0;
 
     for (int64_t i = 0; i < model->n_params; i++)
         pieces += invar_pieces_of(&model->params[i]);
@@ -322,11 +421,11 @@ static invar_status make_room(hashing *h)
     INVAR_TRY(invar_alloc((void **)&h->starts, (size_t)starts + 1, sizeof *h->starts,
                           "the rows of pieces"));
     count_leaves(h);
-    INVAR_TRY(invar_alloc((void **)&h->came, (size_t)(2 * h->own + h->all), sizeof *h->came,
-                          "digests of leaves"));
+    INVAR_TRY(invar_alloc((void **)&h->came, (size_t)(2 * h->own + h->given + h->all),
+                          sizeof *h->came, "digests of leaves"));
     INVAR_TRY(invar_device_take(&h->caller.dev, (void **)&h->there,
                                 (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
-    (void)list_starts(h->starts, model);
+    (void)list_starts(h->starts, h);
     h->starts_seen = h->starts;
     return invar_staging_send(&h->staging, &h->caller.dev,
                               &(invar_staged){&h->starts_seen, (size_t)starts * sizeof *h->starts},
@@ -334,17 +433,19 @@ static invar_status make_room(hashing *h)
 }
 
 /* One call for all rows, or for all rows of each piece's columns. */
-static invar_status hash_param(hashing *h, int64_t param, int64_t starts, int64_t *used)
+static invar_status hash_param(hashing *h, int64_t param, const invar_layout_share *rows,
+                               int64_t starts, int64_t *used)
 {
     const invar_param *p = &h->model->params[param];
-    const invar_tensor *t = h->of ? &h->of[param] : &p->master;
-    invar_segments here = {h->starts + starts, segments_of(p)};
+    invar_tensor t =
+        invar_tensor_rows(h->of ? &h->of[param] : &p->master, rows->first, rows->count);
+    invar_segments here = {h->starts + starts, segments_of(p, rows)};
     invar_segments seen = {(const int64_t *)h->starts_seen + starts, here.count};
     bool columns = cut_along_columns(p);
 
     for (int32_t v = p->own.piece; v < p->own.piece + (columns ? p->own.pieces : 1); v++) {
         int64_t first = columns ? start_of(p, v) : 0, end = columns ? start_of(p, v + 1) : 0;
-        invar_tensor x = columns ? invar_tensor_columns(t, first - p->own.col, end - first) : *t;
+        invar_tensor x = columns ? invar_tensor_columns(&t, first - p->own.col, end - first) : t;
         int64_t leaves = invar_hash_leaf_count(&x, &here);
         if (leaves > 0)
             INVAR_TRY(INVAR_CALL(&h->caller, HASH_LEAVES, hash_leaves, .digest = h->there + *used,
@@ -359,11 +460,11 @@ static invar_status hash_own(hashing *h)
     int64_t starts = 0, used = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        const invar_param *p = &h->model->params[i];
-        if (!invar_pieces_given(h->model, p))
+        invar_layout_share rows = rows_of(h, i);
+        if (rows.count == 0)
             continue;
-        INVAR_TRY(hash_param(h, i, starts, &used));
-        starts += segments_of(p) + 1;
+        INVAR_TRY(hash_param(h, i, &rows, starts, &used));
+        starts += segments_of(&h->model->params[i], &rows) + 1;
     }
     INVAR_CHECK(used == h->own);
     return used > 0
@@ -372,20 +473,46 @@ static invar_status hash_own(hashing *h)
 }
 
 /* Calls for columns yield all experts of a piece; in canonical order an expert has all pieces. */
-static void sort_leaves(invar_digest *out, const invar_digest *came, const invar_param *p)
+static void sort_leaves(invar_digest *out, const invar_digest *came, const invar_param *p,
+                        const invar_layout_share *rows)
 {
     int64_t each = leaves_each(p), before = 0;
 
     if (!cut_along_columns(p)) {
-        memcpy(out, came, (size_t)leaves_here(p) * sizeof *out);
+        memcpy(out, came, (size_t)leaves_among(p, rows) * sizeof *out);
         return;
     }
     for (int32_t v = p->own.piece; v < p->own.piece + p->own.pieces; v++) {
         int64_t count = leaves_of(p, v);
-        for (int64_t e = 0; e < p->own.experts; e++, came += count)
+        for (int64_t e = 0; e < rows->count / p->own.rows; e++, came += count)
             memcpy(out + e * each + before, came, (size_t)count * sizeof *out);
         before += count;
     }
+}
+
+static void sort_own(invar_digest *sorted, const hashing *h)
+{
+    int64_t used = 0;
+
+    for (int64_t i = 0; i < h->model->n_params; i++) {
+        invar_layout_share rows = rows_of(h, i);
+        if (rows.count == 0)
+            continue;
+        sort_leaves(sorted + used, h->came + used, &h->model->params[i], &rows);
+        used += leaves_among(&h->model->params[i], &rows);
+    }
+}
+
+/* The leaves of what is given, from the owners of its rows. */
+static invar_status gather_owned(invar_digest *out, const hashing *h, const invar_digest *own)
+{
+    int64_t *counts = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_owners_count(&counts, h->model, leaves_among));
+    status = invar_owners_gather(out, h->model, "digests of leaves", own, sizeof *own, counts);
+    invar_free(counts);
+    return status;
 }
 
 static invar_status make_roots(invar_digest *out, const hashing *h, const invar_digest *leaves)
@@ -407,29 +534,27 @@ static invar_status make_roots(invar_digest *out, const hashing *h, const invar_
 
 static invar_status hash_all(invar_digest *out, hashing *h)
 {
-    invar_digest *sorted, *all;
-    int64_t used = 0;
+    invar_digest *own, *given, *all;
 
     INVAR_TRY(make_room(h));
     INVAR_TRY(hash_own(h));
-    sorted = h->came + h->own;
-    all = sorted + h->own;
-    for (int64_t i = 0; i < h->model->n_params; i++) {
-        const invar_param *p = &h->model->params[i];
-        if (!invar_pieces_given(h->model, p))
-            continue;
-        sort_leaves(sorted + used, h->came + used, p);
-        used += leaves_here(p);
-    }
+    own = h->came + h->own;
+    given = own + h->own;
+    all = given + h->given;
+    sort_own(own, h);
+    if (h->owned)
+        INVAR_TRY(gather_owned(given, h, own));
+    else
+        given = own;
     INVAR_TRY(
-        invar_pieces_gather(all, h->model, "digests of pieces", sorted, sizeof *sorted, h->counts));
+        invar_pieces_gather(all, h->model, "digests of pieces", given, sizeof *given, h->counts));
     return make_roots(out, h, all);
 }
 
 invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, const invar_device *dev)
+                                  const invar_tensor *of, bool owned, const invar_device *dev)
 {
-    hashing h = {.model = model, .of = of};
+    hashing h = {.model = model, .of = of, .owned = owned};
     invar_status status;
 
     invar_caller_init(&h.caller, dev);

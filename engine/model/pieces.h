@@ -26,6 +26,27 @@ int64_t invar_pieces_here(const invar_param *param);
 /* Piece number `piece` of those here, of a tensor with the master's extents. */
 invar_tensor invar_piece_of(const invar_param *param, const invar_tensor *tensor, int64_t piece);
 
+/*
+ * The rows of a tensor with the master's extents that piece number `piece` of those here has, all
+ * columns of them or some, and the first piece that has a row.
+ */
+invar_layout_share invar_piece_rows(const invar_param *param, int64_t piece);
+int64_t invar_piece_at(const invar_param *param, int64_t row);
+
+/*
+ * Tensors whose squares are summed by themselves for what some rows have of it: the piece, where
+ * they have all of it, and else its leaves, in order. `out` NULL: only their number. REDUCE over
+ * the sums of all rows' is the sum of the piece.
+ */
+int64_t invar_piece_parts(invar_tensor *out, const invar_param *param, const invar_tensor *tensor,
+                          int64_t piece, const invar_layout_share *rows);
+
+/* Those that have some of the rows. */
+invar_layout_share invar_pieces_among(const invar_param *param, const invar_layout_share *rows);
+
+/* Leaves of its tree hash among some rows, which begin and end where leaves do. */
+int64_t invar_piece_leaves(const invar_param *param, int64_t piece, const invar_layout_share *rows);
+
 /* Who gives a piece of the cut's, of an expert: its number among those that hold the model. */
 int invar_pieces_giver(const invar_model *model, const invar_param *param, int64_t expert,
                        int32_t piece);
@@ -42,9 +63,10 @@ invar_status invar_pieces_gather(void *out, const invar_model *model, const char
                                  const void *own, size_t size,
                                  const int64_t *counts) INVAR_MUST_USE;
 
-/* invar_model_digests of a model that ranks divide. */
+/* invar_model_digests of a model that ranks divide; `owned`: of the rows that they own. */
 invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
+                                  const invar_tensor *of, bool owned,
+                                  const invar_device *dev) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

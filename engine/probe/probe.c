@@ -572,6 +572,11 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
     return read_back(probe, point, tensor, NULL);
 }
 
+bool invar_probe_reads(const invar_probe *probe)
+{
+    return probe->options.stats || probe->dump || probe->options.level >= INVAR_PROBE_FULL;
+}
+
 static invar_status read_digests(invar_probe *probe)
 {
     int64_t count = probe->digesting.count;

@@ -87,6 +87,9 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
                                        const invar_tensor *tensor,
                                        const invar_digest *digest) INVAR_MUST_USE;
 
+/* Whether it may read the values of tensors whose digests it is given, or of others of a step. */
+bool invar_probe_reads(const invar_probe *probe);
+
 /* A digest that was made elsewhere, as by invar_model_hash. */
 invar_status invar_probe_digest(invar_probe *probe, int64_t point,
                                 const invar_digest *digest) INVAR_MUST_USE;

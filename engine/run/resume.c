@@ -62,7 +62,7 @@ static invar_status load_moments(invar_checkpoint *c, const part *p, bool second
                               "moments of a checkpoint"));
         status = invar_session_load_own(near, of, c, set);
         if (status == INVAR_OK)
-            status = invar_optimizer_put(p->optimizer, i, second, near);
+            status = invar_optimizer_put(p->optimizer, p->model, i, second, near);
         invar_free(near);
     }
     return status == INVAR_OK ? invar_checkpoint_loaded(c, set) : status;
@@ -580,7 +580,7 @@ static invar_status collect(invar_loop *loop)
     INVAR_TRY(invar_loop_finish_save(loop));
     for (int i = 0; i < n && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM); i++)
         if (parts[i].optimizer)
-            INVAR_TRY(invar_optimizer_collect(parts[i].optimizer));
+            INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
     return INVAR_OK;
 }
 

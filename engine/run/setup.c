@@ -151,8 +151,7 @@ static invar_status make_learners(invar_loop *loop)
                                .prefix = "",
                                .schedule = loop->set.schedule,
                                .adamw = loop->set.adamw,
-                               .piece = loop->ask.piece,
-                               .layout = loop->ranks};
+                               .piece = loop->ask.piece};
 
     INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
     o.prefix = "critic.";

@@ -16,7 +16,7 @@ invar_status invar_learner_open(invar_learner *out, invar_model *model, bool lea
     if (!learns)
         return INVAR_OK;
     INVAR_TRY(invar_grads_new(&out->grads, model));
-    INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->piece, options->layout));
+    INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->piece));
     return invar_alloc((void **)&out->weights, (size_t)model->n_params, sizeof *out->weights,
                        "the points of weights");
 }

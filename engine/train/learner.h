@@ -29,8 +29,7 @@ typedef struct invar_learner_options {
     const char *prefix;      /* of its points: "" or "critic."; a constant */
     invar_lr_schedule schedule;
     invar_adamw_options adamw;
-    size_t piece; /* of the moments that visit the device; 0: they are there for good */
-    const invar_layout *layout; /* its ranks divide the moments; borrowed, NULL: each has all */
+    size_t piece;   /* of the moments that visit the device; 0: they are there for good */
     bool unwatched; /* nothing of it is recorded: neither gradients nor masters are hashed */
 } invar_learner_options;
 

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/train/learner.h"
+#include "engine/train/slices.h"
 
 #include "base/invar_banned.h"
 
@@ -171,12 +172,30 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
     return status;
 }
 
+/* The sums of all rows, where somebody looks at values: each rank has those of its own. */
+static invar_status gather_gradients(const invar_learner *l)
+{
+    invar_slices slices = {.give = NULL};
+    invar_owned owned;
+    invar_status status = invar_owned_grads(&owned, l->model, INVAR_OWNED_ALL);
+
+    if (status == INVAR_OK)
+        status = invar_slices_init(&slices, &l->grads->dev, l->model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_slices_gather(&slices, "gradients", l->grads->memory);
+    invar_slices_release(&slices);
+    invar_owned_release(&owned);
+    return status;
+}
+
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
 {
     bool hashed =
         invar_model_is_cut(l->model) || (l->moved && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
+    if (invar_owners_divide(l->model) && invar_probe_reads(probe))
+        INVAR_TRY(gather_gradients(l));
     INVAR_TRY(tied_point(l, probe));
     for (int64_t i = 0; i < count; i++) // those of gradients first: the norm is computed from them
         INVAR_TRY(gradient_point(&l->weights[i], l, probe, i));

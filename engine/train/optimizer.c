@@ -5,27 +5,29 @@
  */
 #include "engine/train/optimizer.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/pieces.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 #include "engine/train/slices.h"
-#include "kernels-deterministic/math/clip.h"
-#include "kernels-deterministic/math/reduce.h"
 
 #include "base/invar_banned.h"
 
-/* Of a master or its moments, as far as they are here. */
-static size_t element_bytes(const invar_tensor *t)
+static size_t row_bytes(const invar_param *p)
 {
-    return (size_t)(t->shape[0] * t->row_stride) * sizeof(float);
+    return (size_t)(p->cols ? p->own.cols : 1) * sizeof(float);
 }
 
-static size_t moment_bytes(const invar_param *p)
+static size_t padded(size_t bytes)
 {
-    return (element_bytes(&p->master) + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+/* Of the rows of a parameter that are moved here. */
+static size_t own_bytes(const invar_model *model, int64_t param)
+{
+    return (size_t)invar_owners_here(model, param).count * row_bytes(&model->params[param]);
 }
 
 static invar_status take_memory(invar_optimizer *o, size_t piece)
@@ -33,28 +35,28 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
     static const char what[] = "the optimizer's moments";
     void *memory = NULL;
 
-    if (o->own.bytes == 0) { // many ranks leave some nothing of a small model
+    if (o->bytes == 0) { // many ranks leave some nothing of a small model
         INVAR_TRY(invar_device_take(&o->dev, &memory, INVAR_ALIGN, what));
     } else if (piece == 0) {
-        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->own.bytes, what));
+        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->bytes, what));
     } else {
-        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->own.bytes, piece));
-        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->own.bytes, what));
+        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->bytes, piece));
+        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->bytes, what));
     }
     o->memory = memory;
     return INVAR_OK;
 }
 
-/* m and v are in two blocks, of which the second begins `apart` bytes behind the first. */
-static void place_moments(invar_optimizer *o, char *first, size_t apart)
+/* m and v are in two blocks, of which the second begins behind the first. */
+static void place_moments(invar_optimizer *o, char *first)
 {
     for (int64_t i = 0; i < o->params; i++) {
-        o->m[i].data = first ? first + o->at[i] : NULL;
-        o->v[i].data = first ? first + apart + o->at[i] : NULL;
+        o->m[i].data = first ? first + o->whole[i] : NULL;
+        o->v[i].data = first ? first + o->block + o->whole[i] : NULL;
     }
 }
 
-/* Masters lie as moments do: a slice of the one is a slice of the other. */
+/* Masters lie as whole moments do: what is owned of the ones is owned of the others. */
 static char *masters_of(const invar_model *model)
 {
     int64_t k = 0;
@@ -68,15 +70,16 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
 {
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
-        o->m[i] = o->v[i] = model->params[i].master;
-        o->at[i] = o->block;
-        INVAR_CHECK(model->params[i].own.experts == 0 ||
-                    (char *)model->params[i].master.data == masters_of(model) + o->at[i]);
-        o->block += moment_bytes(&model->params[i]);
+        const invar_param *p = &model->params[i];
+
+        o->m[i] = o->v[i] = p->master;
+        o->whole[i] = o->block;
+        o->at[i] = o->bytes;
+        INVAR_CHECK(p->own.experts == 0 ||
+                    (char *)p->master.data == masters_of(model) + o->whole[i]);
+        o->block += padded((size_t)invar_param_elements(p) * sizeof(float));
+        o->bytes += padded(own_bytes(model, i));
     }
-    o->own = (invar_layout_slice){0, o->block};
-    if (o->layout)
-        o->own = invar_layout_slice_of(o->block, o->layout->data.size, o->layout->data.rank);
 }
 
 static invar_status allocate(invar_optimizer *o, const invar_model *model, size_t piece)
@@ -85,28 +88,27 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model, size_
 
     INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    INVAR_TRY(invar_alloc((void **)&o->at, count, sizeof *o->at, "the list of moments"));
+    INVAR_TRY(invar_alloc((void **)&o->at, 2 * count, sizeof *o->at, "the list of moments"));
+    o->whole = o->at + count;
     INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
     lay_out(o, model);
     INVAR_TRY(take_memory(o, piece));
-    place_moments(o, o->layout ? NULL : o->memory, o->own.bytes);
-    if (!o->offload && !o->layout && !invar_model_is_cut(model))
+    place_moments(o, o->divided ? NULL : o->memory);
+    if (!o->offload && !o->divided && !invar_model_is_cut(model))
         INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
                                     "digests of masters"));
     return INVAR_OK;
 }
 
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece,
-                                 const invar_layout *layout)
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece)
 {
     invar_optimizer *o = NULL;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
-    *o = (invar_optimizer){.params = model->n_params,
-                           .dev = model->dev,
-                           .layout = invar_layout_divides(layout) ? layout : NULL};
+    *o = (invar_optimizer){
+        .params = model->n_params, .dev = model->dev, .divided = invar_owners_divide(model)};
     status = allocate(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
@@ -120,7 +122,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
 
 const invar_device *invar_optimizer_place(const invar_optimizer *optimizer)
 {
-    return optimizer->offload || optimizer->layout ? NULL : &optimizer->dev;
+    return optimizer->offload || optimizer->divided ? NULL : &optimizer->dev;
 }
 
 void invar_optimizer_free(invar_optimizer *optimizer)
@@ -146,13 +148,13 @@ static void drop(invar_optimizer *o)
 {
     invar_free(o->collected);
     o->collected = NULL;
-    if (o->layout)
-        place_moments(o, NULL, 0);
+    if (o->divided)
+        place_moments(o, NULL);
 }
 
 invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 {
-    size_t bytes = 2 * optimizer->own.bytes;
+    size_t bytes = 2 * optimizer->bytes;
 
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
@@ -178,162 +180,62 @@ static invar_status collect(invar_optimizer *o, invar_slices *slices)
 {
     char *m = NULL, *v = NULL;
 
-    if (o->layout->data.rank == 0) {
+    if (slices->exchange.rank == 0) {
         INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->block, "moments of all ranks"));
         m = o->collected;
         v = o->collected + o->block;
     }
     INVAR_TRY(invar_slices_collect(slices, "first moments", m, o->memory));
-    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->own.bytes));
-    place_moments(o, m, o->block);
+    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->bytes));
+    place_moments(o, m);
     return INVAR_OK;
 }
 
-invar_status invar_optimizer_collect(invar_optimizer *optimizer)
+/* Of blocks in which masters or whole moments lie; `dev` NULL: those of the host. */
+static invar_status open_slices(invar_slices *out, const invar_model *model,
+                                const invar_device *dev)
+{
+    invar_owned owned;
+    invar_status status = invar_owned_masters(&owned, model);
+
+    *out = (invar_slices){.give = NULL};
+    if (status == INVAR_OK)
+        status = invar_slices_init(out, dev, model->layout, &owned);
+    invar_owned_release(&owned);
+    return status;
+}
+
+invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_model *model)
 {
     invar_slices slices;
     invar_status status;
 
-    if (!optimizer->layout)
+    if (!optimizer->divided)
         return INVAR_OK;
     drop(optimizer);
-    status = invar_slices_init(&slices, own_place(optimizer), optimizer->layout, optimizer->block);
+    status = open_slices(&slices, model, own_place(optimizer));
     if (status == INVAR_OK)
         status = collect(optimizer, &slices);
     invar_slices_release(&slices);
     return status;
 }
 
-invar_status invar_optimizer_put(invar_optimizer *optimizer, int64_t param, bool second,
-                                 const float *values)
+invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *model,
+                                 int64_t param, bool second, const float *values)
 {
     const invar_optimizer *o = optimizer;
-    size_t begin = o->at[param], end = begin + element_bytes(&o->m[param]);
-    size_t from = begin > o->own.first ? begin : o->own.first;
-    size_t to = end < o->own.first + o->own.bytes ? end : o->own.first + o->own.bytes;
-    const char *source;
-    char *there;
+    invar_layout_share rows = invar_owners_here(model, param);
+    size_t each = row_bytes(&model->params[param]), bytes = (size_t)rows.count * each;
+    const char *source = (const char *)values + (size_t)rows.first * each;
+    char *there = o->memory + (second ? o->bytes : 0) + o->at[param];
 
     drop(optimizer);
-    if (from >= to)
+    if (bytes == 0)
         return INVAR_OK;
-    source = (const char *)values + (from - begin);
-    there = o->memory + (second ? o->own.bytes : 0) + (from - o->own.first);
     if (own_place(o))
-        return invar_device_put(&o->dev, there, source, to - from);
-    memcpy(there, source, to - from);
+        return invar_device_put(&o->dev, there, source, bytes);
+    memcpy(there, source, bytes);
     return INVAR_OK;
-}
-
-/* ---- the norm -------------------------------------------------------------------------------- */
-
-static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
-                            const invar_tensor *grads, int64_t count, float clip_grad,
-                            invar_digest *digests)
-{
-    return INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
-                      .grads = grads, .count = count, .max_norm = clip_grad, .digest = digests);
-}
-
-static invar_status not_finite(const invar_param *p)
-{
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "the gradient of %s is not finite or its square overflows: look at the step "
-                      "with debug-determinism, or take a smaller lr",
-                      p->name);
-}
-
-static invar_status overflow(void)
-{
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "the gradients' sum of squares overflows: take a smaller lr");
-}
-
-/* The norm is no number: the first parameter whose own is none either, by name. */
-static invar_status blame(invar_caller *caller, const invar_model *model, const invar_grads *grads)
-{
-    float norm, clip;
-
-    for (int64_t i = 0; i < model->n_params; i++) {
-        invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f, NULL);
-        if (status == INVAR_E_STATE)
-            return not_finite(&model->params[i]);
-        INVAR_TRY(status);
-    }
-    return overflow();
-}
-
-/* What the op makes of the squares of all tensors. */
-static invar_status finish_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                const float *squares, int64_t count, float clip_grad)
-{
-    const float *next = squares;
-
-    for (int64_t i = 0; i < model->n_params; i++)
-        for (int64_t k = 0; k < invar_pieces_of(&model->params[i]); k++)
-            if (!isfinite(*next++))
-                return not_finite(&model->params[i]);
-    *norm_out = invar_sqrtf(invar_reduce_f32(squares, count));
-    if (!isfinite(*norm_out))
-        return overflow();
-    *clip_out = invar_norm_clip(*norm_out, clip_grad);
-    return INVAR_OK;
-}
-
-/* Of pieces that ranks divide: each squares those that it gives, and all add them up. */
-static invar_status norm_of_all(invar_caller *caller, float *norm_out, float *clip_out,
-                                const invar_model *model, const invar_grads *grads, float clip_grad)
-{
-    int64_t count = 0;
-    float *all = NULL, *own, norm, clip;
-    invar_status status;
-
-    for (int64_t i = 0; i < model->n_params; i++)
-        count += invar_pieces_of(&model->params[i]);
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)(count + grads->n_pieces), sizeof *all,
-                          "squares of gradients"));
-    own = all + count;
-    status = INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
-                        .grads = grads->pieces, .count = grads->n_pieces, .squares = own);
-    if (status == INVAR_E_STATE) { // all ranks find it together
-        invar_error_clear();
-        status = INVAR_OK;
-    }
-    if (status == INVAR_OK)
-        status = invar_pieces_gather(all, model, "squares of gradients", own, sizeof *own, NULL);
-    if (status == INVAR_OK)
-        status = finish_norm(norm_out, clip_out, model, all, count, clip_grad);
-    invar_free(all);
-    return status;
-}
-
-static invar_status norm_here(invar_caller *caller, float *norm_out, float *clip_out,
-                              const invar_model *model, const invar_grads *grads, float clip_grad,
-                              invar_digest *digests)
-{
-    invar_status status =
-        norm_of(caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad, digests);
-
-    return status == INVAR_E_STATE ? blame(caller, model, grads) : status;
-}
-
-invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                  invar_grads *grads, bool digests, float clip_grad,
-                                  const invar_device *dev)
-{
-    bool cut = invar_model_is_cut(model); // a digest is of all pieces
-    invar_caller caller;
-    invar_status status;
-
-    invar_caller_init(&caller, dev);
-    status = invar_model_is_divided(model)
-                 ? norm_of_all(&caller, norm_out, clip_out, model, grads, clip_grad)
-                 : norm_here(&caller, norm_out, clip_out, model, grads, clip_grad,
-                             digests && !cut ? grads->digests : NULL);
-    invar_caller_release(&caller);
-    if (status == INVAR_OK && digests && cut)
-        status = invar_model_digests(grads->digests, model, grads->of, dev);
-    return status;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -385,7 +287,7 @@ static part part_of(const step *s, int64_t place, int64_t first, int64_t count, 
                 .first = place,
                 .tensors = 1};
 
-    if (rounds(p) && !s->optimizer->layout)
+    if (rounds(p) && !s->optimizer->divided)
         out.weight = elements(&p->weight, first, count);
     return out;
 }
@@ -444,14 +346,12 @@ static invar_status quantise(step *s, const invar_param *p)
 /* Those parameters whose last element has its moments among these bytes. */
 static invar_status quantise_range(step *s, size_t first, size_t bytes)
 {
-    size_t begin = 0;
-
     for (int64_t k = 0; k < s->model->n_params; k++) {
-        const invar_param *p = &s->model->params[s->model->order[k]];
-        size_t end = begin + element_bytes(&p->master);
+        int64_t i = s->model->order[k];
+        size_t begin = s->optimizer->at[i];
+        size_t end = begin + own_bytes(s->model, i);
         if (begin < end && first < end && end <= first + bytes)
-            INVAR_TRY(quantise(s, p));
-        begin += moment_bytes(p);
+            INVAR_TRY(quantise(s, &s->model->params[i]));
     }
     return INVAR_OK;
 }
@@ -461,31 +361,31 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
                                  void *const there[INVAR_OFFLOAD_ARRAYS])
 {
     step *s = payload;
-    size_t begin = 0;
+    const invar_optimizer *o = s->optimizer;
     part run = {0};
 
-    first += s->optimizer->own.first;
     for (int64_t k = 0; k < s->model->n_params; k++) {
-        const invar_param *p = &s->model->params[s->model->order[k]];
-        size_t end = begin + element_bytes(&p->master);
+        int64_t i = s->model->order[k];
+        int64_t row = invar_owners_here(s->model, i).first;
+        size_t begin = o->at[i], end = begin + own_bytes(s->model, i);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
+        size_t before = (size_t)row * row_bytes(&s->model->params[i]);
 
         if (from < to) {
             part next =
-                part_of(s, k, (int64_t)((from - begin) / sizeof(float)),
+                part_of(s, k, (int64_t)((before + from - begin) / sizeof(float)),
                         (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
                         (char *)there[1] + (from - first));
             if (!join(&run, &next)) {
                 INVAR_TRY(update(s, &run));
                 run = next;
             }
-            s->optimizer->ends[k] = run.master.shape[0];
+            o->ends[k] = run.master.shape[0];
         }
-        begin += moment_bytes(p);
     }
     INVAR_TRY(update(s, &run));
-    return s->optimizer->layout ? INVAR_OK : quantise_range(s, first, bytes);
+    return o->divided ? INVAR_OK : quantise_range(s, first, bytes);
 }
 
 /* The masters that other ranks have moved, and what ops read of all of them. */
@@ -495,9 +395,9 @@ static invar_status gather_masters(const invar_optimizer *o, invar_model *model,
     invar_slices slices;
     invar_status status;
 
-    if (invar_layout_silent(o->layout, o->dev.backend->memory.dry))
+    if (invar_layout_silent(model->layout, o->dev.backend->memory.dry))
         return INVAR_OK;
-    status = invar_slices_init(&slices, &o->dev, o->layout, o->block);
+    status = open_slices(&slices, model, &o->dev);
     if (status == INVAR_OK)
         status = invar_slices_gather(&slices, "weights", masters_of(model));
     invar_slices_release(&slices);
@@ -509,7 +409,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                                   const invar_adamw_options *options, const invar_device *dev)
 {
     void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
-                                                 optimizer->memory + optimizer->own.bytes};
+                                                 optimizer->memory + optimizer->bytes};
     step s = {.optimizer = optimizer,
               .model = model,
               .grads = grads,
@@ -525,9 +425,10 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     optimizer->steps++;
     drop(optimizer);
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
-                                : update_range(&s, 0, optimizer->own.bytes, moments);
+                                : update_range(&s, 0, optimizer->bytes, moments);
     invar_caller_release(&s.caller);
-    return status == INVAR_OK && optimizer->layout ? gather_masters(optimizer, model, dev) : status;
+    return status == INVAR_OK && optimizer->divided ? gather_masters(optimizer, model, dev)
+                                                    : status;
 }
 
 bool invar_optimizer_hashes(const invar_optimizer *optimizer)

@@ -5,16 +5,15 @@
  * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
  * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
- * With a layout each data-parallel rank has a slice of the moments, moves that slice of the masters
- * and gathers the others' (ZeRO-1): a step, and whatever is said to be so below, is a call of all
- * of them. It changes no bit.
+ * Data-parallel ranks own rows of every parameter (engine/model/shard/owners.h). Each has their
+ * moments alone, moves these rows of the masters and gathers the others' (ZeRO-1): a step, and
+ * whatever is said to be so below, is a call of all of them. It changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_TRAIN_OPTIMIZER_H
 #define INVAR_ENGINE_TRAIN_OPTIMIZER_H
 
-#include "engine/layout/layout.h"
 #include "engine/model/forward.h"
 #include "engine/train/offload.h"
 
@@ -32,12 +31,13 @@ typedef struct invar_optimizer {
     invar_device dev;       /* the model's */
     invar_offload *offload; /* NULL: the moments are in the device's memory */
     int64_t params;
-    const invar_layout *layout; /* its ranks divide the moments; borrowed, NULL: none do */
-    size_t *at;                 /* (n_params) where a parameter's moments begin in a block, */
-    size_t block;               /* which has so many bytes, */
-    invar_layout_slice own;     /* and of which these are here */
-    char *memory;               /* own bytes of m, then of v */
-    char *collected;            /* the blocks of m and v in the host's memory; NULL: they are not */
+    bool divided;    /* other ranks have the moments of other rows */
+    size_t *at;      /* (n_params) where those of a parameter's own rows begin, */
+    size_t bytes;    /* which have so many bytes; */
+    size_t *whole;   /* (n_params) where those of all rows would, */
+    size_t block;    /* which would have so many */
+    char *memory;    /* `bytes` of m, then of v */
+    char *collected; /* the blocks of m and v in the host's memory; NULL: they are not */
     /* Parameters in the order of memory: digests of their masters, NULL with an offload, where
      * ranks divide the moments, or where parameters are cut; ends. */
     invar_digest *digests; /* in the device's memory */
@@ -53,11 +53,10 @@ typedef struct invar_adamw_options {
 
 /*
  * Moments at zero, powers at one. `piece` bytes of each moment at a time visit the device, twice
- * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit. `layout`: its
- * ranks divide the moments; NULL: each has all.
+ * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit.
  */
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece,
-                                 const invar_layout *layout) INVAR_MUST_USE;
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
+                                 size_t piece) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
 invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
 
@@ -69,16 +68,17 @@ const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
  * m and v whole on rank 0, for a checkpoint: until the next step or reset. Elsewhere there are none
  * afterwards. A call of all ranks; nothing where no ranks divide them.
  */
-invar_status invar_optimizer_collect(invar_optimizer *optimizer) INVAR_MUST_USE;
+invar_status invar_optimizer_collect(invar_optimizer *optimizer,
+                                     const invar_model *model) INVAR_MUST_USE;
 
 /* Moments of a parameter, whole and the host's, as from a checkpoint: m or, `second`, v. */
-invar_status invar_optimizer_put(invar_optimizer *optimizer, int64_t param, bool second,
-                                 const float *values) INVAR_MUST_USE;
+invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *model,
+                                 int64_t param, bool second, const float *values) INVAR_MUST_USE;
 
 /*
  * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a
  * parameter whose gradient is not finite; nothing has changed then. A call of all ranks that hold
- * the model together, with the same result.
+ * the model together, and of the owners of its rows, with the same result.
  */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   invar_grads *grads, bool digests, float clip_grad,

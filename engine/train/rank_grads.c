@@ -9,36 +9,27 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_sums(invar_rank_grads *to, const invar_layout_slice *ranges, int chunk,
-                             const invar_device *dev)
+static invar_status add_sum(invar_rank_grads *to, int chunk, const invar_device *dev)
 {
-    for (int i = 0; i < INVAR_GRADS_RANGES; i++) {
-        invar_rank_sum *sum = &to->sums[to->n_sums];
-        if (ranges[i].bytes == 0)
-            continue;
-        *sum = (invar_rank_sum){.range = ranges[i], .chunk = chunk};
-        to->n_sums++;
-        INVAR_TRY(invar_unit_sum_new(&sum->sum, dev, to->layout, ranges[i].bytes));
-    }
-    return INVAR_OK;
+    invar_rank_sum *sum = &to->sums[to->n_sums++];
+    invar_owned owned;
+    invar_status status = invar_owned_grads(&owned, to->model, chunk);
+
+    *sum = (invar_rank_sum){.chunk = chunk};
+    if (status == INVAR_OK)
+        status = invar_unit_sum_new(&sum->sum, dev, to->layout, &owned);
+    invar_owned_release(&owned);
+    return status;
 }
 
-/* All of the block, or what is each chunk's. */
-static invar_status make_sums(invar_rank_grads *to, const invar_model *model,
-                              const invar_device *dev)
+static invar_status make_sums(invar_rank_grads *to, const invar_device *dev)
 {
     const invar_layout *layout = to->layout;
-    invar_layout_slice ranges[INVAR_GRADS_RANGES] = {{0, to->grads->bytes}, {0, 0}};
 
-    INVAR_TRY(invar_alloc((void **)&to->sums, INVAR_GRADS_RANGES * (size_t)layout->chunks,
-                          sizeof *to->sums, "sums of gradients"));
-    for (int c = 0; c < layout->chunks; c++) {
-        int chunk = c * layout->pipeline.size + layout->pipeline.rank;
-
-        if (layout->chunks > 1)
-            invar_grads_ranges(ranges, model, chunk);
-        INVAR_TRY(add_sums(to, ranges, chunk, dev));
-    }
+    INVAR_TRY(invar_alloc((void **)&to->sums, (size_t)layout->chunks, sizeof *to->sums,
+                          "sums of gradients"));
+    for (int c = 0; c < layout->chunks; c++)
+        INVAR_TRY(add_sum(to, c * layout->pipeline.size + layout->pipeline.rank, dev));
     return INVAR_OK;
 }
 
@@ -46,10 +37,13 @@ invar_status invar_rank_grads_init(invar_rank_grads *out, invar_grads *grads,
                                    const invar_model *model, const invar_layout *layout,
                                    const invar_device *dev)
 {
-    *out = (invar_rank_grads){.grads = grads, .layout = layout};
+    *out = (invar_rank_grads){.grads = grads, .model = model, .layout = layout};
     if (layout->chunks > 1)
         INVAR_TRY(invar_grads_clear(grads));
-    return invar_layout_divides(layout) ? make_sums(out, model, dev) : INVAR_OK;
+    if (!invar_layout_divides(layout))
+        return INVAR_OK;
+    INVAR_CHECK(invar_owners_divide(model));
+    return make_sums(out, dev);
 }
 
 void invar_rank_grads_release(invar_rank_grads *ranks)
@@ -60,35 +54,36 @@ void invar_rank_grads_release(invar_rank_grads *ranks)
     *ranks = (invar_rank_grads){.grads = NULL};
 }
 
-static char *block_of(const invar_rank_grads *ranks, const invar_rank_sum *sum)
+static invar_status zero_chunk(invar_rank_grads *ranks, int chunk)
 {
-    return (char *)ranks->grads->memory + sum->range.first;
+    invar_layout_slice ranges[INVAR_GRADS_RANGES];
+
+    invar_grads_ranges(ranges, ranks->model, chunk);
+    for (int i = 0; i < INVAR_GRADS_RANGES; i++)
+        if (ranges[i].bytes > 0)
+            INVAR_TRY(invar_device_zero(&ranks->grads->dev,
+                                        (char *)ranks->grads->memory + ranges[i].first,
+                                        ranges[i].bytes));
+    return INVAR_OK;
 }
 
 invar_status invar_rank_grads_begin(invar_rank_grads *ranks, int chunk)
 {
-    if (ranks->layout->chunks == 1)
-        return invar_grads_zero(ranks->grads);
-    for (int i = 0; i < ranks->n_sums; i++)
-        if (ranks->sums[i].chunk == chunk)
-            INVAR_TRY(invar_device_zero(&ranks->grads->dev, block_of(ranks, &ranks->sums[i]),
-                                        ranks->sums[i].range.bytes));
-    return INVAR_OK;
+    return ranks->layout->chunks == 1 ? invar_grads_zero(ranks->grads) : zero_chunk(ranks, chunk);
 }
 
 invar_status invar_rank_grads_add(invar_rank_grads *ranks, int chunk, int givers)
 {
     for (int i = 0; i < ranks->n_sums; i++)
         if (ranks->sums[i].chunk == chunk)
-            INVAR_TRY(
-                invar_unit_sum_add(ranks->sums[i].sum, block_of(ranks, &ranks->sums[i]), givers));
+            INVAR_TRY(invar_unit_sum_add(ranks->sums[i].sum, ranks->grads->memory, givers));
     return INVAR_OK;
 }
 
 invar_status invar_rank_grads_end(invar_rank_grads *ranks)
 {
     for (int i = 0; i < ranks->n_sums; i++)
-        INVAR_TRY(invar_unit_sum_end(ranks->sums[i].sum, block_of(ranks, &ranks->sums[i])));
+        INVAR_TRY(invar_unit_sum_end(ranks->sums[i].sum, ranks->grads->memory));
     if (ranks->n_sums > 0)
         ranks->grads->fresh = false;
     return INVAR_OK;

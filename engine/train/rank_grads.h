@@ -2,8 +2,9 @@
  * rank_grads.h - gradients of an optimizer step that several ranks compute.
  *
  * Data-parallel ranks have other units: each one's gradients begin at +0 and are added in the order
- * of units (unit_sum.h). A stage with several chunks goes back through them in turn, each with
- * another unit, so that the sums are those of each chunk.
+ * of units (unit_sum.h) by those who own their rows (engine/model/shard/owners.h). A stage with
+ * several chunks goes back through them in turn, each with another unit, so that the sums are those
+ * of each chunk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,16 +18,16 @@
 extern "C" {
 #endif
 
-/* A range of the block, by itself. */
+/* What is a chunk's. */
 typedef struct invar_rank_sum {
     invar_unit_sum *sum;
-    invar_layout_slice range;
     int chunk;
 } invar_rank_sum;
 
 /* Zeroed, nothing; release. */
 typedef struct invar_rank_grads {
     invar_grads *grads;         /* borrowed */
+    const invar_model *model;   /* borrowed */
     const invar_layout *layout; /* borrowed */
     invar_rank_sum *sums;       /* (n_sums) where ranks have other units */
     int n_sums;
@@ -44,7 +45,7 @@ invar_status invar_rank_grads_begin(invar_rank_grads *ranks, int chunk) INVAR_MU
 /* After it: the data-parallel ranks below `givers` have computed one each. A call of all. */
 invar_status invar_rank_grads_add(invar_rank_grads *ranks, int chunk, int givers) INVAR_MUST_USE;
 
-/* After the last: the sums, the same on all data-parallel ranks. */
+/* After the last: the sums, of the rows that this rank owns. */
 invar_status invar_rank_grads_end(invar_rank_grads *ranks) INVAR_MUST_USE;
 
 #ifdef __cplusplus

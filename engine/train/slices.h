@@ -1,10 +1,10 @@
 /*
  * slices.h - a block that data-parallel ranks own in slices, on its way between them.
  *
- * Every rank has a block of the same size, of which it owns a slice (engine/layout/exchange.h says
- * which, and what moves). Bytes go through buckets: in the device's memory, where it is far and the
- * layout has a group that reaches it, and else in the host's. The calls are those of all ranks of
- * the layout's data axis.
+ * Every rank has a block of the same size, of which it owns a slice: some ranges, one behind the
+ * other (engine/model/shard/owners.h; engine/layout/exchange.h says what moves). Bytes go through
+ * buckets: in the device's memory, where it is far and the layout has a group that reaches it, and
+ * else in the host's. The calls are those of all ranks of the layout's data axis.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +12,7 @@
 #define INVAR_ENGINE_TRAIN_SLICES_H
 
 #include "engine/layout/exchange.h"
+#include "engine/model/shard/owners.h"
 #include "kernels-deterministic/device.h"
 
 #ifdef __cplusplus
@@ -21,16 +22,22 @@ extern "C" {
 typedef struct invar_slices {
     invar_device dev;           /* whose memory blocks are in */
     const invar_layout *layout; /* borrowed */
+    invar_owned owned;
     invar_exchange exchange;
-    invar_layout_slice own;
     bool straight;    /* from device to device, */
     char *give, *get; /* which these are then in, and are the layout's */
 } invar_slices;
 
-/* For blocks of `bytes`; `dev` NULL: they are the host's. Release, after a failure, too. */
+/*
+ * `dev` NULL: blocks are the host's. What is `owned` is taken from the caller. Release, after a
+ * failure, too.
+ */
 invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
-                               const invar_layout *layout, size_t bytes) INVAR_MUST_USE;
+                               const invar_layout *layout, invar_owned *owned) INVAR_MUST_USE;
 void invar_slices_release(invar_slices *slices);
+
+/* Bytes of this rank's slice. */
+size_t invar_slices_own(const invar_slices *slices);
 
 /*
  * A piece of the blocks of the ranks below `givers`: `get` holds what each of them has of this
@@ -42,6 +49,10 @@ invar_status invar_slices_scatter(invar_slices *slices, const char *phase, const
 /* The block, of which each rank has its own slice, becomes whole on all of them. */
 invar_status invar_slices_gather(invar_slices *slices, const char *phase,
                                  void *block) INVAR_MUST_USE;
+
+/* This rank's slice, at `slice` in the same memory, into the block. */
+invar_status invar_slices_place(invar_slices *slices, void *block,
+                                const void *slice) INVAR_MUST_USE;
 
 /*
  * An array `to` of rank 0's host becomes the block, whose slice each rank has at `slice`. Others'

@@ -17,26 +17,28 @@ struct invar_unit_sum {
     void *there; /* a piece that came through the host, where the device is far */
 };
 
-static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, size_t bytes)
+static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, invar_owned *owned)
 {
     const invar_device *dev = &sum->caller.dev;
     const invar_slices *s = &sum->slices;
     void *memory = NULL;
+    size_t bytes;
 
-    INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, bytes));
-    if (s->own.bytes == 0)
+    INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, owned));
+    bytes = invar_slices_own(s);
+    if (bytes == 0)
         return INVAR_OK;
     if (invar_device_far(dev) && !s->straight)
         INVAR_TRY(invar_device_take(dev, &sum->there,
-                                    invar_exchange_piece(&s->exchange, 0, 0).bytes,
+                                    invar_exchange_piece(&s->exchange, s->exchange.rank, 0).bytes,
                                     "a piece of gradients"));
-    INVAR_TRY(invar_device_take(dev, &memory, s->own.bytes, "a slice of gradients"));
+    INVAR_TRY(invar_device_take(dev, &memory, bytes, "a slice of gradients"));
     sum->sum = memory;
-    return invar_device_zero(dev, sum->sum, s->own.bytes);
+    return invar_device_zero(dev, sum->sum, bytes);
 }
 
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, size_t bytes)
+                                const invar_layout *layout, invar_owned *owned)
 {
     invar_unit_sum *sum = NULL;
     invar_status status;
@@ -45,7 +47,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_caller_init(&sum->caller, dev);
-    status = allocate(sum, layout, bytes);
+    status = allocate(sum, layout, owned);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
         return status;
@@ -74,7 +76,7 @@ static invar_tensor rows(void *data, size_t bytes)
 
 static invar_status add(invar_unit_sum *sum, const invar_layout_slice *piece, char *came)
 {
-    invar_tensor to = rows(sum->sum + (piece->first - sum->slices.own.first), piece->bytes);
+    invar_tensor to = rows(sum->sum + piece->first, piece->bytes);
 
     if (sum->there)
         INVAR_TRY(invar_device_put(&sum->caller.dev, sum->there, came, piece->bytes));
@@ -98,10 +100,5 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
 
 invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block)
 {
-    const invar_layout_slice *own = &sum->slices.own;
-
-    if (own->bytes > 0)
-        INVAR_TRY(
-            invar_device_copy(&sum->caller.dev, (char *)block + own->first, sum->sum, own->bytes));
-    return invar_slices_gather(&sum->slices, "gradients", block);
+    return invar_slices_place(&sum->slices, block, sum->sum);
 }

@@ -3,8 +3,8 @@
  *
  * G = +0, then G = G + g_u for units ascending (docs/arithmetic.md, section 5), whoever computed
  * g_u: in a round the ranks 0, 1, ... hold the gradients of as many neighbouring units, each in a
- * block of its own. Every rank has the sum of its slice of the block and adds what the givers send
- * it in the order of ranks, which is that of units.
+ * block of its own. Every rank has the sum of its slice of the block (slices.h) and adds what the
+ * givers send it in the order of ranks, which is that of units. Nobody else has that sum.
  *
  * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too. If
  * bytes go straight from device to device, it is the slice alone.
@@ -23,17 +23,17 @@ extern "C" {
 typedef struct invar_unit_sum invar_unit_sum;
 
 /*
- * Of blocks of `bytes`; of no unit, so +0. The layout is borrowed; the calls are those of all ranks
- * of its data axis.
+ * Of what is `owned` of blocks, which is taken from the caller; of no unit, so +0. The layout is
+ * borrowed; the calls are those of all ranks of its data axis.
  */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, size_t bytes) INVAR_MUST_USE;
+                                const invar_layout *layout, invar_owned *owned) INVAR_MUST_USE;
 void invar_unit_sum_free(invar_unit_sum *sum);
 
 /* A round: the ranks below `givers` have a unit's gradients in `block`; others' are not read. */
 invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers) INVAR_MUST_USE;
 
-/* The block becomes the sum, the same on every rank. */
+/* The slice of the block becomes the sum; the rest is what the last unit has left there. */
 invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -94,7 +94,7 @@ static void bench_train(bench *b, int repeats)
 
     make_samples(b, 1, TRAIN_TOKENS);
     DO(invar_trainer_new(&trainer, &b->dev, &options));
-    DO(invar_optimizer_new(&optimizer, b->model, 0, NULL));
+    DO(invar_optimizer_new(&optimizer, b->model, 0));
     DO(invar_grads_new(&grads, b->model));
     for (int r = 0; r < repeats; r++) {
         double start = now_ms();

@@ -29,7 +29,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static invar_status step(invar_model *model, invar_grads *grads, const invar_layout *layout)
+static invar_status step(invar_model *model, invar_grads *grads)
 {
     const invar_adamw_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     float norm, clip;
@@ -38,7 +38,7 @@ static invar_status step(invar_model *model, invar_grads *grads, const invar_lay
 
     INVAR_TRY(invar_grads_join(grads, model, &dev));
     INVAR_TRY(invar_optimizer_norm(&norm, &clip, model, grads, true, 1.0f, &dev));
-    INVAR_TRY(invar_optimizer_new(&optimizer, model, 0, layout));
+    INVAR_TRY(invar_optimizer_new(&optimizer, model, 0));
     status = invar_optimizer_step(optimizer, model, grads, clip, 0.1f, true, &adamw, &dev);
     invar_optimizer_free(optimizer);
     return status;
@@ -58,7 +58,7 @@ static invar_status collect(const invar_model *model)
     return status;
 }
 
-static invar_status use(invar_model *model, const invar_layout *layout)
+static invar_status use(invar_model *model)
 {
     invar_digest hash;
     invar_grads *grads;
@@ -67,7 +67,7 @@ static invar_status use(invar_model *model, const invar_layout *layout)
     INVAR_TRY(invar_model_init(model, 1, &dev));
     INVAR_TRY(invar_model_hash(&hash, model, &dev));
     INVAR_TRY(invar_grads_new(&grads, model));
-    status = step(model, grads, layout);
+    status = step(model, grads);
     invar_grads_free(grads);
     return status == INVAR_OK ? collect(model) : status;
 }
@@ -87,7 +87,7 @@ static invar_status part(rank_run *run)
     if (status == INVAR_OK)
         status = invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &layout, &dev);
     if (status == INVAR_OK)
-        status = use(model, &layout);
+        status = use(model);
     invar_model_free(model);
     invar_layout_release(&layout);
     return status;

@@ -15,16 +15,15 @@ enum { RANKS = 2, SAMPLES = 3, TOKENS = 64 };
 
 /* Made with the usual allocator, before it is replaced. */
 static invar_device dev;
-static invar_model *models[RANKS];
+static invar_model *whole;
 static invar_rl_samples samples;
 
 static int setup(void **state)
 {
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    for (int r = 0; r < RANKS; r++)
-        models[r] = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &dev);
-    invar_test_samples(&samples, SAMPLES, 5, models[0]->spec.vocab, 1);
+    whole = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &dev);
+    invar_test_samples(&samples, SAMPLES, 5, whole->spec.vocab, 1);
     return 0;
 }
 
@@ -32,8 +31,7 @@ static int teardown(void **state)
 {
     (void)state;
     invar_rl_samples_reset(&samples);
-    for (int r = 0; r < RANKS; r++)
-        invar_model_free(models[r]);
+    invar_model_free(whole);
     invar_test_device_release(&dev);
     return 0;
 }
@@ -51,26 +49,27 @@ static invar_status ones(void *payload, int64_t first, int64_t count, const floa
     return INVAR_OK;
 }
 
-static invar_status step(invar_model *model, const invar_grads *grads, const invar_layout *layout)
+static invar_status step(invar_model *model, invar_grads *grads)
 {
     const invar_adamw_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     invar_optimizer *optimizer;
     invar_status status;
+    float norm, clip;
 
-    INVAR_TRY(invar_optimizer_new(&optimizer, model, 0, layout));
-    status = invar_optimizer_step(optimizer, model, grads, 1.0f, 0.0f, true, &adamw, &dev);
+    INVAR_TRY(invar_optimizer_norm(&norm, &clip, model, grads, true, 1.0f, &dev));
+    INVAR_TRY(invar_optimizer_new(&optimizer, model, 0));
+    status = invar_optimizer_step(optimizer, model, grads, clip, 0.0f, true, &adamw, &dev);
     if (status == INVAR_OK)
-        status = invar_optimizer_collect(optimizer);
+        status = invar_optimizer_collect(optimizer, model);
     invar_optimizer_free(optimizer);
     return status;
 }
 
-static invar_status use(invar_trainer *trainer, const invar_layout *layout)
+static invar_status use(invar_trainer *trainer, invar_model *model)
 {
     float now[TOKENS], entropy[TOKENS];
     invar_trainer_result result = {.now = now, .entropy = entropy};
     invar_trainer_loss loss = {ones, NULL, true};
-    invar_model *model = models[layout->data.rank];
     invar_grads *grads;
     invar_status status;
 
@@ -78,7 +77,7 @@ static invar_status use(invar_trainer *trainer, const invar_layout *layout)
     INVAR_TRY(invar_grads_new(&grads, model));
     status = invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result);
     if (status == INVAR_OK)
-        status = step(model, grads, layout);
+        status = step(model, grads);
     invar_grads_free(grads);
     return status;
 }
@@ -87,12 +86,16 @@ static invar_status train(const invar_layout *layout)
 {
     const invar_trainer_options options = {
         .plan = {1, 1, 0, 0}, .temperature = 1.0f, .layout = layout};
-    invar_trainer *trainer;
-    invar_status status;
+    invar_trainer *trainer = NULL;
+    invar_model *model = NULL;
+    invar_status status = invar_test_model_part(&model, whole, layout, &dev);
 
-    INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
-    status = use(trainer, layout);
+    if (status == INVAR_OK)
+        status = invar_trainer_new(&trainer, &dev, &options);
+    if (status == INVAR_OK)
+        status = use(trainer, model);
     invar_trainer_free(trainer);
+    invar_model_free(model);
     return status;
 }
 

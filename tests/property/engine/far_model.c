@@ -350,7 +350,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     view.probe = probe;
     assert_ok(invar_trainer_new(&trainer, &m->far, options));
     invar_trainer_probe(trainer, watched ? &show : NULL);
-    assert_ok(invar_optimizer_new(&optimizer, model, 0, NULL));
+    assert_ok(invar_optimizer_new(&optimizer, model, 0));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < 2; step++) {
         before = invar_far_counted().waits;

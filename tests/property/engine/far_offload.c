@@ -99,7 +99,7 @@ static after train(const invar_device *dev, invar_format format, size_t piece)
     after out = {.count = model->n_params};
     float norm, clip;
 
-    assert_ok(invar_optimizer_new(&optimizer, model, piece, NULL));
+    assert_ok(invar_optimizer_new(&optimizer, model, piece));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < STEPS; step++) {
         fill_gradients(grads, model, step);
@@ -172,7 +172,7 @@ static void test_far_offload__takes_the_promised_memory(void **state)
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 0);
         before = invar_far_counted().bytes;
-        assert_ok(invar_optimizer_new(&optimizer, model, pieces[p], NULL));
+        assert_ok(invar_optimizer_new(&optimizer, model, pieces[p]));
         assert_int_equal(invar_far_counted().bytes - before, whole ? moments + aligned(digests)
                                                              : pieces[p] > moments ? moments
                                                                                    : 4 * pieces[p]);
@@ -197,7 +197,7 @@ static void test_far_offload__reset_is_a_new_one(void **state)
     (void)state;
     device_init(&d);
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, &d.far);
-    assert_ok(invar_optimizer_new(&optimizer, model, 4 * INVAR_ALIGN, NULL));
+    assert_ok(invar_optimizer_new(&optimizer, model, 4 * INVAR_ALIGN));
     assert_ok(invar_grads_new(&grads, model));
     fill_gradients(grads, model, 1);
     assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, &d.far));

@@ -38,32 +38,6 @@ static void test_layout__shares_are_even(void **state)
         }
 }
 
-static void test_layout__slices_begin_at_leaves(void **state)
-{
-    static const size_t blocks[] = {0,
-                                    256,
-                                    INVAR_TREE_LEAF_BYTES - 256,
-                                    INVAR_TREE_LEAF_BYTES,
-                                    INVAR_TREE_LEAF_BYTES + 256,
-                                    9 * INVAR_TREE_LEAF_BYTES + 1024,
-                                    1000 * INVAR_TREE_LEAF_BYTES,
-                                    (size_t)1 << 62};
-
-    (void)state;
-    for (int i = 0; i < SIZES; i++)
-        for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
-            size_t next = 0, most = blocks[b] / (size_t)sizes[i] + INVAR_TREE_LEAF_BYTES;
-
-            for (int r = 0; r < sizes[i]; r++) {
-                invar_layout_slice s = invar_layout_slice_of(blocks[b], sizes[i], r);
-                assert_true(s.first == next && s.bytes <= most);
-                assert_true(s.bytes == 0 || s.first % INVAR_TREE_LEAF_BYTES == 0);
-                next += s.bytes;
-            }
-            assert_true(next == blocks[b]);
-        }
-}
-
 static void test_layout__one_rank_divides_nothing(void **state)
 {
     invar_layout layout;
@@ -183,7 +157,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout__units_go_round),
         cmocka_unit_test(test_layout__shares_are_even),
-        cmocka_unit_test(test_layout__slices_begin_at_leaves),
         cmocka_unit_test(test_layout__one_rank_divides_nothing),
         cmocka_unit_test(test_layout__axes),
         cmocka_unit_test(test_layout__refuses_a_world_that_is_no_multiple),

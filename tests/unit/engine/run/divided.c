@@ -62,7 +62,7 @@ static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
             whole[k] = (float)((size_t)i * 1000003 + k);
         if (p->own.experts > 0)
             invar_box_take(own, p, &p->own, whole);
-        status = invar_optimizer_put(o, i / 2, i % 2 == 1, own);
+        status = invar_optimizer_put(o, model, i / 2, i % 2 == 1, own);
         free(whole);
     }
     return status;
@@ -121,10 +121,10 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     content c = {.model = model};
     invar_status status;
 
-    INVAR_TRY(invar_optimizer_new(&c.optimizer, model, 0, layout));
+    INVAR_TRY(invar_optimizer_new(&c.optimizer, model, 0));
     status = fill_moments(c.optimizer, model);
     if (status == INVAR_OK)
-        status = invar_optimizer_collect(c.optimizer);
+        status = invar_optimizer_collect(c.optimizer, model);
     if (status == INVAR_OK) {
         list(&c);
         status = write(hash, &c, save, !layout || invar_comm_rank(layout->world) == 0);

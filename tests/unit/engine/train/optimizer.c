@@ -125,7 +125,7 @@ static void test_optimizer__follows_adamw_in_double(void **state)
         twin good, bare; // bare: without decay, the control
         float norm, clip;
 
-        assert_ok(invar_optimizer_new(&optimizer, model, 0, NULL));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         twin_new(&good, model);
         twin_new(&bare, model);
@@ -174,7 +174,7 @@ static void test_optimizer__hashes_what_it_reads_and_writes(void **state)
         invar_grads *grads = NULL;
         float norm[2], clip[2];
 
-        assert_ok(invar_optimizer_new(&optimizer, model, 0, NULL));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         assert_true(invar_optimizer_hashes(optimizer));
         fill_gradients(grads, model, 0);
@@ -214,7 +214,7 @@ static void test_optimizer__decays_matrices_alone(void **state)
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
 
-        assert_ok(invar_optimizer_new(&optimizer, model, 0, NULL));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, dev));
         for (int64_t p = 0; p < model->n_params; p++) {
@@ -242,7 +242,7 @@ static void test_optimizer__compute_weights_follow(void **state)
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
 
-        assert_ok(invar_optimizer_new(&optimizer, model, 0, NULL));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 1);
         assert_ok(
@@ -302,8 +302,8 @@ static void test_optimizer__reset_is_a_new_one(void **state)
     invar_optimizer *used = NULL, *fresh = NULL;
     invar_grads *grads = NULL;
 
-    assert_ok(invar_optimizer_new(&used, a, 0, NULL));
-    assert_ok(invar_optimizer_new(&fresh, b, 0, NULL));
+    assert_ok(invar_optimizer_new(&used, a, 0));
+    assert_ok(invar_optimizer_new(&fresh, b, 0));
     assert_ok(invar_grads_new(&grads, a));
     fill_gradients(grads, a, 1);
     assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));

@@ -112,12 +112,12 @@ static invar_status check_norm(const lesson *l, invar_model *model, invar_grads 
 }
 
 static invar_status check_steps(const lesson *l, invar_model *model, const invar_grads *grads,
-                                const invar_layout *layout, const invar_device *dev)
+                                const invar_device *dev)
 {
     invar_optimizer *o;
     invar_status status;
 
-    INVAR_TRY(invar_optimizer_new(&o, model, 0, layout));
+    INVAR_TRY(invar_optimizer_new(&o, model, 0));
     status = steps(o, model, grads, l->clip, dev);
     if (status == INVAR_OK)
         status = divided_same_model(l->one, model);
@@ -146,8 +146,7 @@ static invar_status check_fault(const invar_model *model, invar_grads *grads,
     return INVAR_OK;
 }
 
-static invar_status check_rank(const lesson *l, invar_model *model, const invar_layout *layout,
-                               const invar_device *dev)
+static invar_status check_rank(const lesson *l, invar_model *model, const invar_device *dev)
 {
     invar_grads *grads;
     invar_status status;
@@ -158,7 +157,7 @@ static invar_status check_rank(const lesson *l, invar_model *model, const invar_
     if (status == INVAR_OK)
         status = check_norm(l, model, grads, dev);
     if (status == INVAR_OK)
-        status = check_steps(l, model, grads, layout, dev);
+        status = check_steps(l, model, grads, dev);
     if (status == INVAR_OK)
         status = check_fault(model, grads, dev);
     invar_grads_free(grads);
@@ -177,7 +176,7 @@ static invar_status rank_part(rank_run *run)
     if (status == INVAR_OK)
         status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
     if (status == INVAR_OK)
-        status = check_rank(l, model, &layout, &dev);
+        status = check_rank(l, model, &dev);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
     invar_model_free(model);
@@ -201,7 +200,7 @@ static void make_one(lesson *l)
     assert_ok(invar_optimizer_norm(&l->norm, &l->clip, l->one, grads, true, 1.0f, l->dev));
     l->digests = calloc((size_t)l->one->n_params, sizeof *l->digests);
     memcpy(l->digests, grads->digests, (size_t)l->one->n_params * sizeof *l->digests);
-    assert_ok(invar_optimizer_new(&o, l->one, 0, NULL));
+    assert_ok(invar_optimizer_new(&o, l->one, 0));
     assert_ok(steps(o, l->one, grads, l->clip, l->dev));
     invar_optimizer_free(o);
     invar_grads_free(grads);
@@ -235,6 +234,19 @@ static void test_optimizer_divided__steps_as_one(void **state)
     for (int w = 0; w < DIVIDED_EXPERT_WORLDS; w++)
         check(INVAR_TEST_MODEL_EXPERTS, (invar_format)w, &divided_expert_worlds[w], (uint64_t)w,
               *state, NULL);
+}
+
+/* Ranks that hold the same own rows of it. */
+static void test_optimizer_divided__owners(void **state)
+{
+    static const divided_world worlds[] = {
+        {3, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1}},
+        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1}},
+        {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .chunks = 2, .expert = 1}}};
+
+    for (int w = 0; w < (int)(sizeof worlds / sizeof *worlds); w++)
+        check(w == 1 ? INVAR_TEST_MODEL_EXPERTS : INVAR_TEST_MODEL_DENSE,
+              (invar_format)(w * 2 % INVAR_FORMAT_COUNT), &worlds[w], (uint64_t)w, *state, NULL);
 }
 
 static void test_optimizer_divided__far_device(void **state)
@@ -283,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_divided__steps_as_one),
+        cmocka_unit_test(test_optimizer_divided__owners),
         cmocka_unit_test(test_optimizer_divided__far_device),
         cmocka_unit_test(test_optimizer_divided__sums_by_rank_differ),
     };

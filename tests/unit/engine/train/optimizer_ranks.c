@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "engine/layout/exchange.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/near.h"
 #include "engine/train/optimizer.h"
 #include "tests/device/far.h"
@@ -20,12 +21,13 @@ enum { STEPS = 3 };
 static const invar_adamw_options adamw = {
     .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
 
-/* What ranks share; each changes its own model alone. */
+/* What ranks share; each has a model of its own. */
 typedef struct lesson {
     invar_model *models[MAX_RANKS];
     invar_grads *grads[MAX_RANKS];
     invar_device devs[MAX_RANKS];
-    invar_model *before, *after; /* one rank's, after STEPS and after one more */
+    invar_model *start;          /* one rank's, */
+    invar_model *before, *after; /* after STEPS and after one more */
     invar_optimizer *was, *is;   /* and its optimizers */
     size_t piece[MAX_RANKS], bucket;
 } lesson;
@@ -64,7 +66,7 @@ static invar_status same_model(const invar_model *a, const invar_model *b, int r
 
 static invar_status same_moments(const invar_optimizer *one, const invar_optimizer *o, int rank)
 {
-    bool whole = !o->layout || rank == 0;
+    bool whole = !o->divided || rank == 0;
 
     for (int64_t i = 0; i < o->params; i++)
         if (whole ? differ(&one->m[i], &o->m[i], invar_optimizer_place(o)) ||
@@ -75,19 +77,15 @@ static invar_status same_moments(const invar_optimizer *one, const invar_optimiz
 }
 
 /* Bytes that ranks send each other: masters of each step, and the moments once. */
-static invar_status check_traffic(const invar_layout *layout, size_t block)
+static invar_status count_due(uint64_t due[4], const invar_layout *layout, const size_t *bytes)
 {
     const invar_layout_axis *data = &layout->data;
-    invar_comm_count gathered = invar_comm_counted(data->comm, INVAR_COMM_ALLGATHERV);
-    invar_comm_count collected = invar_comm_counted(data->comm, INVAR_COMM_ALLTOALLV);
-    uint64_t sent, received, due[4] = {0};
+    uint64_t sent, received;
     invar_comm_move move;
     invar_exchange x;
-    invar_status status;
+    invar_status status = invar_exchange_init(&x, bytes, layout->bucket, data->size, data->rank);
 
-    INVAR_TRY(invar_exchange_init(&x, block, layout->bucket, data->size, data->rank));
-    status = INVAR_OK;
-    for (int64_t i = 0; i < x.pieces && status == INVAR_OK && data->size > 1; i++) {
+    for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
         invar_exchange_gather(&move, &x, i);
         move.phase = "plan";
         status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
@@ -102,6 +100,24 @@ static invar_status check_traffic(const invar_layout *layout, size_t block)
         due[3] += 2 * received;
     }
     invar_exchange_release(&x);
+    return status;
+}
+
+static invar_status check_traffic(const invar_model *model)
+{
+    const invar_layout *layout = model->layout;
+    const invar_layout_axis *data = &layout->data;
+    invar_comm_count gathered = invar_comm_counted(data->comm, INVAR_COMM_ALLGATHERV);
+    invar_comm_count collected = invar_comm_counted(data->comm, INVAR_COMM_ALLTOALLV);
+    uint64_t due[4] = {0};
+    invar_owned owned = {0};
+    invar_status status = INVAR_OK;
+
+    if (data->size > 1)
+        status = invar_owned_masters(&owned, model);
+    if (data->size > 1 && status == INVAR_OK)
+        status = count_due(due, layout, owned.bytes);
+    invar_owned_release(&owned);
     if (status == INVAR_OK && (gathered.sent != due[0] || gathered.received != due[1] ||
                                collected.sent != due[2] || collected.received != due[3]))
         status =
@@ -109,39 +125,51 @@ static invar_status check_traffic(const invar_layout *layout, size_t block)
     return status;
 }
 
-static invar_status first_steps(const lesson *l, const invar_layout *layout, int r)
+/* No rank has more than its share by more than the largest parameter, which may have one owner. */
+static bool has_too_much(const invar_optimizer *o, const invar_model *model)
+{
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (invar_param_elements(&model->params[i]) > most)
+            most = invar_param_elements(&model->params[i]);
+    return o->bytes >
+           o->block / (size_t)model->layout->data.size + 2 * (size_t)most * sizeof(float);
+}
+
+static invar_status first_steps(const lesson *l, int r)
 {
     invar_optimizer *o;
     invar_status status;
 
-    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r], layout));
+    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r]));
     status = steps(o, l->models[r], l->grads[r], STEPS, &l->devs[r]);
     if (status == INVAR_OK)
-        status = invar_optimizer_collect(o);
+        status = invar_optimizer_collect(o, l->models[r]);
     if (status == INVAR_OK)
         status = same_moments(l->was, o, r);
     if (status == INVAR_OK)
         status = same_model(l->before, l->models[r], r);
     if (status == INVAR_OK)
-        status = check_traffic(layout, o->block);
-    if (status == INVAR_OK && o->own.bytes > o->block / (size_t)layout->data.size + 16384)
+        status = check_traffic(l->models[r]);
+    if (status == INVAR_OK && has_too_much(o, l->models[r]))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has too much", r);
     invar_optimizer_free(o);
     return status;
 }
 
 /* As a run goes on from a checkpoint. */
-static invar_status go_on(const lesson *l, const invar_layout *layout, int r)
+static invar_status go_on(const lesson *l, int r)
 {
     invar_optimizer *o;
     invar_status status;
 
-    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r], layout));
+    INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r]));
     status = INVAR_OK;
     for (int64_t i = 0; i < o->params && status == INVAR_OK; i++) {
-        status = invar_optimizer_put(o, i, false, l->was->m[i].data);
+        status = invar_optimizer_put(o, l->models[r], i, false, l->was->m[i].data);
         if (status == INVAR_OK)
-            status = invar_optimizer_put(o, i, true, l->was->v[i].data);
+            status = invar_optimizer_put(o, l->models[r], i, true, l->was->v[i].data);
     }
     o->steps = l->was->steps;
     o->beta1_power = l->was->beta1_power;
@@ -149,7 +177,7 @@ static invar_status go_on(const lesson *l, const invar_layout *layout, int r)
     if (status == INVAR_OK)
         status = steps(o, l->models[r], l->grads[r], 1, &l->devs[r]);
     if (status == INVAR_OK)
-        status = invar_optimizer_collect(o);
+        status = invar_optimizer_collect(o, l->models[r]);
     if (status == INVAR_OK)
         status = same_moments(l->is, o, r);
     if (status == INVAR_OK)
@@ -158,9 +186,23 @@ static invar_status go_on(const lesson *l, const invar_layout *layout, int r)
     return status;
 }
 
+static invar_status fill_grads(invar_grads **out, const invar_model *model)
+{
+    size_t count = model->grad_bytes / sizeof(float);
+    float *values = malloc(model->grad_bytes);
+    invar_status status = invar_grads_new(out, model);
+
+    for (size_t i = 0; i < count; i++)
+        values[i] = invar_test_normal(9, i, 1.0f);
+    if (status == INVAR_OK)
+        status = invar_device_put(&(*out)->dev, (*out)->memory, values, model->grad_bytes);
+    free(values);
+    return status;
+}
+
 static invar_status rank_part(rank_run *run)
 {
-    const lesson *l = run->payload;
+    lesson *l = run->payload;
     int r = invar_comm_rank(run->comm);
     invar_layout layout;
     invar_status status;
@@ -168,30 +210,21 @@ static invar_status rank_part(rank_run *run)
     invar_layout_init(&layout, run->comm, SECONDS);
     if (l->bucket)
         layout.bucket = l->bucket;
-    status = first_steps(l, &layout, r);
+    status = invar_test_model_part(&l->models[r], l->start, &layout, &l->devs[r]);
     if (status == INVAR_OK)
-        status = go_on(l, &layout, r);
+        status = fill_grads(&l->grads[r], l->models[r]);
+    if (status == INVAR_OK)
+        status = first_steps(l, r);
+    if (status == INVAR_OK)
+        status = go_on(l, r);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
+    invar_grads_free(l->grads[r]);
+    invar_model_free(l->models[r]);
     return status;
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
-
-static invar_grads *grads_of(const invar_model *model)
-{
-    size_t count = model->grad_bytes / sizeof(float);
-    float *values = malloc(model->grad_bytes);
-    invar_grads *grads;
-
-    assert_non_null(values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = invar_test_normal(9, i, 1.0f);
-    assert_ok(invar_grads_new(&grads, model));
-    assert_ok(invar_device_put(&grads->dev, grads->memory, values, model->grad_bytes));
-    free(values);
-    return grads;
-}
 
 /* The one rank, whose `count` steps are those that the others must make. */
 static void make_one(invar_model **model, invar_optimizer **o, invar_test_model kind,
@@ -200,8 +233,8 @@ static void make_one(invar_model **model, invar_optimizer **o, invar_test_model 
     invar_grads *grads;
 
     *model = invar_test_model_new(kind, format, 3, dev);
-    grads = grads_of(*model);
-    assert_ok(invar_optimizer_new(o, *model, 0, NULL));
+    assert_ok(fill_grads(&grads, *model));
+    assert_ok(invar_optimizer_new(o, *model, 0));
     assert_ok(steps(*o, *model, grads, count, dev));
     invar_grads_free(grads);
 }
@@ -219,17 +252,13 @@ static void check(invar_test_model kind, invar_format format, int size, uint64_t
         l.devs[r] = far && r == 1 ? *far : *dev;
         l.devs[r].pool = NULL; // a rank is a thread
         l.piece[r] = far && r == 1 ? 4 * INVAR_ALIGN : 0;
-        l.models[r] = invar_test_model_new(kind, format, 3, &l.devs[r]);
-        l.grads[r] = grads_of(l.models[r]);
     }
+    l.start = invar_test_model_new(kind, format, 3, dev);
     run_ranks(runs, size, schedule, 0, rank_part, &l);
     for (int r = 0; r < size; r++)
         if (runs[r].status != INVAR_OK)
             fail_msg("rank %d of %d: %s", r, size, runs[r].error.message);
-    for (int r = 0; r < size; r++) {
-        invar_grads_free(l.grads[r]);
-        invar_model_free(l.models[r]);
-    }
+    invar_model_free(l.start);
     invar_optimizer_free(l.was);
     invar_optimizer_free(l.is);
     invar_model_free(l.before);

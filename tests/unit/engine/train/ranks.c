@@ -11,23 +11,17 @@
 
 #include "base/alloc.h"
 #include "engine/layout/exchange.h"
+#include "engine/model/shard/owners.h"
 #include "tests/device/far.h"
 #include "tests/lesson.h"
 #include "tests/ranks.h"
 
 #define SECONDS 60
 
-/* A rank of a step; NULL: the only one. Rank 1 has its model far, where there is one. */
-static bool is_far(const lesson *l, const invar_layout *layout)
+/* Where a rank has its model: rank 1 far, where there is such a device. */
+static const invar_device *device_of(const lesson *l, int rank)
 {
-    return l->far_model && layout && layout->data.rank == 1;
-}
-
-static invar_status step(outcome *out, const lesson *l, const invar_layout *layout)
-{
-    bool far = is_far(l, layout);
-
-    return lesson_step(out, l, layout, far ? l->far_model : l->model, far ? &l->far : &l->near);
+    return l->has_far && rank == 1 ? &l->far : &l->near;
 }
 
 /* ---- one rank and several -------------------------------------------------------------------- */
@@ -63,7 +57,7 @@ static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout
 
 /* All that a step moves: [0] gathered, [1] from each to each. */
 static invar_status plan_step(traffic out[2], const lesson *l, const invar_layout *layout,
-                              size_t block)
+                              const invar_owned *owned)
 {
     const invar_layout_axis *data = &layout->data;
     int times = l->model->spec.value_head ? 1 : 2;
@@ -82,7 +76,7 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
     for (int64_t i = 0; i < SAMPLES; i++)
         rows[i] = invar_micro_batch_rows(&l->samples->items[i]);
     INVAR_TRY(invar_plan_make(&plan, rows, SAMPLES, &l->options.plan));
-    status = invar_exchange_init(&x, block, layout->bucket, data->size, data->rank);
+    status = invar_exchange_init(&x, owned->bytes, layout->bucket, data->size, data->rank);
     for (int64_t first = 0; status == INVAR_OK && first < plan.units; first += data->size) {
         int64_t left = plan.units - first;
         for (int64_t r = 0; r < data->size; r++) {
@@ -108,16 +102,14 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
     return status;
 }
 
-static invar_status check_traffic(const lesson *l, const invar_layout *layout, size_t block)
+static invar_status compare_traffic(const lesson *l, const invar_layout *layout,
+                                    const invar_owned *owned)
 {
     invar_comm_count is[] = {invar_comm_counted(layout->data.comm, INVAR_COMM_ALLGATHERV),
                              invar_comm_counted(layout->data.comm, INVAR_COMM_ALLTOALLV)};
     traffic due[2] = {0};
 
-    if (layout->data.size == 1)
-        return is[0].calls + is[1].calls == 0 ? INVAR_OK
-                                              : INVAR_FAIL(INVAR_E_CORRUPT, 0, "one rank moves");
-    INVAR_TRY(plan_step(due, l, layout, block));
+    INVAR_TRY(plan_step(due, l, layout, owned));
     for (int i = 0; i < 2; i++)
         if (is[i].sent != due[i].sent || is[i].received != due[i].received)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved %d and %d bytes, not %d and %d",
@@ -126,25 +118,56 @@ static invar_status check_traffic(const lesson *l, const invar_layout *layout, s
     return INVAR_OK;
 }
 
+static invar_status check_traffic(const lesson *l, const invar_layout *layout,
+                                  const invar_model *model)
+{
+    const invar_comm *comm = layout->data.comm;
+    invar_owned owned;
+    invar_status status;
+
+    if (layout->data.size == 1)
+        return invar_comm_counted(comm, INVAR_COMM_ALLGATHERV).calls +
+                           invar_comm_counted(comm, INVAR_COMM_ALLTOALLV).calls ==
+                       0
+                   ? INVAR_OK
+                   : INVAR_FAIL(INVAR_E_CORRUPT, 0, "one rank moves");
+    status = invar_owned_grads(&owned, model, 0);
+    if (status == INVAR_OK)
+        status = compare_traffic(l, layout, &owned);
+    invar_owned_release(&owned);
+    return status;
+}
+
+static invar_status run_rank(const lesson *l, const invar_layout *layout)
+{
+    const invar_device *dev = device_of(l, layout->data.rank);
+    invar_model *model = NULL;
+    outcome out = {.grads = NULL};
+    invar_status status;
+
+    INVAR_TRY(invar_test_model_part(&model, l->model, layout, dev));
+    status = lesson_step(&out, l, layout, model, dev);
+    if (status == INVAR_OK)
+        status = lesson_compare(&out, l, model, layout->data.rank);
+    if (status == INVAR_OK)
+        status = check_traffic(l, layout, model);
+    free(out.grads);
+    invar_model_free(model);
+    return status;
+}
+
 static invar_status rank_part(rank_run *run)
 {
     const lesson *l = run->payload;
     invar_layout layout;
     invar_status status;
-    outcome out;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     if (l->bucket)
         layout.bucket = l->bucket;
-    status = step(&out, l, &layout);
-    if (status == INVAR_OK)
-        status =
-            lesson_compare(&out, l, is_far(l, &layout) ? l->far_model : l->model, layout.data.rank);
-    if (status == INVAR_OK)
-        status = check_traffic(l, &layout, out.bytes);
+    status = run_rank(l, &layout);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
-    free(out.grads);
     return status;
 }
 
@@ -173,7 +196,7 @@ static void sweep(lesson *l)
                                              .temperature = 0.8f,
                                              .recompute = p == 1,
                                              .head_rows = p == 1 ? 3 : 0};
-        assert_ok(step(&expected, l, NULL));
+        assert_ok(lesson_step(&expected, l, NULL, l->model, &l->near));
         l->expected = &expected;
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             l->bucket = s % 2 ? 1 : 0;
@@ -182,6 +205,20 @@ static void sweep(lesson *l)
         }
         free(expected.grads);
     }
+}
+
+/* Wide, parameters have rows of several owners. */
+static invar_model *make_model(invar_test_model kind, invar_format format, bool wide,
+                               const invar_device *dev)
+{
+    invar_model_spec spec = invar_test_spec(kind, true);
+    invar_model *model = NULL;
+
+    if (!wide)
+        return invar_test_model_new(kind, format, 11, dev);
+    assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
+    assert_ok(invar_model_init(model, 11, dev));
+    return model;
 }
 
 static void test_ranks__learn_as_one(void **state)
@@ -195,7 +232,7 @@ static void test_ranks__learn_as_one(void **state)
     for (size_t k = 0; k < 2; k++)
         for (size_t f = 0; f < 3; f++) {
             const invar_device *dev = &devs[f % 2]; // both numerics
-            invar_model *model = invar_test_model_new(kinds[k], formats[f], 11, dev);
+            invar_model *model = make_model(kinds[k], formats[f], f == 1, dev);
             invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
             lesson_init(&l, model, &samples, dev);
             sweep(&l);
@@ -228,18 +265,15 @@ static void test_ranks__far_device(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
-    invar_model *far_model;
     invar_rl_samples samples;
     lesson l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     lesson_init(&l, model, &samples, dev);
     assert_ok(invar_far_open(&l.far, &l.near));
-    far_model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &l.far);
-    l.far_model = far_model;
+    l.has_far = true;
     sweep(&l);
     assert_true(invar_far_counted().ops > 0);
-    invar_model_free(far_model);
     assert_int_equal(invar_far_counted().live, 0);
     invar_device_close(&l.far);
     invar_rl_samples_reset(&samples);
@@ -267,7 +301,7 @@ static void test_ranks__routes_are_counted(void **state)
     }
     lesson_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
-    assert_ok(step(&expected, &l, NULL));
+    assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
     assert_true(0 < expected.result.routes_differ &&
                 expected.result.routes_differ < expected.result.routes);
     l.expected = &expected;

@@ -34,6 +34,38 @@ static invar_status wrong(const char *what, int rank)
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: rank %d has wrong bytes", what, rank);
 }
 
+/* Uneven, and in several ranges: leaf i is of rank owners[i]. */
+static const int owners[] = {0, 0, 1, 2, 2, 0};
+
+static int owner_of(size_t at)
+{
+    return owners[at / INVAR_TREE_LEAF_BYTES];
+}
+
+static invar_status list_owned(invar_owned *out)
+{
+    INVAR_TRY(invar_owned_init(out, RANKS));
+    for (int r = 0; r < RANKS; r++)
+        for (size_t at = 0; at < BYTES; at += INVAR_TREE_LEAF_BYTES)
+            if (owner_of(at) == r)
+                INVAR_TRY(invar_owned_add(
+                    out, r, at,
+                    BYTES - at < INVAR_TREE_LEAF_BYTES ? BYTES - at : INVAR_TREE_LEAF_BYTES));
+    return INVAR_OK;
+}
+
+/* Where a byte of this rank's slice is in the block. */
+static size_t place_of(const invar_slices *s, size_t at)
+{
+    const invar_owned *o = &s->owned;
+    int rank = s->exchange.rank;
+    int64_t i = rank > 0 ? o->end[rank - 1] : 0;
+
+    for (; at >= o->ranges[i].bytes; i++)
+        at -= o->ranges[i].bytes;
+    return o->ranges[i].first + at;
+}
+
 /* All ranks give a block: each gets its slice of every one of them. */
 static invar_status scatter(invar_slices *s, const char *block, unsigned char *host)
 {
@@ -51,21 +83,11 @@ static invar_status scatter(invar_slices *s, const char *block, unsigned char *h
             else if (own.bytes > 0)
                 INVAR_TRY(invar_device_get(&s->dev, host, came, own.bytes));
             for (size_t i = 0; i < own.bytes; i++)
-                if (host[i] != byte_of(r, own.first + i))
+                if (host[i] != byte_of(r, place_of(s, own.first + i)))
                     return wrong("scatter", rank);
         }
     }
     return INVAR_OK;
-}
-
-static int owner_of(size_t at)
-{
-    int rank = 0;
-
-    while (at - invar_layout_slice_of(BYTES, RANKS, rank).first >=
-           invar_layout_slice_of(BYTES, RANKS, rank).bytes)
-        rank++;
-    return rank;
 }
 
 static invar_status check_whole(const unsigned char *host, const char *what, int rank)
@@ -76,7 +98,7 @@ static invar_status check_whole(const unsigned char *host, const char *what, int
     return INVAR_OK;
 }
 
-static invar_status move_all(invar_slices *s, char *block, unsigned char *host)
+static invar_status move_all(invar_slices *s, char *block, char *slice, unsigned char *host)
 {
     int rank = s->exchange.rank;
 
@@ -84,8 +106,13 @@ static invar_status move_all(invar_slices *s, char *block, unsigned char *host)
         host[i] = byte_of(rank, i);
     INVAR_TRY(invar_device_put(&s->dev, block, host, BYTES));
     INVAR_TRY(scatter(s, block, host));
+    for (size_t i = 0; i < invar_slices_own(s); i++)
+        host[i] = byte_of(rank, place_of(s, i));
+    INVAR_TRY(invar_device_put(&s->dev, slice, host, invar_slices_own(s)));
+    INVAR_TRY(invar_device_zero(&s->dev, block, BYTES));
+    INVAR_TRY(invar_slices_place(s, block, slice));
     memset(host, 0, BYTES);
-    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, block + s->own.first));
+    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, slice));
     if (rank == 0)
         INVAR_TRY(check_whole(host, "collect", rank));
     INVAR_TRY(invar_slices_gather(s, "gather", block));
@@ -98,19 +125,23 @@ static invar_status run_slices(uint64_t *moved, const invar_layout *layout, cons
 {
     const invar_comm *comm = layout->data.far ? layout->data.far : layout->data.comm;
     invar_slices slices = {.give = NULL};
-    void *block = NULL;
-    invar_status status = invar_device_take(dev, &block, BYTES, "a block");
+    invar_owned owned = {0};
+    void *block = NULL; // and behind it a slice
+    invar_status status = invar_device_take(dev, &block, 2 * BYTES, "a block");
 
     if (status == INVAR_OK)
-        status = invar_slices_init(&slices, dev, layout, BYTES);
+        status = list_owned(&owned);
+    if (status == INVAR_OK)
+        status = invar_slices_init(&slices, dev, layout, &owned);
     if (status == INVAR_OK && slices.straight != (layout->data.far != NULL))
         status = INVAR_FAIL(INVAR_E_STATE, 0, "it takes another way");
     if (status == INVAR_OK)
-        status = move_all(&slices, block, host);
+        status = move_all(&slices, block, (char *)block + BYTES, host);
     for (int op = 0; op < INVAR_COMM_SPLIT; op++)
         *moved += invar_comm_counted(comm, (invar_comm_op)op).sent +
                   invar_comm_counted(comm, (invar_comm_op)op).received;
     invar_slices_release(&slices);
+    invar_owned_release(&owned);
     invar_device_give(dev, block);
     return status;
 }

@@ -85,14 +85,17 @@ static float *by_rank(const sums *s, int size)
 
 /* ---- sums of several ------------------------------------------------------------------------- */
 
-static invar_status add_all(const sums *s, const invar_layout *layout, invar_grads *grads)
+static invar_status add_all(const sums *s, const invar_layout *layout, const invar_model *model,
+                            invar_grads *grads)
 {
     const invar_layout_axis *data = &layout->data;
-    invar_unit_sum *sum;
-    invar_status status;
+    invar_unit_sum *sum = NULL;
+    invar_owned owned;
+    invar_status status = invar_owned_grads(&owned, model, 0);
 
-    INVAR_TRY(invar_unit_sum_new(&sum, s->dev, layout, grads->bytes));
-    status = INVAR_OK;
+    if (status == INVAR_OK)
+        status = invar_unit_sum_new(&sum, s->dev, layout, &owned);
+    invar_owned_release(&owned);
     for (int64_t first = 0; first < UNITS && status == INVAR_OK; first += data->size) {
         int64_t left = UNITS - first;
         for (size_t i = 0; i < elements(s) && data->rank < left; i++)
@@ -106,20 +109,42 @@ static invar_status add_all(const sums *s, const invar_layout *layout, invar_gra
     return status;
 }
 
+/* Of the rows that the rank owns; of the others there is the gradient of a unit. */
+static invar_status compare(const sums *s, const invar_model *model, const invar_grads *grads)
+{
+    int rank = model->layout->data.rank;
+    invar_owned owned;
+
+    INVAR_TRY(invar_owned_grads(&owned, model, 0));
+    for (int64_t i = rank > 0 ? owned.end[rank - 1] : 0; i < owned.end[rank]; i++) {
+        invar_layout_slice range = owned.ranges[i];
+
+        if (invar_bits_differ((char *)grads->memory + range.first,
+                              (const char *)s->expected + range.first, range.bytes))
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", rank);
+    }
+    invar_owned_release(&owned);
+    return INVAR_OK;
+}
+
 static invar_status rank_part(rank_run *run)
 {
     const sums *s = run->payload;
     invar_layout layout;
-    invar_grads *grads;
+    invar_model *model = NULL;
+    invar_grads *grads = NULL;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     layout.bucket = s->bucket;
-    INVAR_TRY(invar_grads_new(&grads, s->model));
-    status = add_all(s, &layout, grads);
-    if (status == INVAR_OK && invar_bits_differ(grads->memory, s->expected, s->bytes))
-        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", layout.data.rank);
+    INVAR_TRY(invar_test_model_part(&model, s->model, &layout, s->dev));
+    status = invar_grads_new(&grads, model);
+    if (status == INVAR_OK)
+        status = add_all(s, &layout, model, grads);
+    if (status == INVAR_OK)
+        status = compare(s, model, grads);
     invar_grads_free(grads);
+    invar_model_free(model);
     return status;
 }
 

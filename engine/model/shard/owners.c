@@ -1,0 +1,219 @@
+/*
+ * owners.c - which rows of every parameter each data-parallel rank owns.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/owners.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/forward.h"
+#include "engine/model/pieces.h"
+
+#include "base/invar_banned.h"
+
+#define LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static int64_t rows_here(const invar_param *p)
+{
+    return p->own.experts * p->own.rows;
+}
+
+static int64_t row_elements(const invar_param *p)
+{
+    return p->cols ? p->own.cols : 1;
+}
+
+/* May the rows before this one and those from it on have different owners? */
+static bool divisible(const invar_param *p, int64_t row)
+{
+    const invar_tensor *w = &p->weight;
+    int64_t into = row - invar_piece_rows(p, invar_piece_at(p, row)).first;
+
+    if (w->scale_period ? row % w->scale_period : w->scale_rows > 1 && row % w->scale_rows)
+        return false;
+    if (row * row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
+        return false;
+    if (p->cut.pieces > 1 && p->cut.columns)
+        return into == 0;
+    return into * row_elements(p) % LEAF_ELEMENTS == 0;
+}
+
+static int64_t next_divisible(const invar_param *p, int64_t row)
+{
+    while (row < rows_here(p) && !divisible(p, row))
+        row++;
+    return row;
+}
+
+/* ---- owners ---------------------------------------------------------------------------------- */
+
+/* What is divided by itself: the embedding, and the rest of each chunk. */
+static int64_t group_of(const invar_model *model, const invar_param *p)
+{
+    return p == model->embedding ? 0 : 1 + invar_grads_chunk(model, p) / model->part.stages;
+}
+
+/* Where each rank begins in a parameter, before which its group has `at` of `total` elements. */
+static void divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
+{
+    int64_t rows = rows_here(p), each = row_elements(p);
+
+    for (int r = 0; r <= size; r++) {
+        int64_t goal = total / size * r + total % size * r / size - at;
+
+        if (goal <= 0 || r == 0)
+            first[r] = 0;
+        else if (goal >= rows * each || r == size)
+            first[r] = rows;
+        else
+            first[r] = next_divisible(p, (goal + each - 1) / each);
+    }
+}
+
+/* Elements of all groups, of all parameters or of those before each. */
+typedef struct groups {
+    int64_t total[INVAR_LAYOUT_MOST_CHUNKS + 1], at[INVAR_LAYOUT_MOST_CHUNKS + 1];
+} groups;
+
+static void divide_all(invar_model *model, int size)
+{
+    groups g = {.total = {0}};
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        g.total[group_of(model, &model->params[i])] += invar_param_elements(&model->params[i]);
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k], group = group_of(model, &model->params[i]);
+
+        divide(model->owners + i * (size + 1), &model->params[i], g.at[group], g.total[group],
+               size);
+        g.at[group] += invar_param_elements(&model->params[i]);
+    }
+}
+
+invar_status invar_owners_make(invar_model *model)
+{
+    if (!invar_layout_divides(model->layout))
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&model->owners,
+                          (size_t)(model->n_params * (model->layout->data.size + 1)),
+                          sizeof *model->owners, "the owners of parameters"));
+    divide_all(model, model->layout->data.size);
+    return INVAR_OK;
+}
+
+bool invar_owners_divide(const invar_model *model)
+{
+    return model->owners != NULL;
+}
+
+invar_layout_share invar_owners_rows(const invar_model *model, int64_t param, int rank)
+{
+    const int64_t *first = model->owners + param * (model->layout->data.size + 1) + rank;
+
+    return (invar_layout_share){first[0], first[1] - first[0]};
+}
+
+invar_layout_share invar_owners_here(const invar_model *model, int64_t param)
+{
+    if (model->owners)
+        return invar_owners_rows(model, param, model->layout->data.rank);
+    return (invar_layout_share){0, rows_here(&model->params[param])};
+}
+
+/* ---- what owners know ------------------------------------------------------------------------ */
+
+invar_status invar_owners_count(int64_t **out, const invar_model *model,
+                                int64_t (*count)(const invar_param *param,
+                                                 const invar_layout_share *rows))
+{
+    int ranks = model->layout->data.size;
+
+    INVAR_TRY(invar_alloc((void **)out, (size_t)(ranks * model->n_params), sizeof **out,
+                          "what ranks know of their rows"));
+    for (int64_t i = 0; i < model->n_params; i++) {
+        bool given = invar_pieces_given(model, &model->params[i]);
+
+        for (int r = 0; r < ranks; r++) {
+            invar_layout_share rows = invar_owners_rows(model, i, r);
+            (*out)[r * model->n_params + i] = given ? count(&model->params[i], &rows) : 0;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* What all ranks give, one behind the other. */
+typedef struct gathering {
+    const invar_model *model;
+    size_t size;
+    const int64_t *counts;
+    char *all;
+    size_t *bytes, *at; /* (ranks) of each, and where those of the next parameter are */
+} gathering;
+
+static size_t bytes_of(const gathering *g, int64_t param, int rank)
+{
+    return (size_t)g->counts[rank * g->model->n_params + param] * g->size;
+}
+
+static size_t count_bytes(gathering *g)
+{
+    size_t total = 0;
+
+    for (int r = 0; r < g->model->layout->data.size; r++) {
+        g->at[r] = total;
+        g->bytes[r] = 0;
+        for (int64_t i = 0; i < g->model->n_params; i++)
+            g->bytes[r] += bytes_of(g, i, r);
+        total += g->bytes[r];
+    }
+    return total;
+}
+
+static void sort(char *out, const gathering *g)
+{
+    for (int64_t i = 0; i < g->model->n_params; i++)
+        for (int r = 0; r < g->model->layout->data.size; r++) {
+            memcpy(out, g->all + g->at[r], bytes_of(g, i, r));
+            g->at[r] += bytes_of(g, i, r);
+            out += bytes_of(g, i, r);
+        }
+}
+
+static invar_status gather(void *out, gathering *g, const char *phase, const void *own)
+{
+    const invar_layout *layout = g->model->layout;
+    bool dry = g->model->dev.backend->memory.dry;
+    int rank = layout->data.rank;
+    size_t total;
+
+    INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)layout->data.size, sizeof *g->bytes,
+                          "the bytes of a move"));
+    g->at = g->bytes + layout->data.size;
+    total = count_bytes(g);
+    if (dry) // nothing was computed
+        memset(out, 0, total);
+    if (invar_layout_silent(layout, dry))
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&g->all, total + 1, 1, "what ranks know of their rows"));
+    if (g->bytes[rank] > 0)
+        memcpy(g->all + g->at[rank], own, g->bytes[rank]);
+    INVAR_TRY(invar_layout_gather(layout, &layout->data, phase, g->all, g->bytes));
+    if (!dry)
+        sort(out, g);
+    return INVAR_OK;
+}
+
+invar_status invar_owners_gather(void *out, const invar_model *model, const char *phase,
+                                 const void *own, size_t size, const int64_t *counts)
+{
+    gathering g = {.model = model, .size = size, .counts = counts};
+    invar_status status = gather(out, &g, phase, own);
+
+    invar_free(g.bytes);
+    invar_free(g.all);
+    return status;
+}
