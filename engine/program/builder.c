@@ -173,6 +173,15 @@ void invar_build_rename(invar_builder *b, const invar_tensor *value, const char 
     invar_build_of(b, value)->name = name;
 }
 
+void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_routes *routes)
+{
+    invar_built_tensor *built = invar_build_of(b, value);
+
+    built->by_slot = routes->slot_row;
+    if (b->experts > 1)
+        built->experts = routes->experts;
+}
+
 static void show(invar_builder *b, const invar_point *point)
 {
     invar_point p = *point;
@@ -188,8 +197,11 @@ invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor
     invar_built_tensor *built = invar_build_of(b, &value);
 
     built->name = name;
-    show(b, &(invar_point){
-                .name = name, .stream = built->stream, .rows = value, .by_slot = built->by_slot});
+    show(b, &(invar_point){.name = name,
+                           .stream = built->stream,
+                           .rows = value,
+                           .by_slot = built->by_slot,
+                           .experts = built->experts});
     return value;
 }
 
@@ -355,7 +367,8 @@ static void show_gradient(invar_builder *b, const invar_tensor *value, const inv
                            .backward = true,
                            .stream = built->stream && !reader,
                            .rows = *d,
-                           .by_slot = built->by_slot});
+                           .by_slot = built->by_slot,
+                           .experts = built->experts});
 }
 
 void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,

@@ -62,14 +62,15 @@ typedef struct invar_built_tensor {
     const char *name; /* NULL: none */
     int64_t layer;
     bool stream;
-    int32_t readers;      /* verbs that give it a gradient of their own, */
-    int32_t gave;         /* and how many of them have */
-    invar_tensor codes;   /* quantised for a product; absent: not yet */
-    invar_tensor by_slot; /* rows of slots; see invar_point */
-    invar_tensor own;     /* this rank's rows, which all rows were gathered from; absent: none */
-    bool stays;           /* all rows are still there in the backward */
-    invar_tensor d;       /* its gradient so far; absent: none */
-    int32_t held;         /* values whose gradient this is */
+    int32_t readers;        /* verbs that give it a gradient of their own, */
+    int32_t gave;           /* and how many of them have */
+    invar_tensor codes;     /* quantised for a product; absent: not yet */
+    invar_tensor by_slot;   /* rows of slots; see invar_point */
+    invar_segments experts; /* whose rows ranks divide; see there, too */
+    invar_tensor own;       /* this rank's rows, which all rows were gathered from; absent: none */
+    bool stays;             /* all rows are still there in the backward */
+    invar_tensor d;         /* its gradient so far; absent: none */
+    int32_t held;           /* values whose gradient this is */
     /* Gradients of results of one linear layer lie side by side, so that one product takes all. */
     int32_t group, column; /* 0: none */
 } invar_built_tensor;
@@ -247,6 +248,9 @@ typedef struct invar_routes {
     invar_tensor logits;
     invar_moe_router router;
 } invar_routes;
+
+/* The rows of a value are those of slots, by experts. */
+void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_routes *routes);
 
 /* One of the layers that share an input. */
 typedef struct invar_projection {

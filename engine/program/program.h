@@ -44,6 +44,8 @@ typedef struct invar_point {
     int32_t samples;      /* which of the run's lists of samples these are rows of */
     invar_tensor rows;    /* as the program names it */
     invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
+    /* Where experts' rows begin, of which each rank of that axis has its own; none: all are here */
+    invar_segments experts;
 } invar_point;
 
 /* How bytes go between ranks, so that later calls find what they read. */

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/program/builder.h"
+#include "engine/program/move.h"
 #include "engine/program/near.h"
 #include "engine/program/tape.h"
 #include "kernels-deterministic/parts.h"
@@ -33,7 +34,7 @@ struct invar_watch {
     const invar_program *program;
     const invar_program_run_args *run;
     invar_parts parts; /* of the next call */
-    content *contents; /* one for each address and point at most */
+    content *contents; /* one for each address, point and move at most */
     int32_t n_contents;
     int32_t *rooms; /* the first content of each, or -1 */
     int32_t call;   /* the next one */
@@ -47,7 +48,8 @@ invar_status invar_watch_new(invar_watch **out, const invar_program *program,
 
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
     *w = (invar_watch){.program = program, .run = run};
-    status = invar_alloc((void **)&w->contents, (size_t)(program->n_places + program->n_points) + 1,
+    status = invar_alloc((void **)&w->contents,
+                         (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
                          sizeof *w->contents, "what calls read");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
@@ -137,6 +139,17 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
     return leads ? invar_field_memory(f, args) : (invar_tensor){0};
 }
 
+/* What comes from other ranks was computed there as the own part was here. */
+static void follow_move(invar_watch *w, const invar_move *move)
+{
+    sources own = {.count = 0};
+
+    if (!move->own.data)
+        return;
+    read_memory(&own, w, move->own.data);
+    write_memory(w, move->whole.data, &own);
+}
+
 /* What the next call reads and writes; `read_out` gets the points that it has read. */
 static void follow(sources *read_out, invar_watch *w)
 {
@@ -159,6 +172,8 @@ static void follow(sources *read_out, invar_watch *w)
     }
     for (int32_t i = c->points; i < c->points + c->n_points; i++)
         write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
+    for (int32_t i = c->moves; i < c->moves + c->n_moves; i++)
+        follow_move(w, &p->moves[i]);
 }
 
 void invar_watch_pass(invar_watch *watch)
@@ -265,6 +280,29 @@ static int name_sources(invar_value_name out[INVAR_WATCH_INPUTS], const invar_pr
     return read->count;
 }
 
+/* Of rows that ranks have by experts, those of the others; a call of all of these ranks. */
+static invar_status fetch_rows(const invar_watch *w, const invar_point *point,
+                               const invar_tensor *rows)
+{
+    invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.start, INVAR_DTYPE_I64,
+                                         point->experts.count + 1);
+    invar_move move = {.kind = INVAR_MOVE_EXPERTS, .axis = INVAR_MOVE_EXPERT, .whole = *rows};
+
+    if (!point->experts.start)
+        return INVAR_OK;
+    start = invar_program_find(w->program, &start, w->run);
+    move.experts = (invar_segments){start.data, point->experts.count};
+    return invar_mover_run(w->run->mover, w->run->caller, &move);
+}
+
+/* The op that one rank has: the fold of what ranks have multiplied is a part of their product. */
+static invar_op op_of(const invar_program *p, int32_t call)
+{
+    while (call > 0 && p->calls[call].op == INVAR_OP_SHARDS_FOLD)
+        call--;
+    return p->calls[call].op;
+}
+
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
 static invar_status show(invar_watch *w, const invar_point *point, const sources *read,
                          const invar_tensor *rows, invar_op op, const char *more)
@@ -286,6 +324,7 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
     value.n_inputs = name_sources(value.inputs, p, read);
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
         return INVAR_OK;
+    INVAR_TRY(fetch_rows(w, point, rows));
     if (invar_tensor_present(&by_slot)) {
         shown = in_order(&e);
         value.elsewhere = &e;
@@ -368,7 +407,7 @@ invar_status invar_watch_show(invar_watch *watch)
         invar_tensor rows = invar_program_find(p, &point->rows, watch->run);
         if (point->again)
             continue;
-        INVAR_TRY(show(watch, point, &read, &rows, c->op, ""));
+        INVAR_TRY(show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
         INVAR_TRY(show_parts(watch, point, &read, &rows));
     }
     return INVAR_OK;

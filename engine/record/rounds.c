@@ -1,6 +1,8 @@
 /*
  * rounds.c - points that several ranks have computed.
  *
+ * Ranks that divide layers or experts have computed the same: the first of them packs it.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/record/rounds.h"
@@ -22,11 +24,16 @@ static invar_status unpack_all(invar_recorder *r, const kind *k, const invar_agr
 
     for (int rank = 0; rank < invar_agree_size(r->options.layout); rank++) {
         invar_parcel_rest rest = {at, pile->bytes[rank]};
-        if (rank > 0)
+        if (rank > 0 && rest.bytes > 0)
             INVAR_TRY(k->unpack(r, &rest));
         at += pile->bytes[rank];
     }
     return INVAR_OK;
+}
+
+static bool packs(const invar_layout *layout)
+{
+    return layout->tensor.rank == 0 && layout->expert.rank == 0;
 }
 
 static invar_status unite(invar_recorder *r, const kind *k)
@@ -34,7 +41,7 @@ static invar_status unite(invar_recorder *r, const kind *k)
     bool leads = invar_agree_leads(r->options.layout);
     invar_parcel own = {0};
     invar_agree_pile pile = {0};
-    invar_status status = leads ? INVAR_OK : k->pack(&own, r);
+    invar_status status = leads || !packs(r->options.layout) ? INVAR_OK : k->pack(&own, r);
 
     if (status == INVAR_OK)
         status = invar_agree_collect(&pile, r->options.layout, k->phase, own.data, own.bytes);

@@ -403,20 +403,32 @@ static invar_status open_parts(invar_loop *loop)
     return INVAR_OK;
 }
 
-/* What looks at values sees whole ones only. */
-static invar_status check_watched(const invar_recipe *r)
+/* How fine points may be: what no rank has whole, or rank 0 does not have, is not shown. */
+static invar_probe_level finest_level(const invar_layout_sizes *sizes)
 {
-    bool watched =
-        invar_recipe_int(r, INVAR_KEY_AUDIT) > 0 || invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
-        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0' ||
-        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_STEP;
+    if (sizes->pipeline > 1 || sizes->sequence)
+        return INVAR_PROBE_STEP;
+    return sizes->tensor > 1 ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
+}
 
-    if (!watched)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "audit, debug-stats, debug-dump and debug-determinism above step need whole "
-                      "values, and here ranks divide the model: leave them out, or replay the run "
-                      "on one rank, which has the same bits");
+static invar_status check_watched(const invar_recipe *r, const invar_layout_sizes *sizes)
+{
+    static const char *const words[] = {[INVAR_PROBE_STEP] = "step", [INVAR_PROBE_POINT] = "point"};
+    invar_probe_level most = finest_level(sizes);
+
+    if (invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
+        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-stats and debug-dump need whole values, and here ranks divide the "
+                          "model: leave them out, or replay the run on one rank, which has the "
+                          "same bits");
+    if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-determinism: finer points than those of \"%s\" need whole values, "
+                          "and here ranks divide the model; replay the run on one rank, which has "
+                          "the same bits",
+                          words[most]);
+    return INVAR_OK;
 }
 
 static invar_status divide_model(invar_loop *loop)
@@ -434,7 +446,7 @@ static invar_status divide_model(invar_loop *loop)
     if (!loop->ranks)
         return INVAR_OK;
     if (parts > 1)
-        INVAR_TRY(check_watched(loop->recipe));
+        INVAR_TRY(check_watched(loop->recipe, &sizes));
     return invar_layout_divide(&loop->layout, &sizes);
 }
 

@@ -110,7 +110,7 @@ invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor 
 
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y, .x = x,
                  .row_token = routes->row_token);
-    invar_build_of(b, &m.y)->by_slot = routes->slot_row;
+    invar_build_slots(b, &m.y, routes);
     invar_build_reads(b, &x);
     invar_build_note(b, gather_back, &m, sizeof m);
     return invar_build_result(b, name, m.y);

@@ -381,7 +381,7 @@ static void make_rooms(invar_builder *b, int64_t rows, invar_projection *outputs
                                           rows, cols);
         invar_gradient_join(b, group, &outputs[i].y);
         if (routes)
-            invar_build_of(b, &outputs[i].y)->by_slot = routes->slot_row;
+            invar_build_slots(b, &outputs[i].y, routes);
     }
 }
 
@@ -571,7 +571,7 @@ invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x
     g = (gated){note_of(x, gate_up, 2, routes),
                 invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
-        invar_build_of(b, &g.act)->by_slot = routes->slot_row;
+        invar_build_slots(b, &g.act, routes);
     if (routes || quantises(&gate_up[0].w))
         activate_alone(b, &g, gate_up, routes);
     else

@@ -12,7 +12,7 @@ export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 INVAR_MODULES=$(dirname "$invar") # the other programs lie elsewhere
 export INVAR_MODULES
 rm -rf "$folder"
-recipes=$PWD/recipes
+recipes=$PWD/recipes here=$PWD/tests/e2e/ranks
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
@@ -24,16 +24,18 @@ if command -v mpirun >/dev/null && [ -e "$INVAR_MODULES/invar-mpi.so" ]; then
 fi
 tiny_recipe 2 >tiny.ini
 
+recipe=tiny.ini
+
 # ends CODE RANKS PROGRAM FLAG ...: threads; with m before the number processes. Into out and err.
 ends() {
     local code=$1 ranks=$2 program=$3 rc=0
     shift 3
     checks=$((checks + 1))
     if [[ $ranks = m* ]]; then
-        timeout 300 mpirun --oversubscribe -n "${ranks#m}" "$program" train tiny.ini --no-report \
+        timeout 300 mpirun --oversubscribe -n "${ranks#m}" "$program" train "$recipe" --no-report \
             "$@" >out 2>err </dev/null || rc=$?
     else
-        timeout 300 "$program" train tiny.ini --no-report --ranks "$ranks" "$@" \
+        timeout 300 "$program" train "$recipe" --no-report --ranks "$ranks" "$@" \
             >out 2>err </dev/null || rc=$?
     fi
     ((rc == code)) || complain "$ranks $*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
@@ -89,6 +91,40 @@ expect 1 'differ' diff dense-2 other
 ends 129 3 "$invar" --run nothing --debug-dump 'no.such.*'
 holds grep -q '^invar: .*debug-dump: no point of the step is called "no.such.\*"' err
 
+# ---- ranks that divide a model ----------------------------------------------------------------
+# whole NAME LEVEL WORLD FLAG ... -- LAYOUT-FLAG ...: points as one rank records them.
+whole() {
+    local name=$1 level=$2 world=$3 model=()
+    shift 3
+    while [ "$1" != -- ]; do
+        model+=("$1")
+        shift
+    done
+    shift
+    [[ $world != m* ]] || $mpi || return
+    [ -e "$name-1" ] ||
+        ends 0 1 "$invar" --run "$name-1" --debug-determinism "$level" --threads 2 "${model[@]}"
+    ends 0 "$world" "$invar" --run "$name-$world" --debug-determinism "$level" --threads 1 \
+        "${model[@]}" "$@"
+    holds cmp <(rows "$name-1") <(rows "$name-$world")
+    expect 0 'identical: ' diff "$name-1" "$name-$world"
+    expect 0 'clean' ledger verify "$name-$world"
+}
+recipe=$here/divided.ini
+tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
+moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
+whole tensors point 4 --dtype bf16 --advantage-estimator ppo -- "$tp" 2
+whole tensors point m4 --dtype bf16 --advantage-estimator ppo -- "$tp" 4
+whole experts_full full 4 --dtype fp8 "${moe[@]}" -- "$ep" 2
+whole both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
+holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
+ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
+holds grep -q 'finer points than those of "point" need whole values' err
+ends 129 2 "$invar" --run unmade --debug-determinism point "$pp" 2
+ends 129 2 "$invar" --run unmade --debug-determinism point "$tp" 2 --sequence-parallel
+holds [ ! -e unmade ]
+recipe=tiny.ini
+
 # ---- what is not finite -----------------------------------------------------------------------
 # A run that diverges, as in train_errors.sh: one line, which names the point once, and all that was
 # learned is saved.
@@ -120,23 +156,38 @@ holds grep -q '^invar: step [01]: audit: rank [012] on .*: linear.fwd.*: y\[.*co
 holds [ "$(grep -c '^invar: step' err)" = 1 ]
 expect 0 'audit-mismatch' ledger query events --run threads --text audit:
 
+# Ranks that divide the model: each checks what it has.
+recipe=$here/divided.ini
+for layout in "$tp 2" "$pp 2 $tp 2" "$ep 2 $pp 2"; do
+    read -r -a flags <<<"$layout"
+    name=sound${layout//[^a-z0-9]/}
+    ends 0 4 "$invar" --run "$name" --audit 200 --dtype bf16 "${moe[@]}" "${flags[@]}"
+    holds [ "$(audited "$name" | sed 's/elements|[2-9][0-9][0-9] $/enough/')" = \
+        'audit/differ|0 audit/enough' ]
+done
+recipe=tiny.ini
+
 $mpi || {
     ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
     exit "$failed"
 }
-# one NAME FLAG ...: rank 2 alone has a wrong device.
+# one NAME SOUND FLAG ...: so many ranks are sound, one more has a wrong device.
 one() {
     local command=("$wrong" train tiny.ini --device cuda --no-report --run "$1" --audit 3000)
-    shift
+    local sound=$2
+    shift 2
     rc=0
-    timeout 300 mpirun --oversubscribe -n 2 "${command[@]}" "$@" : \
+    timeout 300 mpirun --oversubscribe -n "$sound" "${command[@]}" "$@" : \
         -n 1 -x INVAR_TEST_WRONG=linear.dw "${command[@]}" "$@" >out 2>err </dev/null || rc=$?
 }
-one stopped
+one stage 3 --num-layers 2 "$pp" 2
+holds [ "$rc" = 1 ]
+holds grep -q '^invar: step [01]: audit: rank 3 on .*: linear.dw' err
+one stopped 2
 holds [ "$rc" = 1 ]
 holds grep -q '^invar: step [01]: audit: rank 2 on .*: linear.dw' err
 holds [ "$(grep -c '^invar: step' err)" = 1 ]
-one recorded --on-mismatch record
+one recorded 2 --on-mismatch record
 holds [ "$rc" = 0 ]
 holds [ "$(sqlite3 recorded/ledger.db "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'
     AND message NOT LIKE 'audit: rank 2 on %'")" = 0 ]
