@@ -6,6 +6,7 @@
 #include "engine/program/move.h"
 
 #include "base/alloc.h"
+#include "engine/program/tape.h"
 
 #include "base/invar_banned.h"
 
@@ -204,6 +205,8 @@ invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_m
 
     if (invar_layout_silent(m->layout, caller->dev.backend->memory.dry) || bytes == 0)
         return INVAR_OK;
+    if (caller->tape) // what is sent has to be on its way
+        INVAR_TRY(invar_tape_flush(caller->tape));
     INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
     return (exchanges ? exchange : gather)(m, axis, caller, move);
 }

@@ -1,7 +1,9 @@
 /*
  * tape.c - notes calls, compares them, makes graphs of them.
  *
- * What is heard from one flush to the next is a part, and has a list and a graph of its own.
+ * What is heard from one flush to the next is a part, and has a list and a graph of its own. The
+ * parts of a key are a track: of a pass of ranks that divide layers there are more than two a
+ * layer, because every move between ranks ends one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +15,8 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_PARTS 96
+#define MOST_TRACKS 64
+#define MOST_PARTS 4096 // of all tracks; one that began below may go beyond
 
 /* A call, as it is noted and compared; its arguments follow. */
 typedef struct call {
@@ -24,20 +27,25 @@ typedef struct call {
 } call;
 
 typedef struct part {
-    invar_tape_key key;
-    int64_t number; /* flushes before it; -1: free */
     char *calls;
     size_t used, room;
     invar_graph *graph; /* of all calls; NULL: none yet */
     bool refused;       /* there is no graph of these calls */
 } part;
 
+typedef struct track {
+    invar_tape_key key;
+    part *parts; /* (room) by the flushes before them */
+    int64_t count, room;
+} track;
+
 struct invar_tape {
     invar_device dev; /* of all callers; its scratch is not used */
-    part parts[MOST_PARTS];
-    int next; /* that is used anew when all are taken */
+    track tracks[MOST_TRACKS];
+    int next;      /* that is used anew when all are taken */
+    int64_t parts; /* of all tracks */
     bool listens;
-    invar_tape_key key; /* while it listens */
+    track *track; /* while it listens */
     int64_t flushes;
     part *now; /* of the calls since the last flush; NULL: there was none */
     bool same; /* all calls of this part so far are those noted */
@@ -56,8 +64,6 @@ invar_status invar_tape_new(invar_tape **out, const invar_device *dev)
     INVAR_TRY(invar_alloc((void **)&tape, 1, sizeof *tape, "the calls of decoding"));
     memset(tape, 0, sizeof *tape);
     tape->dev = *dev;
-    for (int i = 0; i < MOST_PARTS; i++)
-        tape->parts[i].number = -1;
     *out = tape;
     return INVAR_OK;
 }
@@ -70,46 +76,78 @@ static void drop_graph(invar_tape *tape, part *p)
     p->refused = false;
 }
 
+static void forget(invar_tape *tape, track *t)
+{
+    for (int64_t i = 0; i < t->count; i++) {
+        drop_graph(tape, &t->parts[i]);
+        invar_free(t->parts[i].calls);
+    }
+    tape->parts -= t->count;
+    invar_free(t->parts);
+    *t = (track){0};
+}
+
 void invar_tape_free(invar_tape *tape)
 {
     if (!tape)
         return;
-    for (int i = 0; i < MOST_PARTS; i++) {
-        drop_graph(tape, &tape->parts[i]);
-        invar_free(tape->parts[i].calls);
-    }
+    for (int i = 0; i < MOST_TRACKS; i++)
+        forget(tape, &tape->tracks[i]);
     invar_free(tape);
 }
 
-static part *find_part(invar_tape *tape, const invar_tape_key *key, int64_t number)
+static track *find_track(invar_tape *tape, const invar_tape_key *key)
 {
-    part *p;
+    track *t;
 
-    for (int i = 0; i < MOST_PARTS; i++) {
-        p = &tape->parts[i];
-        if (p->number == number && p->key.rows == key->rows && p->key.width == key->width)
-            return p;
+    for (int i = 0; i < MOST_TRACKS; i++) {
+        t = &tape->tracks[i];
+        if (t->count > 0 && t->key.rows == key->rows && t->key.width == key->width)
+            return t;
     }
-    p = &tape->parts[tape->next];
-    tape->next = (tape->next + 1) % MOST_PARTS;
-    drop_graph(tape, p);
-    p->key = *key;
-    p->number = number;
-    p->used = 0;
-    return p;
+    do {
+        t = &tape->tracks[tape->next];
+        tape->next = (tape->next + 1) % MOST_TRACKS;
+        forget(tape, t);
+    } while (tape->parts > MOST_PARTS);
+    t->key = *key;
+    return t;
 }
 
-static void open_part(invar_tape *tape)
+/* One more part, without calls. */
+static invar_status add_part(invar_tape *tape, track *t)
 {
-    tape->now = find_part(tape, &tape->key, tape->flushes);
+    int64_t room = 2 * t->room + 2;
+    part *larger = NULL;
+
+    if (t->count == t->room) {
+        INVAR_TRY(
+            invar_alloc((void **)&larger, (size_t)room, sizeof *larger, "the calls of decoding"));
+        if (t->count > 0)
+            memcpy(larger, t->parts, (size_t)t->count * sizeof *larger);
+        invar_free(t->parts);
+        t->parts = larger;
+        t->room = room;
+    }
+    t->parts[t->count++] = (part){0};
+    tape->parts++;
+    return INVAR_OK;
+}
+
+static invar_status open_part(invar_tape *tape)
+{
+    if (tape->flushes == tape->track->count)
+        INVAR_TRY(add_part(tape, tape->track));
+    tape->now = &tape->track->parts[tape->flushes];
     tape->same = tape->now->used > 0;
     tape->at = 0;
+    return INVAR_OK;
 }
 
 void invar_tape_begin(invar_tape *tape, const invar_tape_key *key)
 {
     tape->listens = true;
-    tape->key = *key;
+    tape->track = find_track(tape, key);
     tape->flushes = 0;
     tape->now = NULL;
 }
@@ -183,7 +221,7 @@ invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op
     if (!tape->listens)
         return invar_caller_run_now(caller, op, args);
     if (!tape->now)
-        open_part(tape);
+        INVAR_TRY(open_part(tape));
     p = tape->now;
     INVAR_TRY(make_room(p));
     if (tape->same) {

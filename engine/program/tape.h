@@ -12,7 +12,8 @@
  * change a graph: a graph runs when nothing has changed.
  *
  * While a tape listens, arrays may be put where no call before reads or writes, and whoever reads
- * the device's memory flushes the tape first (invar_caller_get). Only decoding uses one.
+ * the device's memory flushes the tape first (invar_caller_get, invar_mover_run): of ranks that
+ * divide layers, the calls between two moves are a graph. Only decoding uses one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

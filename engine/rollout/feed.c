@@ -64,8 +64,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->limits = *limits;
     invar_caller_init(&rollout->caller, dev);
     status = invar_stages_open(rollout, dev, &options);
-    if (status == INVAR_OK && !limits->no_graphs && model->part.tensors == 1 &&
-        model->part.stages == 1)
+    if (status == INVAR_OK && !limits->no_graphs && model->part.stages == 1)
         status = invar_tape_new(&rollout->tape, dev);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);

@@ -476,8 +476,8 @@ static invar_status run_now(const invar_device *dev, invar_op op, const void *ar
     INVAR_TRY(count_call(&dead, dev, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
     if (dead)
         return INVAR_OK;
-    far.counts.ops++;
     open_memory();
+    far.counts.ops++;
     status = invar_backend_cpu()->ops[op].run(dev, args, scratch);
     close_memory();
     return status;
@@ -567,8 +567,10 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
         drop(graph);
         return out ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "far: no graphs") : INVAR_OK;
     }
+    pthread_mutex_lock(&lock);
     far.counts.graphs++;
     far.counts.live_graphs++;
+    pthread_mutex_unlock(&lock);
     *out = graph;
     return INVAR_OK;
 }
@@ -576,7 +578,9 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
 static invar_status graph_run(const invar_device *dev, invar_graph *graph)
 {
     INVAR_TRY(check_direct(dev));
+    pthread_mutex_lock(&lock);
     far.counts.graph_runs++;
+    pthread_mutex_unlock(&lock);
     for (const noted *n = graph->first; n; n = n->next)
         INVAR_TRY(run_now(dev, n->op, n->args, n->scratch));
     return INVAR_OK;
@@ -587,7 +591,9 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
     if (!graph)
         return;
     INVAR_CHECK(opened_of(dev));
+    pthread_mutex_lock(&lock);
     far.counts.live_graphs--;
+    pthread_mutex_unlock(&lock);
     drop(graph);
 }
 

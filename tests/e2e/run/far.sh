@@ -9,6 +9,7 @@ set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
+recipe=$(realpath "$(dirname "$0")/../ranks/divided.ini")
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
@@ -100,6 +101,14 @@ if [[ -z $gpu ]]; then
         "${straight[@]}" nccl --run moves --ranks 2
     INVAR_TEST_NCCL=open expect 2 'its GPU in phase "start of NCCL": code 5' \
         "${straight[@]}" nccl --run opens --ranks 2
+    # ranks that divide layers decode by graphs, which end where bytes move
+    divided=(train "$recipe" --no-report --save none --dtype bf16)
+    expect 0 "" "${divided[@]}" --device cpu --run whole
+    for way in auto host; do
+        expect 0 "" "${divided[@]}" --device cuda --run "divided-$way" --ranks 2 \
+            --tensor-model-parallel-size 2 --distributed-backend $way
+        expect 0 "" diff whole "divided-$way"
+    done
     export INVAR_MODULES=$folder
     expect 2 "go through host memory: rank 0 on" doctor --ranks 2
     expect 2 " has no NCCL (invar-nccl.so)" "${straight[@]}" nccl --run none --ranks 2

@@ -218,6 +218,35 @@ static void test_tape__a_look_cuts_a_graph(void **state)
     }
 }
 
+/* As a pass of ranks that divide a model: each move between them is a look. */
+static void test_tape__many_looks_cut_many_graphs(void **state)
+{
+    enum { LOOKS = 300 };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        invar_tape_begin(t.tape, &one);
+        put(0, (float)i);
+        put(2, 0);
+        for (int n = 0; n < LOOKS; n++) {
+            add(2, 2, 0);
+            expect(2, (float)((n + 1) * i));
+        }
+        invar_tape_end(t.tape);
+        expect_counts(i == 1 ? LOOKS : 0, i > 0 ? LOOKS : 0, LOOKS);
+    }
+    // and tracks of many parts do not pile up
+    for (int i = 0; i < 2 * 20; i++) {
+        invar_tape_begin(t.tape, &(invar_tape_key){i / 2, 1});
+        for (int n = 0; n < LOOKS; n++) {
+            add(2, 2, 0);
+            assert_ok(invar_tape_flush(t.tape));
+        }
+        invar_tape_end(t.tape);
+    }
+    assert_in_range(invar_far_counted().live_graphs, LOOKS, 4096 + 2 * LOOKS);
+}
+
 static void test_tape__what_is_held_back_at_the_end_never_runs(void **state)
 {
     (void)state;
@@ -302,6 +331,7 @@ int main(void)
         TEST(another_call_ends_a_graph),
         TEST(fewer_and_more_calls_end_a_graph),
         TEST(a_look_cuts_a_graph),
+        TEST(many_looks_cut_many_graphs),
         TEST(what_is_held_back_at_the_end_never_runs),
         TEST(new_scratch_ends_a_graph),
         TEST(without_graphs_calls_run_one_by_one),

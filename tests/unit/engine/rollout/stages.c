@@ -1,7 +1,8 @@
 /*
- * stages.c - stages of a pipeline sample and score as one rank does, bit for bit.
+ * stages.c - ranks that divide a model sample and score as one rank does, bit for bit.
  *
- * Every stage has its layers of the model and of the cache alone, and all of the samples.
+ * Every stage has its layers of the model and of the cache alone, and all of the samples. Ranks
+ * that divide layers decode by graphs, of which each move between them ends one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -116,53 +117,93 @@ static invar_status rank_part(rank_run *run)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void sample_as_one(invar_test_model kind, invar_format format, const invar_device *dev,
-                          bool far)
-{
-    static const int shapes[][3] = {{2, 2, 1}, {4, 4, 1}, {2, 2, 2}, {4, 4, 2}, {4, 2, 4}};
-    scene *s = calloc(1, sizeof *s);
+typedef struct shape {
+    int ranks, tensor, expert, pipeline, chunks;
+} shape;
 
-    s->spec = invar_test_spec(kind, true);
-    s->spec.layers = LAYERS;
-    for (int i = 0; i < LAYERS && kind == INVAR_TEST_MODEL_EXPERTS; i++)
-        s->spec.sparse[i] = i % 3 != 0;
-    s->format = format;
-    s->dev = *dev;
+static void sample_as_one(scene *s, const shape *shapes, size_t count)
+{
     s->dev.pool = NULL; // a rank is a thread
     s->dev.scratch = NULL;
-    s->far = far;
     assert_ok(run_scene(&s->samples, s->scores, s, NULL, &s->dev));
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < count; i++) {
+        const shape *now = &shapes[i];
         rank_run runs[MAX_RANKS];
 
-        s->sizes = (invar_layout_sizes){.tensor = 1,
-                                        .expert = 1,
+        s->sizes = (invar_layout_sizes){.tensor = now->tensor,
+                                        .expert = now->expert,
                                         .expert_tensor = 1,
-                                        .pipeline = shapes[i][1],
-                                        .chunks = shapes[i][2]};
-        run_ranks(runs, shapes[i][0], i, 0, rank_part, s);
-        for (int r = 0; r < shapes[i][0]; r++)
+                                        .pipeline = now->pipeline,
+                                        .chunks = now->chunks};
+        run_ranks(runs, now->ranks, i, 0, rank_part, s);
+        for (int r = 0; r < now->ranks; r++)
             if (runs[r].status != INVAR_OK)
-                fail_msg("%d stages of %d chunks: %s", shapes[i][1], shapes[i][2],
-                         runs[r].error.message);
+                fail_msg("%d x %d ranks, %d stages of %d chunks: %s", now->tensor, now->expert,
+                         now->pipeline, now->chunks, runs[r].error.message);
     }
     invar_rl_samples_reset(&s->samples);
     free(s);
+}
+
+static scene *scene_new(invar_test_model kind, invar_format format, const invar_device *dev,
+                        bool far)
+{
+    scene *s = calloc(1, sizeof *s);
+
+    s->spec = invar_test_spec(kind, true);
+    s->format = format;
+    s->dev = *dev;
+    s->far = far;
+    return s;
+}
+
+static void stages_as_one(invar_test_model kind, invar_format format, const invar_device *dev,
+                          bool far)
+{
+    static const shape shapes[] = {
+        {2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {2, 1, 1, 2, 2}, {4, 1, 1, 4, 2}, {4, 1, 1, 2, 4}};
+    scene *s = scene_new(kind, format, dev, far);
+
+    s->spec.layers = LAYERS;
+    for (int i = 0; i < LAYERS && kind == INVAR_TEST_MODEL_EXPERTS; i++)
+        s->spec.sparse[i] = i % 3 != 0;
+    sample_as_one(s, shapes, sizeof shapes / sizeof *shapes);
 }
 
 static void test_stages__sample_as_one(void **state)
 {
     const invar_device *devs = *state;
 
-    sample_as_one(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[1], false);
-    sample_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, &devs[0], false);
+    stages_as_one(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[1], false);
+    stages_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, &devs[0], false);
 }
 
 static void test_stages__far_device(void **state)
 {
     invar_far_begin(0);
-    sample_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
+    stages_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
     assert_true(invar_far_counted().ops > 0);
+    assert_int_equal(invar_far_counted().live, 0);
+}
+
+/* Of every layer of every rank some calls lie between two moves. */
+static void test_ranks__of_layers_decode_by_graphs(void **state)
+{
+    static const shape shapes[] = {{2, 2, 1, 1, 1}, {4, 2, 2, 1, 1}};
+    scene *s = scene_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
+    invar_model_spec *spec = &s->spec;
+    int64_t layers = spec->layers;
+
+    spec->logical_tp = spec->logical_etp = 2;
+    spec->vocab = 3 * 256 + 9;
+    spec->heads = 4;
+    spec->kv_heads = 2;
+    spec->intermediate = 256;
+    spec->expert_intermediate = 256;
+    invar_far_begin(0);
+    sample_as_one(s, shapes, sizeof shapes / sizeof *shapes);
+    assert_true(invar_far_counted().graphs > 2 * 2 * layers);
+    assert_true(invar_far_counted().graph_runs > invar_far_counted().graphs);
     assert_int_equal(invar_far_counted().live, 0);
 }
 
@@ -171,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages__sample_as_one),
         cmocka_unit_test(test_stages__far_device),
+        cmocka_unit_test(test_ranks__of_layers_decode_by_graphs),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
