@@ -8,6 +8,7 @@
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 seed=${3:-$((RANDOM + 1))}
 rm -rf "$folder"
+here=$PWD/tests/e2e/ranks
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
@@ -20,46 +21,12 @@ $mpi || {
 RANDOM=$seed
 echo "seed $seed"
 
-# ---- a model for all layouts ------------------------------------------------------------------
+# ---- layouts ----------------------------------------------------------------------------------
 kills=3
 [ -z "${INVAR_TEST_FULL:-}" ] || kills=50
-steps=$((8 + 6 * kills))
-cat >small.ini <<END
-[model]
-model-type = qwen3_moe
-dtype = fp32
-num-layers = 4
-hidden-size = 16
-ffn-hidden-size = 256
-num-attention-heads = 4
-num-query-groups = 4
-kv-channels = 16
-num-experts = 4
-moe-router-topk = 2
-vocab-size = 1024
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = $steps
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[ckpt]
-save-interval = 2
-[grpo]
-entropy-coef = 0.01
-[optimizer]
-lr = 0.01
-[perf]
-threads = 1
-distributed-timeout-minutes = 1
-[engine]
-numerics = ieee
-logical-tp = 4
-logical-etp = 2
-END
+recipe=(small.ini --num-rollout "$((8 + 6 * kills))" --save-interval 2
+    --distributed-timeout-minutes 1)
+cp "$here/small.ini" .
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
 layouts=("3" "2 $tp 2" "4 $tp 4 $etp 1" "4 $tp 2" "2 $ep 2" "4 $ep 2" "4 $tp 2 $ep 2" "2 $pp 2"
@@ -90,12 +57,13 @@ ask() {
 }
 
 # disturb RUN STEPS SIGNAL RANK: starts the run on the drawn layout, or goes on with it; after so
-# many steps of this life a rank gets the signal. `rc` is then the code of mpirun.
+# many steps of this life a rank gets the signal, or with CUT loses its sockets. `rc` is then the
+# code of mpirun.
 disturb() {
     local pid pids i lives
     lives=$(ask "$1" 'SELECT count(*) FROM segment')
-    mpirun --oversubscribe -n "$ranks" "$invar" train small.ini --run "$1" --no-report \
-        "${flags[@]}" >out 2>err </dev/null &
+    mpirun --oversubscribe -n "$ranks" "$invar" train "${recipe[@]}" --run "$1" \
+        --no-report "${flags[@]}" >out 2>err </dev/null &
     pid=$!
     for ((i = 0; i < 3000; i++)); do
         kill -0 "$pid" 2>/dev/null || break
@@ -106,6 +74,8 @@ disturb() {
     checks=$((checks + 1))
     if ((${#pids[@]} != ranks)); then
         complain "there are ${#pids[@]} ranks of $ranks:" "$(<err)"
+    elif [ "$3" = CUT ]; then
+        cut_sockets "${pids[$4]}"
     else
         kill -s "$3" "${pids[$4]}"
     fi
@@ -117,10 +87,10 @@ disturb() {
 # goes_on RUN: on another layout, as threads, to the end of one rank.
 goes_on() {
     draw
-    ends 0 "$ranks" small.ini --run "$1" "${flags[@]}"
+    ends 0 "$ranks" "${recipe[@]}" --run "$1" "${flags[@]}"
     equal one "$1"
 }
-ends 0 1 small.ini --run one
+ends 0 1 "${recipe[@]}" --run one
 ((failed == 0)) || exit
 
 # ---- killed -----------------------------------------------------------------------------------
@@ -155,12 +125,31 @@ if [ -n "${INVAR_TEST_FULL:-}" ]; then
     done
 fi
 
+# ---- cut --------------------------------------------------------------------------------------
+# The sockets between a rank and the others are closed by the kernel, where that may be asked to.
+# MPI connects again, or the others end when their time is over; the run goes on as if nothing was.
+# shellcheck disable=SC2317 # called by disturb
+cut_sockets() {
+    local port
+    for port in $(ss -tnp 2>/dev/null | sed -n "s/.*:\([0-9]*\) .*pid=$1,.*/\1/p" | sort -u); do
+        ! ss -tnp "sport = :$port" | grep -q '"invar"' || ss -K "dport = :$port" >/dev/null 2>&1
+    done
+}
+if [ -n "${INVAR_TEST_FULL:-}" ] && ((UID == 0)) && ss -V >/dev/null 2>&1; then
+    choose "4 $tp 2 $pp 2"
+    export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+    disturb cut 2 CUT 2
+    unset OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include
+    ((rc == 0)) || holds [ "$(grep -c '^invar: rank . on .* did not come to .* in phase' err)" = 1 ]
+    goes_on cut
+fi
+
 # ---- a full disk ------------------------------------------------------------------------------
 # No file of rank 0, which alone writes, may grow beyond so many KiB: enough for the ledger, not for
 # a checkpoint.
 choose "4 $tp 2 $pp 2"
-ends 0 m4 small.ini --run full "${flags[@]}" --until 3
-train=("$invar" train small.ini --run full --no-report "${flags[@]}")
+ends 0 m4 "${recipe[@]}" --run full "${flags[@]}" --until 3
+train=("$invar" train "${recipe[@]}" --run full --no-report "${flags[@]}")
 checks=$((checks + 1)) rc=0
 # shellcheck disable=SC2016 # of the inner shell
 timeout 300 mpirun --oversubscribe -n 1 bash -c 'trap "" XFSZ; ulimit -f 900; exec "$@"' - \

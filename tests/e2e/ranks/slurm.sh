@@ -23,6 +23,7 @@ done
 unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1
 rm -rf "$folder"
+here=$PWD/tests/e2e/ranks
 mkdir -p "$folder"/{munge,state,spool,log} && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
@@ -76,6 +77,8 @@ for ((i = 0; i < 100; i++)); do
 done
 ((i < 100)) || complain "the node does not get idle:" "$(tail -n 5 log/*)"
 
+recipe=tiny.ini
+
 # ends CODE SRUN-FLAG ... -- TRAIN-FLAG ...
 ends() {
     local code=$1 rc=0 flags=()
@@ -86,8 +89,8 @@ ends() {
     done
     shift
     checks=$((checks + 1))
-    timeout 120 srun "${flags[@]}" "$invar" train tiny.ini --no-report "$@" >out 2>err </dev/null ||
-        rc=$?
+    timeout 120 srun "${flags[@]}" "$invar" train "$recipe" --no-report "$@" \
+        >out 2>err </dev/null || rc=$?
     ((rc == code)) || complain "srun ${flags[*]} ... $*: $rc, expected $code:" "$(<out)" "$(<err)"
 }
 
@@ -109,6 +112,21 @@ ends 129 -n 2 -- --run apart
 holds grep -q 'tasks that do not know each other: give srun --mpi=pmix' err
 holds [ ! -e apart ]
 
+# ---- ranks that divide a model ----------------------------------------------------------------
+recipe=$here/small.ini
+tp=--tensor-model-parallel-size ep=--expert-model-parallel-size
+pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
+expect 0 'chain' train "$recipe" --run whole --no-report --record-golden whole.golden
+for layout in "2 $tp 2" "2 $ep 2" "2 $pp 2 $vp 2" "4 $tp 2" "4 $tp 2 $ep 2" "8 $tp 2 $pp 2"; do
+    read -r ranks flags <<<"$layout"
+    # shellcheck disable=SC2086 # flags are words
+    ends 0 --mpi=pmix -n "$ranks" -- --run "d$layout" --golden whole.golden $flags
+    holds grep -q '^golden    identical, 4 of 4' out
+    expect 0 'identical: ' diff whole "d$layout"
+done
+recipe=tiny.ini
+
+# ---- signals ----------------------------------------------------------------------------------
 # begin RUN: an endless run of three ranks in the background, `pid`, that has some steps.
 begin() {
     local i
