@@ -1,5 +1,5 @@
 /*
- * bench.h - what bench.c (timing, peers, the table) and ops.c (the cases) share.
+ * bench.h - what bench.c (timing, peers, the table) and the cases (cases.h) share.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,0 +1,58 @@
+/*
+ * cases.h - what the cases of invar bench share: their tensors, and how their work is counted.
+ *
+ * One function per op, named after it, so that an op without a benchmark does not link. Tensors
+ * live until the op is done. bf16 is the storage of a run; f32 is there where a peer needs it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_BENCH_CASES_H
+#define INVAR_CLI_BENCH_CASES_H
+
+#include "cli/bench/bench.h"
+
+enum { INVAR_CASE_TOKENS = 1024, INVAR_CASE_WIDTH = 1024, INVAR_CASE_TYPES = 2 };
+
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    invar_status invar_bench_op_##fn(invar_bench *b) INVAR_MUST_USE;
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+/* Types that parameters and activations are stored in. */
+extern const invar_dtype invar_case_types[INVAR_CASE_TYPES];
+
+/* INVAR_CASE_TOKENS rows are one sample, one unit. */
+extern const invar_segments invar_case_whole;
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* Values in (-range, range), from a small generator: no zeros, no repeating rows. */
+void invar_case_fill(const invar_tensor *t, float range);
+
+invar_tensor invar_case_zero(invar_bench *b, invar_dtype dtype, int64_t rows, int64_t cols);
+invar_tensor invar_case_make(invar_bench *b, invar_dtype dtype, int64_t rows, int64_t cols);
+invar_tensor invar_case_1d(const invar_tensor *t);
+
+/* With its scales. */
+double invar_case_bytes(const invar_tensor *t);
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+/* An op that mostly moves data. */
+invar_bench_case invar_case_moves(const void *args, invar_dtype type, double bytes);
+
+/* An op whose work is per token, and which nothing else here does. */
+invar_bench_case invar_case_decides(const void *args, invar_dtype type, int64_t tokens);
+
+invar_bench_case invar_case_multiplies(const void *args, invar_dtype type, double macs);
+
+/* A case of up to three extents, 0 after the last. */
+invar_status invar_case_run(invar_bench *b, invar_bench_case c, int64_t n0, int64_t n1,
+                            int64_t n2) INVAR_MUST_USE;
+
+/* `products` are what sgemm does instead; f32 only. */
+invar_status invar_case_products(invar_bench *b, const void *args, invar_dtype type,
+                                 const int64_t shape[3], int64_t experts,
+                                 const invar_bench_product *products) INVAR_MUST_USE;
+
+#endif
