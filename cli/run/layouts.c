@@ -128,6 +128,17 @@ static invar_status try_layout(table *t, const invar_layout_sizes *sizes, int gp
     return status;
 }
 
+/* Divided rows need less memory and send more: only where it would not fit without. */
+static invar_status try_both(table *t, const invar_layout_sizes *sizes, int gpus)
+{
+    invar_layout_sizes divided = *sizes;
+    int before = t->count;
+
+    INVAR_TRY(try_layout(t, sizes, gpus));
+    divided.sequence = true;
+    return t->count > before || sizes->tensor == 1 ? INVAR_OK : try_layout(t, &divided, gpus);
+}
+
 /* Data-parallel ranks without a unit would be idle. */
 static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
 {
@@ -152,7 +163,7 @@ static invar_status add_all_with(table *t, int tensor, int gpus)
             for (int etp = 1; etp <= (experts && tensor > 1 ? 2 : 1); etp++) {
                 s.expert_tensor = etp == 1 ? 1 : tensor;
                 if (wanted(t, &s, gpus))
-                    INVAR_TRY(try_layout(t, &s, gpus));
+                    INVAR_TRY(try_both(t, &s, gpus));
             }
     return INVAR_OK;
 }
@@ -204,12 +215,23 @@ static invar_status add_real(invar_grid *grid, const char *format, double value)
     return invar_grid_number(grid, cell);
 }
 
-static invar_status add_row(invar_grid *grid, const row *r)
+/* Only where some layout has it: most do not. */
+static bool shows_sequence(const table *t)
 {
-    const int sizes[] = {r->gpus,           r->sizes.tensor,
-                         r->sizes.expert,   r->sizes.expert_tensor,
-                         r->sizes.pipeline, r->data};
+    for (int i = 0; i < t->count; i++)
+        if (t->rows[i].sizes.sequence)
+            return true;
+    return false;
+}
 
+static invar_status add_row(invar_grid *grid, const row *r, bool sequence)
+{
+    const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
+
+    INVAR_TRY(invar_grid_int(grid, r->gpus));
+    INVAR_TRY(invar_grid_int(grid, r->sizes.tensor));
+    if (sequence)
+        INVAR_TRY(invar_grid_string(grid, r->sizes.sequence ? "yes" : "no"));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         INVAR_TRY(invar_grid_int(grid, sizes[i]));
     INVAR_TRY(add_real(grid, "%.1f", (double)r->budget.need / (double)((size_t)1 << 30)));
@@ -223,17 +245,19 @@ static invar_status add_row(invar_grid *grid, const row *r)
 
 static invar_status print_grid(const table *t)
 {
-    static const char *const heads[] = {"gpus",  "tp",    "ep",        "etp",    "pp",
-                                        "dp",    "GiB",   "fits",      "tp GB",  "ep GB",
-                                        "dp GB", "pp GB", "compute s", "move s", "step s"};
-    enum { HEADS = sizeof heads / sizeof *heads };
+    static const char *const heads[] = {"gpus",  "tp",        "sp",     "ep",    "etp",   "pp",
+                                        "dp",    "GiB",       "fits",   "tp GB", "ep GB", "dp GB",
+                                        "pp GB", "compute s", "move s", "step s"};
+    enum { HEADS = sizeof heads / sizeof *heads, SEQUENCE = 2 };
+    bool sequence = shows_sequence(t);
     invar_grid *grid = NULL;
-    invar_status status = invar_grid_new(&grid, HEADS);
+    invar_status status = invar_grid_new(&grid, HEADS - !sequence);
 
     for (int i = 0; i < HEADS && status == INVAR_OK; i++)
-        status = invar_grid_string(grid, heads[i]);
+        if (sequence || i != SEQUENCE)
+            status = invar_grid_string(grid, heads[i]);
     for (int i = 0; i < t->count && status == INVAR_OK; i++)
-        status = add_row(grid, t->order[i]);
+        status = add_row(grid, t->order[i], sequence);
     if (status == INVAR_OK)
         status = invar_grid_show(grid, stdout);
     invar_grid_free(grid);
@@ -262,16 +286,16 @@ static json_t *row_json(const row *r)
 {
     const invar_budget *b = &r->budget;
 
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
-                     "s:f, s:f, s:f, s:f}",
-                     "gpus", r->gpus, "tensor", r->sizes.tensor, "expert", r->sizes.expert,
-                     "expert_tensor", r->sizes.expert_tensor, "pipeline", r->sizes.pipeline, "data",
-                     r->data, "need", (json_int_t)b->need, "items", invar_memory_items(b),
-                     "sampling", (json_int_t)b->sampling, "scoring", (json_int_t)b->scoring,
-                     "learning", (json_int_t)b->learning, "around", (json_int_t)b->around, "fits",
-                     r->fits, "tensor_gb", r->sent[0], "expert_gb", r->sent[1], "data_gb",
-                     r->sent[2], "pipeline_gb", r->sent[3], "predicted_computing_s", r->computing,
-                     "predicted_moving_s", r->moving);
+    return json_pack(
+        "{s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
+        "s:f, s:f, s:f, s:f}",
+        "gpus", r->gpus, "tensor", r->sizes.tensor, "sequence", r->sizes.sequence, "expert",
+        r->sizes.expert, "expert_tensor", r->sizes.expert_tensor, "pipeline", r->sizes.pipeline,
+        "data", r->data, "need", (json_int_t)b->need, "items", invar_memory_items(b), "sampling",
+        (json_int_t)b->sampling, "scoring", (json_int_t)b->scoring, "learning",
+        (json_int_t)b->learning, "around", (json_int_t)b->around, "fits", r->fits, "tensor_gb",
+        r->sent[0], "expert_gb", r->sent[1], "data_gb", r->sent[2], "pipeline_gb", r->sent[3],
+        "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
 }
 
 static invar_status print_json(const table *t)

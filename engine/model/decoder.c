@@ -166,8 +166,7 @@ static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
 /* The input of a layer that is not the first. */
 static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t i)
 {
-    invar_tensor x =
-        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), model->spec.hidden);
+    invar_tensor x = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
 
     b->next_param = model->first[i];
     invar_program_touch(b->program, &x);
@@ -202,8 +201,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     invar_program_end_segment(b->program);
     if (!b->train)
         return out;
-    out.d_stream =
-        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), model->spec.hidden);
+    out.d_stream = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
     invar_program_touch(b->program, &out.d_stream);
     invar_gradient_set(b, &out.stream, &out.d_stream);
     back(b, &out, model, layers, x, before, recompute);

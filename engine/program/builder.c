@@ -230,9 +230,13 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
 
 /* ---- rows that ranks divide ------------------------------------------------------------------ */
 
-int64_t invar_build_stream_rows(const invar_builder *b)
+invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
+                                     int64_t cols)
 {
-    return b->stream ? invar_row_count(b->stream) : b->rows;
+    int64_t most = b->stream ? invar_row_most(b->rows, b->stream->size) : b->rows;
+    invar_tensor room = invar_program_room(b->program, dtype, parts * most, cols);
+
+    return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_count(b->stream)) : room;
 }
 
 invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all)
@@ -323,14 +327,23 @@ void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *va
     b->groups[group].cols += value->shape[1];
 }
 
+/* Room for the gradient of a value by itself. */
+static invar_tensor lone_room(invar_builder *b, const invar_tensor *value)
+{
+    const invar_built_tensor *built = invar_build_of(b, value);
+
+    if (built->stream || invar_tensor_present(&built->own))
+        return invar_build_stream_room(b, b->storage, 1, value->shape[1]);
+    return invar_program_room(b->program, b->storage, value->shape[0], value->shape[1]);
+}
+
 invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
 {
     const invar_built_tensor *built = invar_build_of(b, value);
     invar_group *g = built->group ? &b->groups[built->group] : NULL;
-    int64_t rows = invar_tensor_present(&built->own) ? built->own.shape[0] : value->shape[0];
 
     if (!g)
-        return invar_program_room(b->program, b->storage, rows, value->shape[1]);
+        return lone_room(b, value);
     if (!invar_tensor_present(&g->room))
         g->room = invar_program_room(b->program, b->storage, g->rows, g->cols);
     return invar_tensor_columns(&g->room, built->column, value->shape[1]);
@@ -390,7 +403,7 @@ void invar_gradient_give(invar_builder *b, const invar_tensor *value, const inva
         invar_gradient_set(b, value, d);
         return;
     }
-    sum = invar_program_room(b->program, b->storage, d->shape[0], d->shape[1]);
+    sum = lone_room(b, value);
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
     if (last)
         show_gradient(b, value, &sum, NULL);

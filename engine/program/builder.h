@@ -217,8 +217,12 @@ invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
 /* (T, n) as (T, heads, n / heads). */
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);
 
-/* How many rows of the residual stream this rank has. */
-int64_t invar_build_stream_rows(const invar_builder *b);
+/*
+ * Room for this rank's rows of the residual stream, or for some parts with as many rows each. What
+ * it takes is a function of the number of all rows: however these are divided, there is room.
+ */
+invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
+                                     int64_t cols);
 
 /* Of a tensor with all rows those that are this rank's, where ranks divide the stream. */
 invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all);

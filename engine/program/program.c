@@ -286,32 +286,28 @@ static bool is_shown(const invar_program *program, const invar_call *call)
     return false;
 }
 
-/* Somebody wants what a move behind the call brings; then what it brings it from is wanted, too. */
-static bool is_moved(invar_program *program, const invar_call *call)
+/* A move stays if somebody wants what it brings; then what it brings it from is wanted, too. */
+static void judge_move(invar_program *program, invar_move *move)
 {
-    bool wanted = false;
+    const invar_room *to = &program->rooms[invar_program_room_of(move->whole.data)];
+    const void *const from[] = {move->own.data, move->experts.start};
 
-    for (int32_t i = call->moves; i < call->moves + call->n_moves; i++) {
-        const invar_move *move = &program->moves[i];
-        if (!program->rooms[invar_program_room_of(move->whole.data)].wanted)
-            continue;
-        wanted = true;
-        if (move->own.data)
-            program->rooms[invar_program_room_of(move->own.data)].wanted = true;
-        if (move->experts.start)
-            program->rooms[invar_program_room_of(move->experts.start)].wanted = true;
-    }
-    return wanted;
+    move->dropped = !to->wanted && to->given < 0;
+    for (size_t i = 0; i < sizeof from / sizeof *from && !move->dropped; i++)
+        if (from[i])
+            program->rooms[invar_program_room_of(from[i])].wanted = true;
 }
 
 /* The call stays if somebody wants a result; then what it reads is wanted, too. */
 static void judge(invar_program *program, invar_call *call)
 {
     const void *args = program->bytes + call->args;
-    bool moved = is_moved(program, call), wanted = moved || is_shown(program, call);
+    bool wanted = is_shown(program, call);
     int count;
     const invar_field *fields = invar_op_fields(&count, call->op);
 
+    for (int32_t i = call->moves + call->n_moves - 1; i >= call->moves; i--)
+        judge_move(program, &program->moves[i]);
     for (int i = 0; i < count; i++) {
         const invar_room *room = room_of_field(program, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_IN && (room->wanted || room->given >= 0))

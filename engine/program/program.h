@@ -66,6 +66,7 @@ typedef struct invar_move {
     const int64_t *start;    /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
                                 as invar_layout_share_of has it */
     invar_segments experts;  /* rows of all experts; with INVAR_MOVE_EXPERTS only */
+    bool dropped;            /* nobody wants what it brings: it does not run */
 } invar_move;
 
 typedef struct invar_call {
@@ -149,8 +150,9 @@ void invar_program_touch(invar_program *program, const invar_tensor *tensor);
 void invar_program_end_segment(invar_program *program);
 
 /*
- * Drops calls from number `first` to the end whose results nobody wants: no later call reads them,
- * the host does not touch them, no point of them is shown, and they go into no given memory.
+ * Drops calls from number `first` to the end whose results nobody wants: no later call or move
+ * reads them, the host does not touch them, no point of them is shown, and they go into no given
+ * memory. So with moves, of which some may stay where the call before them does not.
  */
 void invar_program_drop(invar_program *program, int32_t first);
 

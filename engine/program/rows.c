@@ -91,6 +91,14 @@ void invar_row_divide(invar_row_division *out, const invar_segments *units, int 
         out->units++;
 }
 
+int64_t invar_row_most(int64_t rows, int size)
+{
+    int64_t share = rows / size + INVAR_TOKEN_BLOCK; // the blocks that it begins in and ends with
+    int64_t undivided = (int64_t)(size - 1) * INVAR_TOKEN_BLOCK;
+
+    return smaller(rows, larger(share, undivided));
+}
+
 void invar_row_units(int64_t *start, const invar_row_division *d, const invar_segments *units)
 {
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];

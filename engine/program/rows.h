@@ -35,6 +35,12 @@ int64_t invar_row_blocks(const invar_segments *units);
  */
 void invar_row_divide(invar_row_division *out, const invar_segments *units, int size, int rank);
 
+/*
+ * Rows that a rank has at most of so many, or of fewer, if these are divided where they have as
+ * many blocks as there are ranks.
+ */
+int64_t invar_row_most(int64_t rows, int size);
+
 /* The units that have rows here, counted from the first of these: (division->units + 1). */
 void invar_row_units(int64_t *start, const invar_row_division *division,
                      const invar_segments *units);

@@ -91,7 +91,8 @@ static invar_status run_moves(const invar_program *program, int32_t first, int32
                               const invar_program_run_args *run)
 {
     for (int32_t i = first; i < first + count; i++)
-        INVAR_TRY(run_move(program, &program->moves[i], run));
+        if (!program->moves[i].dropped)
+            INVAR_TRY(run_move(program, &program->moves[i], run));
     return INVAR_OK;
 }
 
@@ -103,6 +104,7 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
     for (int32_t i = first; i < end; i++) {
         const invar_call *call = &program->calls[i];
         if (call->dropped) {
+            INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
             if (watch)
                 invar_watch_pass(watch);
             continue;

@@ -189,7 +189,6 @@ static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
                   const invar_tensor *residual)
 {
     invar_layout_share own = invar_layout_share_of(d->rows, b->tensors, b->tensor);
-    int64_t count = d->stream ? y->shape[0] : own.count;
     invar_tensor part = part_room(d, 0), got, rows = *y,
                  added = residual ? *residual : (invar_tensor){0};
     invar_move move = {.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part};
@@ -201,7 +200,9 @@ static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
     }
     INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
     part = one_part(b, d);
-    got = invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * count, y->shape[1]);
+    got = d->stream ? invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1])
+                    : invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * own.count,
+                                         y->shape[1]);
     move = (invar_move){.kind = INVAR_MOVE_EXCHANGE,
                         .whole = got,
                         .own = part,
@@ -370,15 +371,15 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
 }
 
 /* Rooms for the results, whose gradients are to lie side by side. */
-static void make_rooms(invar_builder *b, int64_t rows, invar_projection *outputs, int32_t count,
-                       const invar_routes *routes)
+static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
+                       int32_t count, const invar_routes *routes)
 {
-    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, rows) : 0;
+    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
 
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
         outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,
-                                          rows, cols);
+                                          x->shape[0], cols);
         invar_gradient_join(b, group, &outputs[i].y);
         if (routes)
             invar_build_slots(b, &outputs[i].y, routes);
@@ -464,7 +465,7 @@ void invar_verb_linears(invar_builder *b, invar_tensor x, invar_projection *outp
 {
     linears l;
 
-    make_rooms(b, x.shape[0], outputs, count, routes);
+    make_rooms(b, &x, outputs, count, routes);
     products(b, &x, outputs, count, routes);
     invar_build_reads(b, &x);
     l = note_of(x, outputs, count, routes);
@@ -496,7 +497,7 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
     invar_tensor taken;
     added a;
 
-    make_rooms(b, residual.shape[0], &out, 1, NULL);
+    out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
     taken = operand(b, &x, w);
     args = arguments(&taken, &out, 1);
     args.residual = residual;
@@ -567,7 +568,7 @@ invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x
 {
     gated g;
 
-    make_rooms(b, x.shape[0], gate_up, 2, routes);
+    make_rooms(b, &x, gate_up, 2, routes);
     g = (gated){note_of(x, gate_up, 2, routes),
                 invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)

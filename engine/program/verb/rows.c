@@ -25,8 +25,7 @@ static void embed_back(invar_builder *b, const void *noted)
 /* What each rank has found for this rank's rows, from what this one has found for all. */
 static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
 {
-    int64_t rows = b->tensors * invar_row_count(b->stream);
-    invar_tensor got = invar_program_room(b->program, b->storage, rows, found->shape[1]);
+    invar_tensor got = invar_build_stream_room(b, b->storage, b->tensors, found->shape[1]);
 
     invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_EXCHANGE,
                                                  .whole = got,
@@ -61,9 +60,7 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
 
 invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
-    embedding e = {
-        invar_program_room(b->program, b->storage, invar_build_stream_rows(b), table->w.shape[1]),
-        table->dw, b->ids};
+    embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw, b->ids};
 
     if (invar_weight_divided(table))
         embed_divided(b, &e, table);
@@ -93,9 +90,10 @@ static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsno
     int64_t own = invar_token_blocks_of(&b->stream_units, invar_row_count(b->stream));
     int64_t all = invar_token_blocks_of(&b->units, b->rows);
     invar_tensor sums = invar_program_room(b->program, INVAR_DTYPE_F32, all, cols);
+    invar_tensor room = invar_program_room(b->program, INVAR_DTYPE_F32, all, cols);
 
     args.dweight = (invar_tensor){0};
-    args.block_sums = invar_program_room(b->program, INVAR_DTYPE_F32, own, cols);
+    args.block_sums = invar_tensor_rows(&room, 0, own);
     args.units = b->stream_units;
     invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
@@ -147,7 +145,7 @@ static void norm_back(invar_builder *b, const void *noted)
 invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
                              const invar_weight *weight)
 {
-    invar_tensor own = invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]);
+    invar_tensor own = invar_build_stream_room(b, b->storage, 1, x.shape[1]);
     norm n = {name, own, x, *weight};
 
     INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
@@ -181,8 +179,7 @@ static void add_back(invar_builder *b, const void *noted)
 invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor residual,
                             invar_tensor x)
 {
-    addition a = {invar_program_room(b->program, b->storage, residual.shape[0], x.shape[1]),
-                  residual, x};
+    addition a = {invar_build_stream_room(b, b->storage, 1, x.shape[1]), residual, x};
 
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
                  .b = invar_build_own_rows(b, &x));

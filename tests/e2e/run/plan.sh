@@ -190,6 +190,7 @@ holds awk -v a="$before" -v b="$(layout predicted_computing_s)" \
 holds plan 143GB "${many[@]}" --all
 holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
 holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
+holds [ "$(grep -c '"sequence": true' plan.json)" -eq 0 ]
 expect 1 "Seconds are a prediction" large.ini --memory 20GB "${many[@]}" --all
 expect 1 " no " large.ini --memory 60GB "${many[@]}"
 expect 129 "needs a multiple of 4" large.ini --memory 143GB "${many[@]}" --gpus 6 \
@@ -201,6 +202,48 @@ for gpus in "" 0 x "8," 8,,64 -8 100000; do
     expect 129 "is no list of numbers" large.ini --memory 143GB --gpus="$gpus"
 done
 expect 129 "--tflops: 0; expected 1 to 1000000" large.ini --memory 143GB --gpus 8 --tflops 0
+# divided rows need less memory: layouts that would not fit without have them
+cat >dense.ini <<'END'
+[model]
+dtype = bf16
+num-layers = 4
+hidden-size = 4096
+ffn-hidden-size = 12288
+num-attention-heads = 32
+num-query-groups = 8
+kv-channels = 128
+vocab-size = 32000
+max-position-embeddings = 8192
+[rollout]
+prompt-data = task:max
+rm-type = overlap
+num-rollout = 1
+rollout-batch-size = 8
+n-samples-per-prompt = 8
+rollout-max-response-len = 8000
+[grpo]
+unit-count = 8
+[perf]
+device = cuda
+[engine]
+numerics = sm90
+logical-tp = 8
+END
+# dense SIZE [ARGUMENT ...]: as plan, for a dense model on four GPUs.
+dense() {
+    timeout 60 "$invar" plan dense.ini --json --gpus 4 --memory "$@" >plan.json 2>plan.err
+}
+tp=(--tensor-model-parallel-size 4)
+dense 143GB "${tp[@]}"
+learning=$(layout learning) sent=$(layout tensor_gb) most=$(layout need)
+holds dense 143GB "${tp[@]}" --sequence-parallel true
+holds awk -v a="$learning" -v b="$(layout learning)" 'BEGIN { exit !(b > 0 && b < 0.9 * a) }'
+holds awk -v a="$sent" -v b="$(layout tensor_gb)" 'BEGIN { exit !(b > a && b < 1.2 * a) }'
+between=$(((most + $(layout need)) * 65 / 128))B
+expect 1 " no " dense.ini --memory "$between" --gpus 4 "${tp[@]}"
+holds dense "$between" --all
+holds [ "$(layout tensor)" -eq 4 ]
+holds [ "$(layout sequence)" = true ]
 # the recipes for many GPUs fit, with all layers of the model
 mkdir -p whole
 sed 's/"num_hidden_layers": 6/"num_hidden_layers": 48/' model/config.json >whole/config.json

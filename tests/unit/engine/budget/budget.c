@@ -326,32 +326,68 @@ static void test_budget__sampling_takes_no_more_than_planned(void **state)
 /* ---- other shapes ---------------------------------------------------------------------------- */
 
 /* Smaller samples, fewer of them, other limits: none of it needs more. */
-static void test_budget__smaller_batches_need_no_more(void **state)
+static void compare_smaller(const invar_budget_ask *ask, int cases)
 {
-    invar_device dev = device_of(false);
-    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
     invar_budget whole, part;
 
-    (void)state;
-    ask.plan = (invar_plan_options){.unit_rows = 60, .unit_count = 13, .max_tokens = 70};
-    ask.dynamic = true;
-    ask.head_rows = 9;
-    ask.step_samples = ask.samples = 40;
-    assert_ok(invar_budget_make(&whole, &ask, PLENTY));
-    assert_int_equal(whole.choice.max_tokens, 70);
-    for (uint64_t i = 0; i < 300; i++) {
-        invar_budget_ask other = ask;
-        other.prompt = 1 + invar_test_random(1, i) % PROMPT;
-        other.response = 1 + invar_test_random(2, i) % RESPONSE;
-        other.step_samples = other.samples = 1 + invar_test_random(3, i) % 40;
-        other.plan.max_tokens = 1 + invar_test_random(4, i) % 70;
+    assert_ok(invar_budget_make(&whole, ask, PLENTY));
+    assert_int_equal(whole.choice.max_tokens, ask->plan.max_tokens);
+    for (uint64_t i = 0; i < (uint64_t)cases; i++) {
+        invar_budget_ask other = *ask;
+        other.prompt = 1 + invar_test_random(1, i) % ask->prompt;
+        other.response = 1 + invar_test_random(2, i) % ask->response;
+        other.step_samples = other.samples = 1 + invar_test_random(3, i) % ask->step_samples;
+        other.plan.max_tokens = 1 + invar_test_random(4, i) % ask->plan.max_tokens;
         assert_ok(invar_budget_make(&part, &other, PLENTY));
         if (part.learning > whole.learning || part.scoring > whole.scoring ||
             part.sampling > whole.sampling)
             fail_msg("case %d: %zu, %zu and %zu bytes; of the largest %zu, %zu and %zu", (int)i,
                      part.sampling, part.scoring, part.learning, whole.sampling, whole.scoring,
                      whole.learning);
+    }
+}
+
+static void test_budget__smaller_batches_need_no_more(void **state)
+{
+    invar_device dev = device_of(false);
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+
+    (void)state;
+    ask.plan = (invar_plan_options){.unit_rows = 60, .unit_count = 13, .max_tokens = 70};
+    ask.dynamic = true;
+    ask.head_rows = 9;
+    ask.step_samples = ask.samples = 40;
+    compare_smaller(&ask, 300);
+    invar_device_close(&dev);
+}
+
+/* Ranks that divide rows, as long as these have blocks enough. */
+static void test_budget__fewer_divided_rows_need_no_more(void **state)
+{
+    static const invar_layout_sizes sizes = {
+        .tensor = 4, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .sequence = true};
+    invar_device dev = device_of(false);
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_layout layout;
+
+    (void)state;
+    spec.vocab = 1024;
+    spec.heads = spec.kv_heads = 4;
+    spec.intermediate = 512;
+    spec.max_positions = ask.context = 256;
+    spec.logical_tp = 4;
+    ask.response = 250;
+    ask.plan = (invar_plan_options){.unit_rows = 600, .unit_count = 13, .max_tokens = 1500};
+    ask.dynamic = true;
+    ask.head_rows = 9;
+    ask.step_samples = ask.samples = 12;
+    for (int r = 0; r < 4; r++) {
+        assert_ok(invar_layout_imagine(&layout, &sizes, 4, r));
+        ask.layout = &layout;
+        compare_smaller(&ask, 60);
+        invar_layout_release(&layout);
     }
     invar_device_close(&dev);
 }
@@ -412,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_budget__ranks_take_what_was_planned),
         cmocka_unit_test(test_budget__sampling_takes_no_more_than_planned),
         cmocka_unit_test(test_budget__smaller_batches_need_no_more),
+        cmocka_unit_test(test_budget__fewer_divided_rows_need_no_more),
         cmocka_unit_test(test_budget__chooses_what_fits),
     };
 

@@ -52,8 +52,11 @@ static void check_division(const invar_segments *units, int size)
             assert_int_equal(own[i], all[next + i]);
         next += count;
         assert_true(blocks < size || count > 0);
-        if (rows >= size * INVAR_TOKEN_BLOCK)
-            assert_true(invar_row_count(&d) < rows / size + 1 + INVAR_TOKEN_BLOCK);
+        assert_true(invar_row_count(&d) <= invar_row_most(rows, size));
+        if (rows >= size * size * INVAR_TOKEN_BLOCK)
+            assert_true(invar_row_count(&d) <= rows / size + INVAR_TOKEN_BLOCK);
+        else if (blocks < size) // undivided
+            assert_int_equal(invar_row_most(rows, size), rows);
         assert_int_equal(d.row[size], rows);
     }
     assert_int_equal(next, blocks);
