@@ -128,7 +128,9 @@ static const char *const quiet[][2] = {{"save", ""},
                                        {"expert-model-parallel-size", "1"},
                                        {"expert-tensor-parallel-size", "0"},
                                        {"pipeline-model-parallel-size", "1"},
-                                       {"num-virtual-stages-per-pipeline-rank", "1"}};
+                                       {"num-virtual-stages-per-pipeline-rank", "1"},
+                                       {"rollout-num-gpus", "0"},
+                                       {"rollout-num-gpus-per-engine", "1"}};
 
 #define QUIET (sizeof quiet / sizeof quiet[0])
 #define ALWAYS 2

@@ -68,10 +68,11 @@ static const section of_run[] = {
             " WHERE d.run = c.run AND d.step = c.step AND d.seg = c.seg)"
             " ORDER BY step DESC, seg DESC LIMIT :limit"},
     {.name = "last events",
-     .sql = "SELECT " ENTRY_TIME
-            " AS time, v.seg AS segment, v.step, v.level, v.kind, v.message, v.data"
-            " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
-            " WHERE v.run = :run ORDER BY v.entry DESC, v.i DESC LIMIT :limit"},
+     .sql =
+         "SELECT " ENTRY_TIME
+         " AS time, v.seg AS segment, v.step, v.level, v.kind, v.message, v.data"
+         " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
+         " WHERE v.run = :run AND v.level <> 'debug' ORDER BY v.entry DESC, v.i DESC LIMIT :limit"},
     {.name = "last seals",
      .sql = "SELECT entry, lower(hex(content)) AS content, lower(hex(integrity)) AS integrity,"
             " lower(hex(sha256)) AS sha256 FROM seal WHERE run = :run ORDER BY entry DESC LIMIT "

@@ -56,8 +56,10 @@ invar_status invar_budget_block_open(invar_budget_block *block, const invar_budg
         watched.probe = &invar_budget_blind;
     if (parts->rollout)
         INVAR_TRY(invar_budget_rehearse_rollout(parts->rollout, ask));
-    INVAR_TRY(invar_budget_rehearse_score(parts, ask));
-    INVAR_TRY(invar_budget_rehearse_learn(&watched, ask));
+    if (parts->trainer) {
+        INVAR_TRY(invar_budget_rehearse_score(parts, ask));
+        INVAR_TRY(invar_budget_rehearse_learn(&watched, ask));
+    }
     for (int i = 0; i < PHASES; i++)
         invar_stage_open(block->stages[i]);
     return INVAR_OK;

@@ -48,9 +48,10 @@ typedef struct invar_budget_ask {
     invar_format format;
     bool reference, teacher, critic;
     bool learns;
-    bool entropy;  /* the loss has a term of entropies */
-    int64_t level; /* of the points that are recorded */
-    bool replay;   /* experts are those of the rollout */
+    bool samples_alone; /* nothing is scored either, and the actor has no masters */
+    bool entropy;       /* the loss has a term of entropies */
+    int64_t level;      /* of the points that are recorded */
+    bool replay;        /* experts are those of the rollout */
     invar_adamw_options adamw;
     size_t piece; /* of the moments that visit the device; 0: they are there for good */
     const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
@@ -152,8 +153,8 @@ const invar_device *invar_budget_block_dev(const invar_budget_block *block,
 
 /* The parts of a run, on devices of the block. */
 typedef struct invar_budget_parts {
-    invar_rollout *rollout; /* NULL: nothing is sampled */
-    invar_trainer *trainer;
+    invar_rollout *rollout;                  /* NULL: nothing is sampled */
+    invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
     const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
     const invar_model *actor, *critic;       /* critic NULL: none */
     invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */

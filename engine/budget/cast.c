@@ -27,8 +27,12 @@ static void add_item(invar_budget *out, const invar_budget_cast *cast, const cha
 static invar_status add_model(invar_model **model, invar_budget *out, invar_budget_cast *cast,
                               const invar_model_spec *spec, const char *name)
 {
-    INVAR_TRY(
-        invar_model_new(model, spec, cast->ask->format, cast->ask->layout, &cast->resident.dev));
+    const invar_budget_ask *ask = cast->ask;
+    const invar_device *dev = &cast->resident.dev;
+
+    INVAR_TRY(ask->samples_alone
+                  ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
+                  : invar_model_new(model, spec, ask->format, ask->layout, dev));
     add_item(out, cast, name);
     return INVAR_OK;
 }
@@ -136,7 +140,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
         INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
                               "critic: moments"));
     out->host = cast->resident.host;
-    return count_around(out, cast);
+    return ask->samples_alone ? INVAR_OK : count_around(out, cast);
 }
 
 invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,

@@ -205,7 +205,8 @@ static invar_status check_pages(const invar_budget_ask *ask)
 
 static invar_status choose(invar_budget *b, invar_budget_cast *cast)
 {
-    INVAR_TRY(choose_training(b, cast));
+    if (!cast->ask->samples_alone)
+        INVAR_TRY(choose_training(b, cast));
     INVAR_TRY(choose_cache(b, cast));
     b->block = b->sampling > b->scoring ? b->sampling : b->scoring;
     b->block = b->learning > b->block ? b->learning : b->block;

@@ -157,6 +157,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_RM_TYPE, !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH),
          "an empty custom-rm-path"},
         {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,

@@ -88,6 +88,12 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
                             layout->seconds);
 }
 
+invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
+{
+    *out = (invar_layout){.data = {.size = ranks}};
+    return cut(out, sizes);
+}
+
 static invar_status imagine_axis(invar_layout_axis *axis, int rank)
 {
     axis->rank = rank;
@@ -165,6 +171,33 @@ invar_layout_share invar_layout_share_of(int64_t count, int size, int rank)
 
     return (invar_layout_share){rank * each + (rank < rest ? rank : rest),
                                 each + (rank < rest ? 1 : 0)};
+}
+
+int invar_layout_engine_count(const invar_layout *layout)
+{
+    const invar_layout_engines *engines = &layout->engines;
+
+    if (engines->each == 0)
+        return layout->data.size;
+    return (layout->data.size - engines->first) / engines->each;
+}
+
+int invar_layout_engine_of(const invar_layout *layout, int rank)
+{
+    const invar_layout_engines *engines = &layout->engines;
+
+    if (engines->each == 0)
+        return rank;
+    return rank < engines->first ? -1 : (rank - engines->first) / engines->each;
+}
+
+bool invar_layout_engine_gives(const invar_layout *layout, int rank)
+{
+    const invar_layout_engines *engines = &layout->engines;
+
+    if (engines->each == 0)
+        return true;
+    return rank >= engines->first && (rank - engines->first) % engines->each == 0;
 }
 
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,

@@ -31,6 +31,12 @@ typedef struct invar_layout_axis {
     char *buckets;    /* (2, invar_layout_room) in that memory */
 } invar_layout_axis;
 
+/* Ranks of the data axis that only sample, in engines that hold a model each; the last ones. */
+typedef struct invar_layout_engines {
+    int first; /* of them */
+    int each;  /* ranks of an engine; 0: none only samples, and each data-parallel rank is one */
+} invar_layout_engines;
+
 typedef struct invar_layout {
     invar_comm *world; /* all ranks; borrowed, unless imagined */
     bool imagined;     /* one rank plans: moves on a dry device are made, and counted */
@@ -41,6 +47,7 @@ typedef struct invar_layout {
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
     bool sequence;     /* ranks of the tensor axis divide rows between their sums, too */
+    invar_layout_engines engines;
 } invar_layout;
 
 /* Into how many parts a model is cut; what is left of the world are data-parallel ranks. */
@@ -82,6 +89,13 @@ void invar_layout_release(invar_layout *layout);
 invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
                                   int rank) INVAR_MUST_USE;
 
+/*
+ * The sizes alone of a layout of `ranks` ranks, which may be others than those of this one: for
+ * those who ask what ranks have. INVAR_E_INVALID as above.
+ */
+invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *sizes,
+                                  int ranks) INVAR_MUST_USE;
+
 /* Of any rank of the world, and the rank with such numbers. */
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
 int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place);
@@ -121,6 +135,14 @@ typedef struct invar_layout_share {
 
 /* Which of `count` samples a rank generates or scores: neighbours, their numbers differ by 1. */
 invar_layout_share invar_layout_share_of(int64_t count, int size, int rank);
+
+/*
+ * Who samples: how many engines there are, that of a rank of the data axis (-1: it has none), and
+ * whether the rank is the one that gives the engine's samples to others.
+ */
+int invar_layout_engine_count(const invar_layout *layout);
+int invar_layout_engine_of(const invar_layout *layout, int rank);
+bool invar_layout_engine_gives(const invar_layout *layout, int rank);
 
 /* Bytes of a block. */
 typedef struct invar_layout_slice {

@@ -160,7 +160,7 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
     record own, *all;
     invar_status status;
 
-    *out = (invar_layout_transport){.nccl = false};
+    *out = (invar_layout_transport){.rank = layout ? invar_comm_rank(layout->world) : 0};
     INVAR_TRY(invar_alloc((void **)&all, (size_t)s.size, sizeof *all, "what ranks tell"));
     describe(&own, dev, wanted);
     format_version(out->nccl_version, own.version);
@@ -175,11 +175,11 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* NCCL refuses two ranks of one host on one GPU: each says that it is a host of its own. */
-static invar_status set_apart(const invar_layout *layout)
+static invar_status set_apart(const invar_layout_transport *transport)
 {
     char name[32];
 
-    (void)snprintf(name, sizeof name, "invar-rank-%d", invar_comm_rank(layout->world));
+    (void)snprintf(name, sizeof name, "invar-rank-%d", transport->rank);
     if (setenv("NCCL_HOSTID", name, 0) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "NCCL_HOSTID: no memory for the environment");
     return INVAR_OK;
@@ -200,7 +200,7 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
     if (!transport->nccl)
         return INVAR_OK;
     if (transport->apart)
-        INVAR_TRY(set_apart(layout));
+        INVAR_TRY(set_apart(transport));
     INVAR_TRY(open_axis(&layout->tensor, &options));
     INVAR_TRY(open_axis(&layout->expert, &options));
     INVAR_TRY(open_axis(data, &options));

@@ -22,6 +22,7 @@ extern "C" {
 typedef struct invar_layout_transport {
     bool nccl;
     bool apart; /* NCCL must take ranks of one host for ranks of several: they share a GPU */
+    int rank;   /* of the world that chose */
     char nccl_version[16];                  /* of this rank: "2.28.9"; "": it has none */
     char text[INVAR_LAYOUT_TRANSPORT_SIZE]; /* "NCCL 2.28.9", "host memory: no GPU" */
 } invar_layout_transport;

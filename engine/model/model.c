@@ -146,7 +146,7 @@ static void lay_out(invar_model *model, invar_carver *c)
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        if (p->own.experts > 0)
+        if (p->own.experts > 0 && (!model->weights_alone || model->format == INVAR_FORMAT_FP32))
             p->master = carve_own(c, INVAR_DTYPE_F32, p);
     }
     for (int64_t i = 0; i < model->n_params; i++) {
@@ -263,8 +263,8 @@ static invar_status declare(invar_model *model)
     return check_extents(model, model->format);
 }
 
-invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
-                             const invar_layout *layout, const invar_device *dev)
+static invar_status make(invar_model **out, const invar_model_spec *spec, invar_format format,
+                         const invar_layout *layout, const invar_device *dev, bool weights_alone)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -276,6 +276,7 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
         .spec = *spec,
         .format = format,
         .storage = invar_format_storage(format),
+        .weights_alone = weights_alone,
         .layout = layout,
         .part = invar_model_part_of(layout, layout ? invar_comm_rank(layout->world) : 0),
         .dev = *dev};
@@ -295,6 +296,19 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     }
     *out = model;
     return INVAR_OK;
+}
+
+invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
+                             const invar_layout *layout, const invar_device *dev)
+{
+    return make(out, spec, format, layout, dev, false);
+}
+
+invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
+                                     invar_format format, const invar_layout *layout,
+                                     const invar_device *dev)
+{
+    return make(out, spec, format, layout, dev, true);
 }
 
 void invar_model_free(invar_model *model)

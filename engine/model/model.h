@@ -43,6 +43,7 @@ typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
     invar_dtype storage;
+    bool weights_alone; /* it has no masters, unless weights are f32 */
     const invar_layout
         *layout;           /* of the ranks that hold the model together; NULL: this one alone */
     invar_model_part part; /* what of it is here */
@@ -70,6 +71,11 @@ typedef struct invar_model {
  */
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev) INVAR_MUST_USE;
+
+/* The same for sampling alone: weights without masters, but where they are the same. */
+invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
+                                     invar_format format, const invar_layout *layout,
+                                     const invar_device *dev) INVAR_MUST_USE;
 void invar_model_free(invar_model *model);
 
 /*

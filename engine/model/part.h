@@ -60,6 +60,13 @@ bool invar_model_part_has(const invar_model_part *part, int64_t layers, int64_t 
 invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
                                      const invar_param *param);
 
+/* Is a piece of an expert in the box? */
+static inline bool invar_box_has(const invar_param_box *box, int64_t expert, int32_t piece)
+{
+    return expert >= box->expert && expert < box->expert + box->experts && piece >= box->piece &&
+           piece < box->piece + box->pieces;
+}
+
 /*
  * A box in the order of its memory, as runs of elements that lie together in the whole parameter:
  * run k begins there at invar_box_run_at.

@@ -42,6 +42,11 @@ static int64_t start_of(const invar_param *p, int32_t v)
     return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, v);
 }
 
+invar_layout_share invar_piece_share(const invar_param *p, int32_t v)
+{
+    return (invar_layout_share){start_of(p, v), start_of(p, v + 1) - start_of(p, v)};
+}
+
 invar_tensor invar_piece_of(const invar_param *p, const invar_tensor *t, int64_t piece)
 {
     const invar_param_box *own = &p->own;
@@ -177,18 +182,22 @@ static int64_t leaves_among(const invar_param *p, const invar_layout_share *rows
 
 /* ---- who gives ------------------------------------------------------------------------------- */
 
-/* The first that has it. */
-int invar_pieces_giver(const invar_model *model, const invar_param *p, int64_t expert, int32_t v)
+int invar_pieces_first(const invar_model_part *any, const invar_model_spec *spec,
+                       const invar_param *p, int64_t expert, int32_t v)
 {
-    for (int32_t n = 0; n < invar_model_part_ranks(&model->part); n++) {
-        invar_model_part part = invar_model_part_numbered(&model->part, n);
-        invar_param_box box = invar_model_part_box(&part, &model->spec, p);
-        if (expert >= box.expert && expert < box.expert + box.experts && v >= box.piece &&
-            v < box.piece + box.pieces)
+    for (int32_t n = 0; n < invar_model_part_ranks(any); n++) {
+        invar_model_part part = invar_model_part_numbered(any, n);
+        invar_param_box box = invar_model_part_box(&part, spec, p);
+        if (invar_box_has(&box, expert, v))
             return n;
     }
     INVAR_CHECK(!"every piece has an owner");
     return 0;
+}
+
+int invar_pieces_giver(const invar_model *model, const invar_param *p, int64_t expert, int32_t v)
+{
+    return invar_pieces_first(&model->part, &model->spec, p, expert, v);
 }
 
 bool invar_pieces_given(const invar_model *model, const invar_param *p)

@@ -70,6 +70,28 @@ invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const 
         &(invar_ledger_event){.step = step, .level = level, .kind = kind, .message = message});
 }
 
+invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
+                                   const invar_recorder_sync *sync)
+{
+    char message[160], data[200], hash[INVAR_DIGEST_HEX_SIZE];
+
+    if (!recorder->ledger)
+        return INVAR_OK;
+    invar_digest_format(hash, &sync->hash);
+    (void)snprintf(message, sizeof message,
+                   "weights after %" PRId64 " updates: %.3g MB in %.3g s, the same on all ranks",
+                   sync->version, (double)sync->bytes / 1e6, sync->seconds);
+    (void)snprintf(data, sizeof data,
+                   "{\"weights\": %" PRId64 ", \"bytes\": %" PRIu64
+                   ", \"seconds\": %.9g, \"hash\": \"%s\"}",
+                   sync->version, sync->bytes, sync->seconds, hash);
+    return invar_ledger_note(recorder->ledger, &(invar_ledger_event){.step = step,
+                                                                     .level = "debug",
+                                                                     .kind = "weight-sync",
+                                                                     .message = message,
+                                                                     .data = data});
+}
+
 invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
                                   const invar_recorder *recorder)
 {

@@ -105,6 +105,18 @@ void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...) IN
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
                                   const char *kind, const char *message) INVAR_MUST_USE;
 
+/* What ranks that only sample got before a step: weights as they are after `version` updates. */
+typedef struct invar_recorder_sync {
+    int64_t version;
+    uint64_t bytes;
+    double seconds;
+    invar_digest hash;
+} invar_recorder_sync;
+
+/* An event of kind weight-sync, where it writes. */
+invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
+                                   const invar_recorder_sync *sync) INVAR_MUST_USE;
+
 /* The last step and the chain there, where it writes; else both stay as they are. */
 invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
                                   const invar_recorder *recorder) INVAR_MUST_USE;

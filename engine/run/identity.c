@@ -66,9 +66,9 @@ static invar_status gather(identity *id, const invar_loop *loop)
     INVAR_TRY(hash_spec(&digest, s));
     add_digest(id, "model hash", &digest);
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
-    if (s->teacher)
+    if (invar_settings_teacher(loop->recipe))
         add_digest(id, "teacher hash", &s->teacher_weights);
-    if (s->critic)
+    if (invar_settings_critic(loop->recipe))
         add_digest(id, "critic hash", &s->critic_weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
@@ -189,8 +189,8 @@ static void gather_facts(facts *f, const invar_loop *loop)
                        invar_dataset_dropped(loop->session.data));
         f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
     }
-    if (loop->ranks) {
-        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_agree_size(loop->ranks));
+    if (loop->world) {
+        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_agree_size(loop->world));
         f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
         f->items[f->count++] = (invar_ledger_fact){"layout", "transport", loop->transport.text};
     }
@@ -398,12 +398,12 @@ static invar_status share_text(char **text, const invar_loop *loop, int from, co
 {
     int64_t bytes = (int64_t)own->bytes;
 
-    INVAR_TRY(invar_agree_share(loop->ranks, "identity", from, &bytes, sizeof bytes));
+    INVAR_TRY(invar_agree_share(loop->world, "identity", from, &bytes, sizeof bytes));
     INVAR_TRY(invar_alloc((void **)text, (size_t)bytes + 2, 1, "what a rank is given"));
     memset(*text, 0, (size_t)bytes + 2); // whatever it is, it ends
-    if (invar_comm_rank(loop->ranks->world) == from)
+    if (invar_comm_rank(loop->world->world) == from)
         memcpy(*text, own->text, own->bytes);
-    return invar_agree_share(loop->ranks, "identity", from, *text, (size_t)bytes);
+    return invar_agree_share(loop->world, "identity", from, *text, (size_t)bytes);
 }
 
 static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *who, const char *odd,
@@ -426,8 +426,8 @@ static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *w
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
                       "other's \"%s\"; give all ranks the same program, recipe, data and weights",
-                      who->odd, invar_comm_host(loop->ranks->world, who->odd), who->usual,
-                      invar_comm_host(loop->ranks->world, who->usual), key, its, theirs);
+                      who->odd, invar_comm_host(loop->world->world, who->odd), who->usual,
+                      invar_comm_host(loop->world->world, who->usual), key, its, theirs);
 }
 
 static invar_status compare_given(invar_loop *loop, const given *own)
@@ -438,7 +438,7 @@ static invar_status compare_given(invar_loop *loop, const given *own)
     invar_status status;
 
     invar_hash_bytes(&digest, own->text, own->bytes);
-    status = invar_agree_compare(&who, loop->ranks, "identity", &digest);
+    status = invar_agree_compare(&who, loop->world, "identity", &digest);
     if (status == INVAR_OK && who.odd >= 0) {
         status = share_text(&odd, loop, who.odd, own);
         if (status == INVAR_OK)
@@ -463,7 +463,7 @@ invar_status invar_loop_compare_words(invar_loop *loop)
     given own = {.text = NULL};
     invar_status status;
 
-    if (!loop->ranks)
+    if (!loop->world)
         return INVAR_OK;
     INVAR_TRY(hash_file(program, "/proc/self/exe"));
     add_words(&own, program, loop);
@@ -481,7 +481,7 @@ invar_status invar_loop_compare_files(invar_loop *loop)
     identity id;
     invar_status status;
 
-    if (!loop->ranks)
+    if (!loop->world)
         return INVAR_OK;
     INVAR_TRY(hash_module(module, &loop->session.dev));
     INVAR_TRY(gather(&id, loop));

@@ -14,6 +14,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/files.h"
 #include "engine/layout/agree.h"
+#include "engine/layout/sides.h"
 #include "engine/layout/transport.h"
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
@@ -25,6 +26,7 @@
 #include "engine/run/settings.h"
 #include "engine/run/train.h"
 #include "engine/source/source.h"
+#include "engine/sync/sync.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -73,8 +75,10 @@ typedef struct invar_loop {
     const invar_recipe *recipe;
     invar_train_summary *summary;
     invar_settings set;
-    invar_layout layout;       /* of its ranks, */
+    invar_layout layout;       /* of its ranks, or of those that train, or that only sample, */
     const invar_layout *ranks; /* where there are several; NULL: one */
+    invar_sides sides;         /* where some only sample, */
+    const invar_layout *world; /* and all ranks then; else as `ranks` */
     invar_layout_transport transport;
     invar_session session; /* device, models, data */
     invar_home home;
@@ -89,6 +93,8 @@ typedef struct invar_loop {
     invar_audit *audit;       /* NULL: none */
     invar_findings findings;  /* of one rank of several */
     invar_source source;
+    invar_sync *sync; /* NULL: whoever trains samples */
+    int64_t synced;   /* the rollout for which those that sample have the weights; -1: none */
     invar_learner actor, critic;
     invar_recorder recorder;
     invar_loop_place place;
@@ -110,6 +116,9 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
 invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options) INVAR_MUST_USE;
 void invar_loop_close(invar_loop *loop);
+
+/* After a halt: the groups of the layout, which only the group of all ranks survives, anew. */
+invar_status invar_loop_renew_layout(invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */
 

@@ -143,6 +143,12 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
     return ask;
 }
 
+void invar_memory_sample_alone(invar_budget_ask *ask)
+{
+    ask->samples_alone = true;
+    ask->reference = ask->teacher = ask->critic = ask->learns = false;
+}
+
 /* ---- the machine ----------------------------------------------------------------------------- */
 
 /* A number in a file; SIZE_MAX: there is none. */

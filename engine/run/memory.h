@@ -31,6 +31,9 @@ void invar_memory_measure(invar_memory_data *out, const invar_dataset *data, boo
 invar_budget_ask invar_memory_ask(const invar_session *session, const invar_settings *settings,
                                   const invar_memory_data *data);
 
+/* Of a rank that only samples: it has the actor's weights and a KV cache. */
+void invar_memory_sample_alone(invar_budget_ask *ask);
+
 /* Free bytes of a device whose memory is far; else those of the machine or its control group. */
 size_t invar_memory_available(const invar_device *dev);
 

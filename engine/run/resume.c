@@ -29,6 +29,8 @@ static int parts_of(part out[3], const invar_loop *loop)
     bool moving = invar_recipe_int(loop->recipe, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
     int n = 0;
 
+    if (loop->sides.samples) // it keeps nothing
+        return 0;
     out[n++] =
         (part){"model", "model.exp_avg", "model.exp_avg_sq", s->actor, loop->actor.optimizer};
     if (s->critic)
@@ -280,12 +282,12 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 {
     INVAR_TRY(load(loop, c));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
-    return invar_agree_leads(loop->ranks) ? tell_resumed(loop, c) : INVAR_OK;
+    return invar_agree_leads(loop->world) ? tell_resumed(loop, c) : INVAR_OK;
 }
 
 static invar_status start(invar_loop *loop)
 {
-    if (!invar_agree_leads(loop->ranks))
+    if (!invar_agree_leads(loop->world))
         return check_rollouts(loop, 0);
     INVAR_TRY(invar_loop_check_save(loop));
     if (loop->recorder.recorded >= 0) // else they are checked
@@ -302,12 +304,12 @@ static invar_status start(invar_loop *loop)
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
-    bool leads = invar_agree_leads(loop->ranks);
+    bool leads = invar_agree_leads(loop->world);
     origin from = {.checkpoint = false};
 
     if (leads)
         INVAR_TRY(decide(&from, loop));
-    INVAR_TRY(invar_agree_share(loop->ranks, "resume", 0, &from, sizeof from));
+    INVAR_TRY(invar_agree_share(loop->world, "resume", 0, &from, sizeof from));
     loop->summary->finished = from.ended;
     if (from.checkpoint && !from.ended && !leads)
         INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
@@ -546,7 +548,7 @@ static invar_status export_hf(invar_loop *loop)
 
     if (!pattern[0])
         return INVAR_OK;
-    if (invar_agree_leads(loop->ranks)) // a stop exports any
+    if (invar_agree_leads(loop->world)) // a stop exports any
         INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     return invar_hf_save(loop->session.actor, path,
@@ -588,7 +590,7 @@ static invar_status collect(invar_loop *loop)
 static invar_status save_together(invar_loop *loop, bool last)
 {
     INVAR_TRY(collect(loop));
-    return invar_agree_leads(loop->ranks) ? save_checkpoint(loop, last) : give(loop);
+    return invar_agree_leads(loop->world) ? save_checkpoint(loop, last) : give(loop);
 }
 
 invar_status invar_loop_save(invar_loop *loop, bool last)
@@ -614,13 +616,13 @@ typedef struct stand {
 /* Whether all ranks are where a checkpoint can be made of what they have. */
 static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand *own)
 {
-    size_t size = (size_t)invar_agree_size(loop->ranks);
+    size_t size = (size_t)invar_agree_size(loop->world);
     stand *all = NULL;
     invar_status status;
 
     *out = false;
     INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
-    status = invar_agree_gather(loop->ranks, "rescue", own, sizeof *own, all);
+    status = invar_agree_gather(loop->world, "rescue", own, sizeof *own, all);
     if (status == INVAR_OK)
         *out = all[0].step > all[0].next;
     for (size_t r = 0; r < size && status == INVAR_OK; r++)
@@ -635,15 +637,17 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
     int64_t unused;
 
     *saved_out = false;
-    if (loop->ranks && !invar_comm_revive(loop->ranks->world))
+    if (loop->world && !invar_comm_revive(loop->world->world))
         return INVAR_OK; // a rank is gone, and what it had of the moments
     INVAR_TRY(agree_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
     loop->source.place = loop->before;
-    INVAR_TRY(save_together(loop, true));
+    INVAR_TRY(invar_loop_renew_layout(loop));
+    if (!loop->sides.samples)
+        INVAR_TRY(save_together(loop, true));
     // a launcher ends all ranks as soon as one has ended
-    return invar_agree_least(&unused, loop->ranks, "rescue", 0);
+    return invar_agree_least(&unused, loop->world, "rescue", 0);
 }
 
 /* ---- a checkpoint that is being written ------------------------------------------------------ */

@@ -585,6 +585,8 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
 
 invar_status invar_session_make_models(invar_session *s, unsigned wants)
 {
+    if (wants & INVAR_SESSION_SAMPLE)
+        return invar_model_new_weights(&s->actor, &s->spec, s->format, s->layout, &s->dev);
     INVAR_TRY(first_weights(s));
     return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
 }

@@ -58,7 +58,8 @@ enum {
     INVAR_SESSION_LEARN = 2,        /* reference, teacher and critic, as the recipe needs them */
     INVAR_SESSION_NO_TOKENIZER = 4, /* a folder without tokenizer.json will do */
     INVAR_SESSION_NO_WEIGHTS = 8,   /* models come later: invar_session_make_models */
-    INVAR_SESSION_ANY_DEVICE = 16   /* nothing is computed: a GPU that is not there will do */
+    INVAR_SESSION_ANY_DEVICE = 16,  /* nothing is computed: a GPU that is not there will do */
+    INVAR_SESSION_SAMPLE = 32       /* room for the actor's weights, which others have */
 };
 
 /* `session` is zeroed or uninitialised; after a failure nothing is left in it. */

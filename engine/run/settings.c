@@ -155,13 +155,19 @@ static invar_status check_pipeline(const invar_recipe *r, const invar_layout_siz
     return INVAR_OK;
 }
 
+/* Of the ranks that divide a layer, those that divide an expert where the recipe says nothing. */
+static int64_t expert_tensors(const invar_recipe *r, int64_t tensor)
+{
+    return invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
+}
+
 invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r)
 {
     int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
     int64_t expert = invar_recipe_int(r, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE);
 
     if (expert == 0)
-        expert = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
+        expert = expert_tensors(r, tensor);
     *out = (invar_layout_sizes){
         .tensor = (int)tensor,
         .expert_tensor = (int)expert,
@@ -175,6 +181,24 @@ invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r
                           "tensor-model-parallel-size, %d",
                           out->expert_tensor, out->tensor);
     return check_pipeline(r, out);
+}
+
+invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)
+{
+    int64_t each = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE);
+
+    *out = (invar_sides_sizes){.samplers = (int)invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS),
+                               .rollout = {.tensor = (int)each,
+                                           .expert_tensor = (int)expert_tensors(r, each),
+                                           .pipeline = 1,
+                                           .chunks = 1,
+                                           .expert = 1}};
+    if (invar_recipe_int(r, INVAR_KEY_LOGICAL_TP) % each != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus-per-engine = %d does not divide logical-tp = %d: take "
+                          "a divisor of that, or another logical-tp, which is semantic",
+                          (int)each, (int)invar_recipe_int(r, INVAR_KEY_LOGICAL_TP));
+    return invar_settings_sizes(&out->train, r);
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */

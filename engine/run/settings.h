@@ -7,7 +7,7 @@
 #define INVAR_ENGINE_RUN_SETTINGS_H
 
 #include "base/recipe/recipe.h"
-#include "engine/layout/layout.h"
+#include "engine/layout/sides.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
 #include "engine/train/lr_schedule.h"
@@ -43,6 +43,10 @@ bool invar_settings_supervised(const invar_recipe *recipe);
 
 /* How the recipe divides the model among ranks; INVAR_E_INVALID where its keys contradict. */
 invar_status invar_settings_sizes(invar_layout_sizes *out,
+                                  const invar_recipe *recipe) INVAR_MUST_USE;
+
+/* The same with ranks that only sample, `samplers` of them; 0: all ranks sample. */
+invar_status invar_settings_sides(invar_sides_sizes *out,
                                   const invar_recipe *recipe) INVAR_MUST_USE;
 
 /* Which models beside the actor take part. */

@@ -14,7 +14,11 @@
 
 #include "base/invar_banned.h"
 
-#define MODELS (INVAR_SESSION_DATA | INVAR_SESSION_LEARN)
+/* Of the models, a rank that only samples has the actor's weights. */
+static unsigned wants(const invar_loop *loop)
+{
+    return INVAR_SESSION_DATA | (loop->sides.samples ? INVAR_SESSION_SAMPLE : INVAR_SESSION_LEARN);
+}
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
@@ -25,14 +29,14 @@ static invar_status find_together(invar_loop *loop, invar_status status)
     invar_digest said = {{0}};
     invar_error own;
 
-    if (!loop->ranks || (status != INVAR_OK && status != INVAR_E_INVALID))
+    if (!loop->world || (status != INVAR_OK && status != INVAR_E_INVALID))
         return status;
     if (status == INVAR_OK)
-        return invar_agree_compare(&who, loop->ranks, "what was found", &said);
+        return invar_agree_compare(&who, loop->world, "what was found", &said);
     invar_error_take(&own);
     invar_hash_bytes(&said, own.message, strlen(own.message));
     loop->agreed =
-        invar_agree_compare(&who, loop->ranks, "what was found", &said) == INVAR_OK && who.odd < 0;
+        invar_agree_compare(&who, loop->world, "what was found", &said) == INVAR_OK && who.odd < 0;
     invar_error_put(&own);
     return status;
 }
@@ -43,7 +47,7 @@ static invar_status find_together(invar_loop *loop, invar_status status)
 static invar_session_crowd crowd_of(const invar_loop *loop)
 {
     return (invar_session_crowd){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
-                                 invar_agree_here(loop->ranks), invar_agree_place(loop->ranks),
+                                 invar_agree_here(loop->world), invar_agree_place(loop->world),
                                  loop->ranks};
 }
 
@@ -58,12 +62,13 @@ static invar_status count_sharers(int *out, const invar_loop *loop)
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
-    INVAR_TRY(invar_agree_compare(&found, loop->ranks, "memory", &memory));
+    INVAR_TRY(invar_agree_compare(&found, loop->world, "memory", &memory));
     *out = found.alike;
     return INVAR_OK;
 }
 
-/* What each rank may take, the same for all, measured by each before any of them takes it. */
+/* What each rank may take, the same for all that do the same, measured by each before any of them
+   takes it. */
 static invar_status find_room(size_t *out, const invar_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
@@ -92,6 +97,17 @@ static invar_status agree_choice(invar_budget_choice *choice, const invar_layout
     return INVAR_OK;
 }
 
+/* Ranks that only sample, and those that leave it to them, ask for less. */
+static void take_side(invar_budget_ask *ask, const invar_loop *loop)
+{
+    if (loop->sides.first == 0)
+        return;
+    if (loop->sides.samples)
+        invar_memory_sample_alone(ask);
+    else
+        memset(ask->rollouts, 0, sizeof ask->rollouts);
+}
+
 /* Before any weights: what cannot fit is refused, and what is open is chosen. */
 static invar_status plan_memory(invar_budget *out, invar_loop *loop)
 {
@@ -101,6 +117,7 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
     INVAR_TRY(find_room(&room, loop));
     *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
     ask->layout = loop->ranks;
+    take_side(ask, loop);
     INVAR_TRY(find_together(loop, invar_budget_make(out, ask, room)));
     INVAR_TRY(invar_budget_verdict(out, ask));
     INVAR_TRY(agree_choice(&out->choice, loop->ranks));
@@ -169,7 +186,7 @@ static invar_status open_recorder(invar_loop *loop)
         .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
         .pool = loop->session.pool,
         .dev = &loop->session.dev,
-        .layout = loop->ranks,
+        .layout = loop->sides.samples ? loop->world : loop->ranks,
         .say = loop->options->say,
         .payload = loop->options->payload};
 
@@ -190,6 +207,8 @@ static invar_status make_rollout(invar_loop *loop)
     invar_sampling sampling;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
+    if (loop->sides.first > 0 && !loop->sides.samples)
+        return INVAR_OK;
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
     INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer,
@@ -222,7 +241,7 @@ static invar_status open_source(invar_loop *loop)
     const invar_session *s = &loop->session;
     const invar_settings *set = &loop->set;
     invar_source_options o = {
-        .layout = loop->ranks,
+        .layout = loop->world,
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->spec,
@@ -273,12 +292,42 @@ static void tell_left_out(const invar_loop *loop)
         invar_recorder_say(&loop->recorder, "%s", line);
 }
 
+/* A rank that only samples has none yet, and says of them what the others do. */
+static invar_status share_hashes(invar_loop *loop)
+{
+    invar_session *s = &loop->session;
+    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights};
+
+    if (loop->sides.first == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_agree_share(loop->world, "identity", 0, hashes, sizeof hashes));
+    if (!loop->sides.samples)
+        return INVAR_OK;
+    s->weights = hashes[0];
+    s->teacher_weights = hashes[1];
+    s->critic_weights = hashes[2];
+    return INVAR_OK;
+}
+
 /* Weights are part of what ranks compare. */
 static invar_status make_models(invar_loop *loop)
 {
-    INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
+    INVAR_TRY(invar_session_make_models(&loop->session, wants(loop)));
+    INVAR_TRY(share_hashes(loop));
     INVAR_TRY(invar_loop_identify(loop));
     return invar_loop_compare_files(loop);
+}
+
+static invar_status make_sync(invar_loop *loop)
+{
+    const invar_sync_options o = {
+        .sides = &loop->sides,
+        .model = loop->session.actor,
+        .dev = &loop->session.dev,
+        .bucket = (size_t)invar_recipe_int(loop->recipe, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE)};
+
+    loop->synced = -1;
+    return loop->sides.first > 0 ? invar_sync_new(&loop->sync, &o) : INVAR_OK;
 }
 
 /* All that is large. */
@@ -288,10 +337,13 @@ static invar_status take_memory(invar_loop *loop, size_t block)
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
     INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, block));
-    INVAR_TRY(make_trainer(loop));
-    INVAR_TRY(make_learners(loop));
+    if (!loop->sides.samples) {
+        INVAR_TRY(make_trainer(loop));
+        INVAR_TRY(make_learners(loop));
+    }
     INVAR_TRY(make_rollout(loop));
-    return settle_memory(loop);
+    INVAR_TRY(settle_memory(loop));
+    return make_sync(loop);
 }
 
 /* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
@@ -301,9 +353,9 @@ static invar_status open_trace(invar_loop *loop, const char *path)
     invar_work *work;
 
     INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
-    if (!loop->ranks)
+    if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(invar_work_new(&work, loop->ranks, slices));
+    INVAR_TRY(invar_work_new(&work, loop->world, slices));
     invar_trace_watch(loop->recorder.trace, work);
     return INVAR_OK;
 }
@@ -341,9 +393,9 @@ static invar_status connect_devices(invar_loop *loop)
     invar_distributed_backend wanted =
         INVAR_RECIPE_ENUM(invar_distributed_backend, loop->recipe, INVAR_KEY_DISTRIBUTED_BACKEND);
 
-    if (!loop->ranks)
+    if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(invar_layout_choose_transport(&loop->transport, loop->ranks, dev, wanted));
+    INVAR_TRY(invar_layout_choose_transport(&loop->transport, loop->world, dev, wanted));
     return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
 }
 
@@ -355,7 +407,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
     invar_status status;
 
     status = invar_session_open_beside(&loop->session, loop->recipe,
-                                       MODELS | INVAR_SESSION_NO_WEIGHTS, &crowd);
+                                       wants(loop) | INVAR_SESSION_NO_WEIGHTS, &crowd);
     INVAR_TRY(find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
     if (hf[0]) // an export has the template that the model was trained with
@@ -390,7 +442,7 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, take_memory(loop, budget.block)));
     INVAR_TRY(invar_loop_attach_audit(loop));
-    if (invar_agree_leads(loop->ranks)) {
+    if (invar_agree_leads(loop->world)) {
         INVAR_TRY(open_outputs(loop));
     } else {
         INVAR_TRY(open_source(loop));
@@ -431,37 +483,100 @@ static invar_status check_watched(const invar_recipe *r, const invar_layout_size
     return INVAR_OK;
 }
 
+/* What is looked at while it is sampled is on other ranks than what is learned from it. */
+static invar_status check_watched_apart(const invar_recipe *r)
+{
+    if (invar_recipe_int(r, INVAR_KEY_AUDIT) == 0 && !invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) &&
+        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] == '\0' &&
+        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "audit, debug-stats, debug-dump and debug-determinism above step need ranks "
+                      "that train on what they sample, and here some ranks only sample: leave out "
+                      "rollout-num-gpus, or replay the run on one rank, which has the same bits");
+}
+
+/* The least number of ranks that the recipe can have. */
+static int least_ranks(const invar_sides_sizes *sizes)
+{
+    return sizes->train.tensor * sizes->train.expert * sizes->train.pipeline + sizes->samplers;
+}
+
+/* One rank is none of several, whatever a recorded run had. */
+static invar_status check_alone(const invar_loop *loop, const invar_sides_sizes *sizes)
+{
+    int least = least_ranks(sizes);
+
+    if (least == 1 || loop->options->replay)
+        return INVAR_OK;
+    if (sizes->samplers > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus = %d of the ranks only sample, and this is one: start "
+                          "with --ranks %d or with mpirun (docs/scale-out.md)",
+                          sizes->samplers, least);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "the recipe cuts the model into %d parts, for as many ranks, and this is "
+                      "one: start with --ranks %d or with mpirun (docs/scale-out.md)",
+                      least, least);
+}
+
+static invar_status open_sides(invar_loop *loop, const invar_sides_sizes *sizes)
+{
+    double seconds = loop->layout.seconds;
+
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0])
+        return invar_config_refuse(loop->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS,
+                                   "is 0 where rollouts come from files: leave out one of them");
+    INVAR_TRY(check_watched_apart(loop->recipe));
+    INVAR_TRY(invar_sides_open(&loop->sides, &loop->layout, loop->options->comm, seconds, sizes));
+    loop->ranks = invar_comm_size(loop->sides.own) > 1 ? &loop->layout : NULL;
+    loop->world = &loop->sides.world;
+    return INVAR_OK;
+}
+
 static invar_status divide_model(invar_loop *loop)
 {
-    invar_layout_sizes sizes;
-    int parts;
+    invar_sides_sizes sizes;
 
-    INVAR_TRY(invar_settings_sizes(&sizes, loop->recipe));
-    parts = sizes.tensor * sizes.expert * sizes.pipeline;
-    if (!loop->ranks && parts > 1 && !loop->options->replay)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "the recipe cuts the model into %d parts, for as many ranks, and this is "
-                          "one: start with --ranks %d or with mpirun (docs/scale-out.md)",
-                          parts, parts);
-    if (!loop->ranks)
-        return INVAR_OK;
-    if (parts > 1)
-        INVAR_TRY(check_watched(loop->recipe, &sizes));
-    return invar_layout_divide(&loop->layout, &sizes);
+    INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
+    if (!loop->world)
+        return check_alone(loop, &sizes);
+    if (least_ranks(&sizes) - sizes.samplers > 1)
+        INVAR_TRY(check_watched(loop->recipe, &sizes.train));
+    if (sizes.samplers > 0)
+        return open_sides(loop, &sizes);
+    return invar_layout_divide(&loop->layout, &sizes.train);
+}
+
+/* Until it is known how they divide the work. */
+static void join_world(invar_loop *loop)
+{
+    invar_comm *comm = loop->options->comm;
+
+    if (!comm || invar_comm_size(comm) == 1)
+        return;
+    invar_layout_init(
+        &loop->layout, comm,
+        60.0 * (double)invar_recipe_int(loop->recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
+    loop->world = loop->ranks = &loop->layout;
 }
 
 static invar_status open_layout(invar_loop *loop)
 {
-    invar_comm *comm = loop->options->comm;
-
-    if (comm && invar_comm_size(comm) > 1) {
-        invar_layout_init(
-            &loop->layout, comm,
-            60.0 * (double)invar_recipe_int(loop->recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
-        loop->ranks = &loop->layout;
-    }
+    join_world(loop);
     INVAR_TRY(invar_loop_compare_words(loop));
     return find_together(loop, divide_model(loop));
+}
+
+invar_status invar_loop_renew_layout(invar_loop *loop)
+{
+    if (!loop->world || loop->layout.data.comm == loop->options->comm)
+        return INVAR_OK;
+    invar_layout_close_transport(&loop->layout, &loop->session.dev);
+    invar_layout_release(&loop->layout);
+    invar_sides_close(&loop->sides);
+    join_world(loop);
+    return divide_model(loop);
 }
 
 static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
@@ -494,6 +609,7 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
 void invar_loop_close(invar_loop *loop)
 {
     invar_source_close(&loop->source);
+    invar_sync_free(loop->sync);
     invar_plugins_close(&loop->plugins);
     invar_rl_samples_reset(&loop->batch.samples);
     invar_flat_release(&loop->flat);
@@ -513,6 +629,6 @@ void invar_loop_close(invar_loop *loop)
     invar_hf_files_release(&loop->store.hf_files);
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_session_close(&loop->session);
-    if (loop->ranks)
-        invar_layout_release(&loop->layout);
+    invar_layout_release(&loop->layout);
+    invar_sides_close(&loop->sides);
 }

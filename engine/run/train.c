@@ -99,7 +99,7 @@ static invar_status agree_signal(int *out, const invar_loop *loop)
 {
     int64_t number;
 
-    INVAR_TRY(invar_agree_first(&number, loop->ranks, "signals", signal_of(loop)));
+    INVAR_TRY(invar_agree_first(&number, loop->world, "signals", signal_of(loop)));
     *out = (int)number;
     return INVAR_OK;
 }
@@ -210,7 +210,8 @@ static invar_status collect(invar_loop *loop, void *payload)
     bool ready = false;
 
     (void)payload;
-    INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
+    if (!loop->sides.samples) // its samples are told what they are by those who train on them
+        INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
     for (int i = INVAR_PLUGINS_REWARD; i <= INVAR_PLUGINS_FILTER; i++)
         INVAR_TRY(invar_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
     invar_rl_samples_reset(&loop->batch.samples);
@@ -218,15 +219,48 @@ static invar_status collect(invar_loop *loop, void *payload)
     while (!ready)
         INVAR_TRY(invar_source_poll(&ready, &loop->source));
     invar_source_take(&loop->batch, &loop->source);
-    if (!to[0] || !invar_agree_leads(loop->ranks))
+    if (!to[0] || !invar_agree_leads(loop->world))
         return INVAR_OK;
     return invar_source_save(&loop->source, &loop->batch, to);
+}
+
+/* Weights travel to the ranks that only sample, and all ranks compare what they have. */
+static invar_status sync_now(invar_loop *loop)
+{
+    invar_recorder_sync done = {.version = loop->place.weights};
+    invar_sync_result result;
+    int64_t begin = invar_process_clock_ms();
+    invar_status status;
+
+    INVAR_TRY(invar_sync_move(loop->sync));
+    status = invar_sync_compare(&result, loop->sync);
+    loop->agreed = result.differ;
+    INVAR_TRY(status);
+    done.bytes = result.bytes;
+    done.seconds = (double)(invar_process_clock_ms() - begin) / 1e3;
+    done.hash = result.hash;
+    return invar_recorder_synced(&loop->recorder, loop->place.step, &done);
+}
+
+/* Once, before whatever is sampled with the weights of now. */
+static invar_status sync_weights(invar_loop *loop)
+{
+    invar_status status;
+
+    if (!loop->sync || loop->synced == loop->place.rollout)
+        return INVAR_OK;
+    invar_trace_begin(loop->recorder.trace, "sync");
+    status = sync_now(loop);
+    invar_trace_end(loop->recorder.trace);
+    loop->synced = loop->place.rollout;
+    return status;
 }
 
 static invar_status sample(invar_loop *loop)
 {
     invar_status status;
 
+    INVAR_TRY(sync_weights(loop));
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
     status = in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect, NULL);
     if (status != INVAR_OK)
@@ -256,6 +290,20 @@ static invar_status move_reference(invar_loop *loop)
     return invar_model_copy(loop->session.reference, loop->session.actor);
 }
 
+/* A rank that only samples tells what it did in each step that others make of its samples. */
+static invar_status wait_for_steps(invar_loop *loop)
+{
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    const invar_ledger_work *work;
+    size_t count;
+
+    for (int64_t i = 0; i < steps; i++) {
+        INVAR_TRY(invar_trace_work(&work, &count, loop->recorder.trace));
+        loop->place.step++;
+    }
+    return INVAR_OK;
+}
+
 static invar_status one_rollout(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_follow(loop));
@@ -263,6 +311,8 @@ static invar_status one_rollout(invar_loop *loop)
     loop->untouched = true;
     loop->before = loop->source.place;
     INVAR_TRY(sample(loop));
+    if (loop->sides.samples)
+        return wait_for_steps(loop);
     show_sample(loop);
     INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
     if (loop->set.rollout_only)
@@ -296,7 +346,7 @@ static invar_status take_results(void *payload, const char *set, const invar_led
 
 static invar_status evaluate(invar_loop *loop)
 {
-    invar_evaluation e = {.layout = loop->ranks,
+    invar_evaluation e = {.layout = loop->world,
                           .session = &loop->session,
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
@@ -310,6 +360,7 @@ static invar_status evaluate(invar_loop *loop)
     if (reward) // the ledger keeps no replies to an evaluation
         INVAR_TRY(invar_plugin_begin(reward, loop->place.step, NULL));
     INVAR_TRY(invar_judge_read(&e.judge, loop->recipe, reward, true));
+    INVAR_TRY(sync_weights(loop));
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
     invar_trace_end(loop->recorder.trace);
@@ -340,7 +391,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     turn = invar_course_after(&loop->set.course, &at, signal);
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
-    return saves && turn.save ? save(loop, turn.last) : INVAR_OK;
+    return saves && turn.save && !loop->sides.samples ? save(loop, turn.last) : INVAR_OK;
 }
 
 static invar_status run(invar_loop *loop)
@@ -410,7 +461,7 @@ static void rescue(invar_error *first, invar_loop *loop)
     char advice[128];
     bool saved;
 
-    if (!is_sound(first->status) && !loop->ranks)
+    if (!is_sound(first->status) && !loop->world)
         return;
     if (invar_loop_rescue(&saved, loop, is_sound(first->status)) != INVAR_OK)
         saved = false; // the first failure is the one to tell

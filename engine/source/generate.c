@@ -157,7 +157,7 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
 
 /* ---- who has what ---------------------------------------------------------------------------- */
 
-/* Those that sample other prompts than this rank. */
+/* Those that sample other prompts than this rank, or wait for samples. */
 static const invar_layout_axis *samplers(const invar_generation *how)
 {
     static const invar_layout_axis alone = {.size = 1};
@@ -165,14 +165,27 @@ static const invar_layout_axis *samplers(const invar_generation *how)
     return how->layout ? &how->layout->data : &alone;
 }
 
-/* Whole groups, unless some rank would have none. */
-static invar_layout_share share_of(const invar_generation *how, int64_t count, int rank)
+static int engine_of(const invar_generation *how, int rank)
 {
-    int size = samplers(how)->size;
+    return how->layout ? invar_layout_engine_of(how->layout, rank) : rank;
+}
+
+/* Whole groups, unless some engine would have none. */
+static invar_layout_share share_of(const invar_generation *how, int64_t count, int engine)
+{
+    int size = how->layout ? invar_layout_engine_count(how->layout) : 1;
     int64_t each = count / how->per_prompt < size ? 1 : how->per_prompt;
-    invar_layout_share share = invar_layout_share_of(count / each, size, rank);
+    invar_layout_share share = invar_layout_share_of(count / each, size, engine);
 
     return (invar_layout_share){share.first * each, share.count * each};
+}
+
+/* What this rank samples, with the others of its engine. */
+static invar_layout_share own_share(const invar_generation *how, int64_t count)
+{
+    int engine = engine_of(how, samplers(how)->rank);
+
+    return engine < 0 ? (invar_layout_share){0, 0} : share_of(how, count, engine);
 }
 
 /* What has arrived of all ranks. */
@@ -221,15 +234,17 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
                          int64_t count)
 {
     const char *at = a->data;
+    int own = engine_of(how, samplers(how)->rank);
 
     for (int r = 0; r < samplers(how)->size; r++) {
         const char *end = at + a->bytes[r];
-        invar_layout_share share = share_of(how, count, r);
+        invar_layout_share share;
 
-        if (r == samplers(how)->rank) {
+        if (!invar_layout_engine_gives(how->layout, r) || engine_of(how, r) == own) {
             at = end;
             continue;
         }
+        share = share_of(how, count, engine_of(how, r));
         for (int64_t i = 0; i < share.count; i++)
             INVAR_TRY(unpack(&at, end, &samples[share.first + i]));
         if (at != end)
@@ -240,12 +255,14 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
 
 static invar_status gather(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_layout_share own = share_of(how, count, samplers(how)->rank);
+    invar_layout_share own = own_share(how, count);
     arrivals all = {NULL, NULL, NULL};
     char *packed = NULL, *at;
     size_t bytes = 0;
     invar_status status;
 
+    if (!invar_layout_engine_gives(how->layout, samplers(how)->rank))
+        own.count = 0;
     for (int64_t i = own.first; i < own.first + own.count; i++) {
         const head h = head_of(&samples[i]);
         bytes += bytes_of(&samples[i], &h);
@@ -286,7 +303,7 @@ static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *sam
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_layout_share own = share_of(how, count, samplers(how)->rank);
+    invar_layout_share own = own_share(how, count);
     invar_rl_sample *first = samples + own.first;
 
     if (own.count)

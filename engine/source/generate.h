@@ -1,10 +1,10 @@
 /*
  * generate.h - samples that are generated and judged, by all ranks of a run together.
  *
- * A sample depends on the weights, its prompt and its coordinates alone. So each rank generates
- * neighbours, whole groups where there are enough, and afterwards every rank has all samples in
- * order. Rules give rewards where a sample was generated; a plug-in is asked by rank 0, of all of
- * them at once, as with one rank.
+ * A sample depends on the weights, its prompt and its coordinates alone. So each rank, or each
+ * engine where only some ranks sample, generates neighbours, whole groups where there are enough,
+ * and afterwards every rank has all samples in order. Rules give rewards where a sample was
+ * generated; a plug-in is asked by rank 0, of all of them at once, as with one rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@ extern "C" {
 /* Who does it, and how. All is borrowed. */
 typedef struct invar_generation {
     const invar_layout *layout; /* NULL: one rank */
-    invar_rollout *rollout;
+    invar_rollout *rollout;     /* NULL: others sample */
     const invar_sampling *sampling;
     const invar_judge *judge;
     int64_t per_prompt; /* samples of a group */

@@ -1,13 +1,18 @@
 -- slow-ranks: Which rank do the others wait for: how long did each compute and wait?
 -- params: :run run, :margin number = 0.1
 -- SPDX-License-Identifier: Apache-2.0
--- Longer: than the mean of the others in the same step, for a run may go on with other ranks.
-WITH each AS MATERIALIZED (
-  SELECT rank, host, computed_ns, waited_ns, sent, received,
-         computed_ns = max(computed_ns) OVER (PARTITION BY step) AS slowest,
-         computed_ns - (total(computed_ns) OVER (PARTITION BY step) - computed_ns) /
-           nullif(count(*) OVER (PARTITION BY step) - 1, 0) AS longer_ns
-  FROM ranks WHERE run = :run),
+-- Longer: than the mean of the others in the same step, for a run may go on with other ranks; of
+-- the others that train, or that do not, for those that only sample wait while these train.
+WITH trains AS MATERIALIZED (
+  SELECT DISTINCT step, seg, rank FROM work WHERE run = :run AND phase = 'train'),
+each AS MATERIALIZED (
+  SELECT r.rank, host, computed_ns, waited_ns, sent, received,
+         computed_ns = max(computed_ns) OVER (PARTITION BY r.step) AS slowest,
+         computed_ns - (total(computed_ns) OVER side - computed_ns) /
+           nullif(count(*) OVER side - 1, 0) AS longer_ns
+  FROM ranks r LEFT JOIN trains t ON t.step = r.step AND t.seg = r.seg AND t.rank = r.rank
+  WHERE run = :run
+  WINDOW side AS (PARTITION BY r.step, t.rank IS NULL)),
 every AS (
   SELECT rank, min(host) AS host, count(*) AS steps, total(computed_ns) / 1e9 AS computing_s,
          total(waited_ns) / 1e9 AS waiting_s, total(longer_ns) / 1e9 AS longer_s,

@@ -29,8 +29,10 @@ recipe=(small.ini --num-rollout "$((8 + 6 * kills))" --save-interval 2
 cp "$here/small.ini" .
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
+ro=--rollout-num-gpus re=--rollout-num-gpus-per-engine
 layouts=("3" "2 $tp 2" "4 $tp 4 $etp 1" "4 $tp 2" "2 $ep 2" "4 $ep 2" "4 $tp 2 $ep 2" "2 $pp 2"
-    "2 $pp 2 $vp 2" "4 $pp 2 $vp 2" "4 $tp 2 $pp 2" "8 $tp 2 $pp 2")
+    "2 $pp 2 $vp 2" "4 $pp 2 $vp 2" "4 $tp 2 $pp 2" "8 $tp 2 $pp 2"
+    "3 $ro 1" "6 $tp 2 $ro 2 $re 2")
 
 # choose LAYOUT: into `ranks` and `flags`.
 choose() {
@@ -123,6 +125,10 @@ if [ -n "${INVAR_TEST_FULL:-}" ]; then
         holds [ "$(grep -c ^invar:\ rank err)" = 1 ]
         goes_on "hung-$hangs"
     done
+    choose "3 $ro 1"
+    disturb hung-sampler 2 STOP 2
+    holds grep -q '^invar: rank 2 on .* did not come to .* in phase ".*": rank .' err
+    goes_on hung-sampler
 fi
 
 # ---- cut --------------------------------------------------------------------------------------

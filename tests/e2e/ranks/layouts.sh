@@ -98,6 +98,7 @@ refused() {
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
 sp=(--sequence-parallel true)
+ro=--rollout-num-gpus re=--rollout-num-gpus-per-engine
 
 # layouts RANKS: every way to divide a model among so many, one a line: its kind, then flags.
 layouts() {
@@ -116,6 +117,11 @@ layouts() {
         ((2 * s > 4)) || echo "any $pp $s $vp 2"
         ((2 * s > $1)) || echo "any $pp $s $tp 2"
     done
+    # some ranks only sample
+    echo "any $ro 1"
+    (($1 < 4)) || echo "any $ro $(($1 / 2)) $re 2 $tp 2"
+    (($1 < 4)) || echo "experts $ro $(($1 / 2)) $ep 2"
+    (($1 < 8)) || echo "any $ro 4 $re 4 $tp 2 $pp 2"
 }
 
 # sweep STRIDE PREFIX TEXT FLAG ...: the layouts with this text, of models with names that begin so.
@@ -139,7 +145,7 @@ sweep() {
         done
     done
 }
-sweep 13 "" ""
+sweep 15 "" ""
 
 # ---- rows between the sums are divided, too ---------------------------------------------------
 sweep 43 rows- "$tp" "${sp[@]}"
@@ -161,7 +167,7 @@ equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
 # ---- another layout goes on -------------------------------------------------------------------
 one dense bf16
-start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2
+start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2
 start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
@@ -173,10 +179,11 @@ echo 9 >left
 start thread 1 dense "${judged[@]}" --run judged
 echo 1 >left
 checks=$((checks + 1))
-! start thread 2 dense "${judged[@]}" --run rescued "$tp" 2 || complain "no failure was noticed"
+! start thread 5 dense "${judged[@]}" --run rescued "$tp" 2 "$ro" 1 ||
+    complain "no failure was noticed"
 grep -q 'a checkpoint of step 0 is saved' err || complain "no checkpoint:" "$(<err)"
 echo 9 >left
-start thread 1 dense "${judged[@]}" --run rescued || complain "rescued: $?" "$(<err)"
+start thread 2 dense "${judged[@]}" --run rescued "$ro" 1 || complain "rescued: $?" "$(<err)"
 expect 0 'identical: ' diff judged rescued
 
 # ---- what cannot be ---------------------------------------------------------------------------
@@ -192,6 +199,13 @@ refused 'the model has only 4 layers' dense 8 "$pp" 8
 refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2
 refused 'needs a pipeline-model-parallel-size of 2 or more' dense 2 "$vp" 2
 refused 'where a plug-in computes the loss' custom 2 "$pp" 2
+
+refused 'this is one: start with --ranks 2' dense 1 "$ro" 1
+refused 'leaves 0 of 2 ranks to train' dense 2 "$ro" 2
+refused 'needs a multiple of 2: start with --ranks 5' dense 4 "$ro" 1 "$tp" 2
+refused 'engines of 2 ranks each' dense 4 "$ro" 3 "$re" 2
+refused 'does not divide logical-tp = 8' dense 4 "$ro" 3 "$re" 3
+refused 'some ranks only sample' dense 2 "$ro" 1 --audit 10
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

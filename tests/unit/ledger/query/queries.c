@@ -687,6 +687,32 @@ static void test_ledger_queries__ranks(void **state)
     control(path, "slow-ranks", "run=1", "rank steps verdict", "0|60|\n1|60|\n2|30|\n");
 }
 
+/* What a run with ranks that only sample notes. */
+static void test_ledger_queries__weight_syncs(void **state)
+{
+    static const char columns[] = "step seg weights mb seconds mb_s hash";
+    const char *path = raw_path("syncs.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
+    raw_tamper(path, "INSERT INTO event SELECT 1, max(n), 99, 0, 59, 'debug', 'weight-sync', '', "
+                     "'{\"weights\": 7, \"bytes\": 3000000, \"seconds\": 1.5, \"hash\": \"ab\"}', "
+                     "0 FROM entry WHERE run = 1");
+    finds(path, "weight-syncs", "run=1", columns, "59|0|7|3|1.5|2|ab\n");
+    control(healthy, "weight-syncs", "run=3", columns, "");
+}
+
+/* Those that only sample are not compared with those that train, which compute longer. */
+static void test_ledger_queries__sides(void **state)
+{
+    const char *path = raw_path("sides.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
+    raw_tamper(path, "DELETE FROM work WHERE rank = 2 AND phase = 'train'");
+    control(path, "slow-ranks", "run=1", "rank steps verdict", "0|60|\n1|60|\n2|60|\n");
+}
+
 /* ---- around the run -------------------------------------------------------------------------- */
 
 static void test_ledger_queries__lineage(void **state)
@@ -858,6 +884,8 @@ int main(void)
         cmocka_unit_test(test_ledger_queries__ab_effect),
         cmocka_unit_test(test_ledger_queries__time),
         cmocka_unit_test(test_ledger_queries__ranks),
+        cmocka_unit_test(test_ledger_queries__weight_syncs),
+        cmocka_unit_test(test_ledger_queries__sides),
         cmocka_unit_test(test_ledger_queries__lineage),
         cmocka_unit_test(test_ledger_queries__ends),
         cmocka_unit_test(test_ledger_queries__ledger_gaps),

@@ -1,0 +1,61 @@
+/*
+ * sides.c - ranks that train, and ranks that only sample.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/layout/sides.h"
+
+#include "base/invar_banned.h"
+
+static int parts_of(const invar_layout_sizes *sizes)
+{
+    return sizes->tensor * sizes->pipeline * (sizes->expert > 0 ? sizes->expert : 1);
+}
+
+static invar_status check(const invar_sides_sizes *sizes, int ranks)
+{
+    int parts = parts_of(&sizes->train), each = parts_of(&sizes->rollout);
+    int rest = ranks - sizes->samplers;
+
+    if (sizes->samplers % each != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus = %d: engines of %d ranks each "
+                          "(rollout-num-gpus-per-engine) need a multiple of %d",
+                          sizes->samplers, each, each);
+    if (rest < parts || rest % parts != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus = %d leaves %d of %d ranks to train, and a model cut "
+                          "into %d part%s needs %s%d: start with --ranks %d or with mpirun "
+                          "(docs/scale-out.md)",
+                          sizes->samplers, rest > 0 ? rest : 0, ranks, parts, parts == 1 ? "" : "s",
+                          parts == 1 ? "at least " : "a multiple of ", parts,
+                          sizes->samplers + parts * (rest > parts ? rest / parts + 1 : 1));
+    return INVAR_OK;
+}
+
+invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *sizes, int ranks)
+{
+    *out = (invar_sides){.first = ranks - sizes->samplers};
+    INVAR_TRY(check(sizes, ranks));
+    INVAR_TRY(invar_layout_outline(&out->train, &sizes->train, out->first));
+    return invar_layout_outline(&out->rollout, &sizes->rollout, sizes->samplers);
+}
+
+invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,
+                              double seconds, const invar_sides_sizes *sizes)
+{
+    INVAR_TRY(invar_sides_outline(out, sizes, invar_comm_size(world)));
+    out->samples = invar_comm_rank(world) >= out->first;
+    invar_layout_init(&out->world, world, seconds);
+    out->world.engines = (invar_layout_engines){out->first, parts_of(&sizes->rollout)};
+    INVAR_TRY(invar_comm_split(&out->own, world, out->samples, 0,
+                               "ranks that train, ranks that sample", seconds));
+    invar_layout_init(own_out, out->own, seconds);
+    return invar_layout_divide(own_out, out->samples ? &sizes->rollout : &sizes->train);
+}
+
+void invar_sides_close(invar_sides *sides)
+{
+    invar_comm_free(sides->own);
+    *sides = (invar_sides){0};
+}

@@ -1,0 +1,50 @@
+/*
+ * sides.h - a world whose first ranks train, and whose last ranks only sample.
+ *
+ * Each side has a layout of its own. What all ranks do together goes by a layout of the world, in
+ * which nothing is divided but samples.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_LAYOUT_SIDES_H
+#define INVAR_ENGINE_LAYOUT_SIDES_H
+
+#include "engine/layout/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed, there is one side; close. */
+typedef struct invar_sides {
+    int first;                   /* the first rank that only samples */
+    bool samples;                /* this rank does */
+    invar_layout train, rollout; /* sizes of both, and no calls (invar_layout_outline) */
+    invar_layout world;          /* all ranks; its engines are the rollout's copies */
+    invar_comm *own;             /* the ranks of this one's side; owned */
+} invar_sides;
+
+/* How both divide the model; the last `samplers` ranks, at least one, sample. */
+typedef struct invar_sides_sizes {
+    invar_layout_sizes train, rollout;
+    int samplers;
+} invar_sides_sizes;
+
+/*
+ * Both outlines of a world of `ranks` ranks. INVAR_E_INVALID where ranks are too few, or no
+ * multiple of those that hold a model together, says which numbers would be right.
+ */
+invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *sizes,
+                                 int ranks) INVAR_MUST_USE;
+
+/* A call of all ranks of the world, which is borrowed; `own_out` is the layout of this side. */
+invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,
+                              double seconds, const invar_sides_sizes *sizes) INVAR_MUST_USE;
+
+/* After the layout of the side has been released. */
+void invar_sides_close(invar_sides *sides);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,35 @@
+/*
+ * bytes.h - a piece of a parameter's weights as rows of bytes.
+ *
+ * Weights are what ops read: values, or codes and their scales. Pieces are those of
+ * engine/model/pieces.h, and no piece cuts a block of scales. The order of a piece's bytes is that
+ * of the whole parameter, so it does not depend on what else its rank holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SYNC_BYTES_H
+#define INVAR_ENGINE_SYNC_BYTES_H
+
+#include "base/hash.h"
+#include "engine/program/param.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { INVAR_SYNC_PLANES = 2 }; /* values or codes; scales */
+
+/*
+ * Piece number `piece` of those that this rank has of the parameter, in `weight`: the parameter's
+ * own tensor, or one with other addresses. Returns how many planes it has.
+ */
+int invar_sync_planes(invar_tree_shard out[INVAR_SYNC_PLANES], const invar_param *param,
+                      const invar_tensor *weight, int64_t piece);
+
+/* Bytes of all planes of it. */
+size_t invar_sync_piece_bytes(const invar_param *param, int64_t piece);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,36 @@
+/*
+ * digests.h - the digests of all pieces of a model's weights, and whether all ranks have the same.
+ *
+ * A digest is the tree hash of a piece (base/hash.h), codes and scales being two shards of it. The
+ * ranks that hold a model together know those of all pieces.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SYNC_DIGESTS_H
+#define INVAR_ENGINE_SYNC_DIGESTS_H
+
+#include "engine/sync/sync.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_sync_digests {
+    const invar_model *model;
+    invar_digest *of; /* (count) in canonical order */
+    int64_t count;
+} invar_sync_digests;
+
+/* A call of all ranks that hold the model together; release, after a failure, too. */
+invar_status invar_sync_digests_make(invar_sync_digests *out, const invar_model *model,
+                                     const invar_device *dev) INVAR_MUST_USE;
+void invar_sync_digests_release(invar_sync_digests *digests);
+
+/* A call of all ranks of the world, each with what it `got`; as invar_sync_compare. */
+invar_status invar_sync_digests_compare(invar_sync_result *out, const invar_sync_digests *own,
+                                        const invar_layout *world, uint64_t got) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

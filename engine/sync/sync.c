@@ -1,0 +1,234 @@
+/*
+ * sync.c - weights on their way.
+ *
+ * A rank that trains gives to one rank after the other, in the order of their numbers, and a rank
+ * that samples takes from one giver after the other: so of the ranks that wait, the first one to
+ * sample always finds its giver there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sync/sync.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/program/near.h"
+#include "engine/sync/bytes.h"
+#include "engine/sync/digests.h"
+
+#include "base/invar_banned.h"
+
+#define PHASE "weights for sampling"
+
+struct invar_sync {
+    invar_sync_options options;
+    invar_sync_plan plan;
+    char *bucket;
+    invar_window window;
+    invar_tensor shown; /* the weight of parameter `param` in the host's memory */
+    int64_t param;      /* -1: none */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Of those that a peer gives or gets no bucket is fuller than all of it. */
+static size_t fullest(const invar_sync *sync)
+{
+    uint64_t most = 1;
+
+    for (int64_t i = 0, next; i < sync->plan.count; i = next) {
+        uint64_t bytes = invar_sync_plan_bytes(&next, &sync->plan, sync->options.model, i);
+        most = bytes > most ? bytes : most;
+    }
+    return most < sync->options.bucket ? (size_t)most : sync->options.bucket;
+}
+
+invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options)
+{
+    invar_sync *sync = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&sync, 1, sizeof *sync, "weights on their way"));
+    *sync = (invar_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
+    status = invar_sync_plan_make(&sync->plan, options->sides, options->model,
+                                  invar_comm_rank(options->sides->world.world));
+    if (status == INVAR_OK) {
+        sync->options.bucket = fullest(sync);
+        status = invar_alloc((void **)&sync->bucket, sync->options.bucket, 1,
+                             "a bucket of weights (update-weight-buffer-size)");
+    }
+    if (status != INVAR_OK) {
+        invar_sync_free(sync);
+        return status;
+    }
+    *out = sync;
+    return INVAR_OK;
+}
+
+void invar_sync_free(invar_sync *sync)
+{
+    if (!sync)
+        return;
+    invar_sync_plan_release(&sync->plan);
+    invar_window_release(&sync->window);
+    invar_free(sync->bucket);
+    invar_free(sync);
+}
+
+uint64_t invar_sync_bytes(const invar_sync *sync)
+{
+    return sync->plan.bytes;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What was written to the parameter that is shown goes where its ops read it. */
+static invar_status put_back(invar_sync *sync)
+{
+    const invar_tensor *weight, *shown = &sync->shown;
+
+    if (sync->param < 0 || !sync->plan.gets)
+        return INVAR_OK;
+    weight = &sync->options.model->params[sync->param].weight;
+    if (shown->data == weight->data)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_device_put(sync->options.dev, weight->data, shown->data, invar_near_span(weight)));
+    if (!shown->scale)
+        return INVAR_OK;
+    return invar_device_put(sync->options.dev, weight->scale, shown->scale,
+                            invar_tensor_scale_bytes(weight));
+}
+
+/* What pieces of others hold stays: of a parameter they come one by one. */
+static invar_status show(invar_sync *sync, int64_t param)
+{
+    if (param == sync->param)
+        return INVAR_OK;
+    INVAR_TRY(put_back(sync));
+    sync->param = -1;
+    if (param < 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_window_tensor(&sync->shown, &sync->window,
+                                  &sync->options.model->params[param].weight));
+    sync->param = param;
+    return INVAR_OK;
+}
+
+/* ---- a stream of bytes between two ranks ----------------------------------------------------- */
+
+typedef struct stream {
+    invar_sync *sync;
+    int peer;
+    uint64_t left; /* bytes that no bucket has had yet */
+    size_t used;   /* of the bucket */
+    size_t filled; /* of a bucket that came */
+} stream;
+
+static invar_status move(stream *s, size_t bytes)
+{
+    const invar_layout *world = &s->sync->options.sides->world;
+    bool gets = s->sync->plan.gets;
+    invar_comm_move m = {.op = INVAR_COMM_SENDRECV,
+                         .phase = PHASE,
+                         .seconds = world->seconds,
+                         .in = s->sync->bucket,
+                         .out = s->sync->bucket,
+                         .to = gets ? INVAR_COMM_NONE : s->peer,
+                         .from = gets ? s->peer : INVAR_COMM_NONE,
+                         .to_bytes = gets ? 0 : bytes,
+                         .from_bytes = gets ? bytes : 0};
+
+    s->left -= bytes;
+    s->used = 0;
+    return invar_comm_run(world->world, &m);
+}
+
+static size_t next_bucket(const stream *s)
+{
+    return s->left < s->sync->options.bucket ? (size_t)s->left : s->sync->options.bucket;
+}
+
+/* A bucket that is full leaves; one that is used up is followed by the next. */
+static invar_status give(stream *s, const char *from, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        size_t room = next_bucket(s) - s->used, some = bytes - done < room ? bytes - done : room;
+        memcpy(s->sync->bucket + s->used, from + done, some);
+        s->used += some;
+        done += some;
+        if (s->used == next_bucket(s))
+            INVAR_TRY(move(s, s->used));
+    }
+    return INVAR_OK;
+}
+
+static invar_status get(stream *s, char *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        size_t some;
+        if (s->used == s->filled) {
+            s->filled = next_bucket(s);
+            INVAR_TRY(move(s, s->filled));
+        }
+        some = s->filled - s->used < bytes - done ? s->filled - s->used : bytes - done;
+        memcpy(to + done, s->sync->bucket + s->used, some);
+        s->used += some;
+        done += some;
+    }
+    return INVAR_OK;
+}
+
+static invar_status move_rows(stream *s, const invar_tree_shard *plane)
+{
+    char *row = (char *)(uintptr_t)plane->data; // of this rank's own weights
+
+    for (int64_t r = 0; r < plane->rows; r++, row += plane->row_stride_bytes)
+        INVAR_TRY(s->sync->plan.gets ? get(s, row, plane->row_bytes)
+                                     : give(s, row, plane->row_bytes));
+    return INVAR_OK;
+}
+
+static invar_status move_piece(stream *s, const invar_sync_item *item)
+{
+    const invar_param *param = &s->sync->options.model->params[item->param];
+    invar_tree_shard planes[INVAR_SYNC_PLANES];
+    int count;
+
+    INVAR_TRY(show(s->sync, item->param));
+    count = invar_sync_planes(planes, param, &s->sync->shown, item->piece);
+    for (int i = 0; i < count; i++)
+        INVAR_TRY(move_rows(s, &planes[i]));
+    return INVAR_OK;
+}
+
+invar_status invar_sync_move(invar_sync *sync)
+{
+    const invar_sync_plan *plan = &sync->plan;
+
+    for (int64_t i = 0, next; i < plan->count; i = next) {
+        stream s = {.sync = sync, .peer = plan->items[i].peer};
+        s.left = invar_sync_plan_bytes(&next, plan, sync->options.model, i);
+        for (; i < next; i++)
+            INVAR_TRY(move_piece(&s, &plan->items[i]));
+    }
+    return show(sync, -1);
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+invar_status invar_sync_compare(invar_sync_result *out, invar_sync *sync)
+{
+    const invar_sync_options *o = &sync->options;
+    invar_sync_digests all;
+    invar_status status;
+
+    *out = (invar_sync_result){.bytes = 0};
+    status = invar_sync_digests_make(&all, o->model, o->dev);
+    if (status == INVAR_OK)
+        status = invar_sync_digests_compare(out, &all, &o->sides->world,
+                                            sync->plan.gets ? sync->plan.bytes : 0);
+    invar_sync_digests_release(&all);
+    return status;
+}
