@@ -2,7 +2,8 @@
 # layouts.sh INVAR FOLDER - ranks that divide a model on a GPU have the chain of one rank on a CPU.
 #
 # Ranks are threads, whose bytes go through the host, and processes with NCCL where there is one;
-# all of them share the GPU that is there. Dense and experts, bf16 and fp8. A control must differ.
+# all of them share the GPU that is there. Dense and experts, bf16 and fp8; responses so long that
+# passes of decoding are graphs. A control must differ.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2")
@@ -26,7 +27,7 @@ fi
 train() {
     local way=$1 ranks=$2 run=$3 command=("$invar" train "$recipe")
     shift 3
-    set -- --run "$run" --save none --no-report --threads 2 "$@"
+    set -- --run "$run" --save none --no-report --threads 2 --rollout-max-response-len 26 "$@"
     ((ranks == 1)) || set -- --device cuda "$@"
     case $way in
     thread) command+=(--ranks "$ranks") ;;
