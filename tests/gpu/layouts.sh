@@ -15,6 +15,7 @@ export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 recipe=$PWD/tests/e2e/ranks/divided.ini modules=$(dirname "$invar")
 experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
+sp=(--sequence-parallel true) rows=(--rollout-batch-size 16 --unit-count 2)
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
@@ -40,11 +41,12 @@ train() {
         complain "$run: exit code $?" "$(tail -n 5 "$run.err")"
 }
 
-# equal MODEL FORMAT RANKS FLAG ...: by every way.
+# equal MODEL FORMAT RANKS FLAG ...: by every way. Models with rows have units of several blocks.
 equal() {
     local model=$1 format=$2 ranks=$3 way run flags=()
     shift 3
-    [[ $model != experts ]] || flags=("${experts[@]}")
+    [[ $model != *experts ]] || flags=("${experts[@]}")
+    [[ $model != rows-* ]] || flags+=("${rows[@]}")
     [[ -e $model-$format ]] || train thread 1 "$model-$format" --dtype "$format" "${flags[@]}"
     for way in "${ways[@]}"; do
         run=$model-$format-$way-$ranks$*
@@ -64,6 +66,8 @@ for format in bf16 fp8; do
     equal experts "$format" 4 "$tp" 4
     equal dense "$format" 2 "$pp" 2
     equal experts "$format" 4 "$tp" 2 "$pp" 2
+    equal rows-dense "$format" 2 "$tp" 2 "${sp[@]}"
+    equal rows-experts "$format" 4 "$tp" 2 "$pp" 2 "${sp[@]}" --recompute-granularity full
 done
 checks=$((checks + 1))
 train thread 2 control --dtype bf16 "$tp" 2 --seed 5

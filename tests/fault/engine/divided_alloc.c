@@ -1,32 +1,51 @@
 /*
- * divided_alloc.c - every allocation of ranks that make, hash, step and collect a model that they
- * divide fails once, on one of them.
+ * divided_alloc.c - every allocation of ranks that make, hash, score, step and collect a model that
+ * they divide fails once, on one of them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/checkpoint/whole.h"
 #include "engine/train/optimizer.h"
+#include "engine/train/trainer.h"
 #include "tests/fault/faulty.h"
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-enum { RANKS = 2 };
+enum { RANKS = 2, SAMPLES = 2, TOKENS = 64 };
 
 static invar_device dev;
 static invar_layout_sizes sizes;
+static invar_rl_samples samples;
 
 static int setup(void **state)
 {
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    invar_test_samples(&samples, SAMPLES, 5, 512, 1);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
+    invar_rl_samples_reset(&samples);
     invar_test_device_release(&dev);
     return 0;
+}
+
+/* One unit a sample, so that ranks may divide the rows. */
+static invar_status score(const invar_model *model)
+{
+    const invar_trainer_options options = {
+        .plan = {1, 1, SAMPLES, 0}, .temperature = 1.0f, .layout = model->layout};
+    invar_trainer *trainer;
+    invar_status status;
+    float now[TOKENS];
+
+    INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
+    status = invar_trainer_score(trainer, model, samples.items, SAMPLES, now, NULL);
+    invar_trainer_free(trainer);
+    return status;
 }
 
 static invar_status step(invar_model *model, invar_grads *grads)
@@ -66,6 +85,7 @@ static invar_status use(invar_model *model)
 
     INVAR_TRY(invar_model_init(model, 1, &dev));
     INVAR_TRY(invar_model_hash(&hash, model, &dev));
+    INVAR_TRY(score(model));
     INVAR_TRY(invar_grads_new(&grads, model));
     status = step(model, grads);
     invar_grads_free(grads);
@@ -104,7 +124,8 @@ static invar_status ranks(void)
 static void test_divided_alloc__tensor(void **state)
 {
     (void)state;
-    sizes = (invar_layout_sizes){.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
+    sizes = (invar_layout_sizes){
+        .tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .sequence = true};
     fail_each_allocation(ranks);
 }
 

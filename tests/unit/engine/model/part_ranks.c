@@ -422,6 +422,8 @@ static void test_part_ranks__far_device(void **state)
     assert_ok(invar_far_open(&l.far, &l.dev));
     for (int i = 0; i < 2; i++)
         check_sizes(&l, "far", sizes[i], 0);
+    l.sizes.sequence = true; // each sample is a unit, and a block of tokens
+    check_sizes(&l, "far, divided rows", sizes[0], 0);
     assert_true(invar_far_counted().ops > 0);
     assert_int_equal(invar_far_counted().live, 0);
     invar_device_close(&l.far);
