@@ -4,7 +4,7 @@
  * Memory and bytes are those of the run's own code (engine/budget). The time is a prediction by a
  * simple model: products at one rate, then bytes at that of the slowest link of their axis, and
  * nothing overlaps. Ranks are numbered so that tensor-parallel ones are neighbours in a node, then
- * those of experts, of data, of the pipeline.
+ * those of the context, of experts, of data, of the pipeline.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/sort.h"
@@ -53,11 +54,13 @@ static double seconds_of(const row *r)
 /* GB/s along an axis: its ranks lie in one node, or not. */
 static double link_of(const table *t, const row *r, invar_traffic_axis axis)
 {
-    int spans[INVAR_TRAFFIC_AXES] = {r->sizes.tensor, r->sizes.tensor * r->sizes.expert, 0,
-                                     r->gpus};
+    const int sizes[INVAR_TRAFFIC_AXES] = {r->sizes.tensor, r->sizes.context, r->sizes.expert,
+                                           r->data, r->sizes.pipeline};
+    int span = 1;
 
-    spans[INVAR_TRAFFIC_DATA] = spans[INVAR_TRAFFIC_EXPERT] * r->data;
-    return spans[axis] <= NODE ? t->options->node : t->options->net;
+    for (int i = 0; i <= (int)axis; i++)
+        span *= sizes[i];
+    return span <= NODE ? t->options->node : t->options->net;
 }
 
 /* The step waits for the slowest stage, and to be filled and emptied. */
@@ -142,7 +145,7 @@ static invar_status try_both(table *t, const invar_layout_sizes *sizes, int gpus
 /* Data-parallel ranks without a unit would be idle. */
 static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
 {
-    int parts = s->tensor * s->expert * s->pipeline;
+    int parts = invar_layout_parts(s);
     const invar_budget_ask *ask = &t->view.ask;
     int64_t units =
         ask->plan.unit_count < ask->step_samples ? ask->plan.unit_count : ask->step_samples;
@@ -156,7 +159,7 @@ static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
 static invar_status add_all_with(table *t, int tensor, int gpus)
 {
     bool experts = t->view.ask.spec->experts > 0;
-    invar_layout_sizes s = {.tensor = tensor, .chunks = 1};
+    invar_layout_sizes s = {.tensor = tensor, .context = 1, .chunks = 1};
 
     for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
         for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline *= 2)
@@ -215,29 +218,39 @@ static invar_status add_real(invar_grid *grid, const char *format, double value)
     return invar_grid_number(grid, cell);
 }
 
-/* Only where some layout has it: most do not. */
-static bool shows_sequence(const table *t)
+/* Columns that only some layouts have something for. */
+typedef struct columns {
+    bool sequence, contexts;
+} columns;
+
+static columns columns_of(const table *t)
 {
-    for (int i = 0; i < t->count; i++)
-        if (t->rows[i].sizes.sequence)
-            return true;
-    return false;
+    columns shown = {false, false};
+
+    for (int i = 0; i < t->count; i++) {
+        shown.sequence = shown.sequence || t->rows[i].sizes.sequence;
+        shown.contexts = shown.contexts || t->rows[i].sizes.context > 1;
+    }
+    return shown;
 }
 
-static invar_status add_row(invar_grid *grid, const row *r, bool sequence)
+static invar_status add_row(invar_grid *grid, const row *r, const columns *shown)
 {
     const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
 
     INVAR_TRY(invar_grid_int(grid, r->gpus));
     INVAR_TRY(invar_grid_int(grid, r->sizes.tensor));
-    if (sequence)
+    if (shown->sequence)
         INVAR_TRY(invar_grid_string(grid, r->sizes.sequence ? "yes" : "no"));
+    if (shown->contexts)
+        INVAR_TRY(invar_grid_int(grid, r->sizes.context));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         INVAR_TRY(invar_grid_int(grid, sizes[i]));
     INVAR_TRY(add_real(grid, "%.1f", (double)r->budget.need / (double)((size_t)1 << 30)));
     INVAR_TRY(invar_grid_string(grid, r->fits ? "yes" : "no"));
     for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
-        INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
+        if (i != INVAR_TRAFFIC_CONTEXT || shown->contexts)
+            INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
     INVAR_TRY(add_real(grid, "%.3f", r->computing));
     INVAR_TRY(add_real(grid, "%.3f", r->moving));
     return add_real(grid, "%.3f", seconds_of(r));
@@ -245,19 +258,21 @@ static invar_status add_row(invar_grid *grid, const row *r, bool sequence)
 
 static invar_status print_grid(const table *t)
 {
-    static const char *const heads[] = {"gpus",  "tp",        "sp",     "ep",    "etp",   "pp",
-                                        "dp",    "GiB",       "fits",   "tp GB", "ep GB", "dp GB",
-                                        "pp GB", "compute s", "move s", "step s"};
-    enum { HEADS = sizeof heads / sizeof *heads, SEQUENCE = 2 };
-    bool sequence = shows_sequence(t);
+    static const char *const heads[] = {"gpus",  "tp",    "sp",    "cp",        "ep",     "etp",
+                                        "pp",    "dp",    "GiB",   "fits",      "tp GB",  "cp GB",
+                                        "ep GB", "dp GB", "pp GB", "compute s", "move s", "step s"};
+    enum { HEADS = sizeof heads / sizeof *heads };
+    columns shown = columns_of(t);
     invar_grid *grid = NULL;
-    invar_status status = invar_grid_new(&grid, HEADS - !sequence);
+    invar_status status = invar_grid_new(&grid, HEADS - !shown.sequence - (shown.contexts ? 0 : 2));
 
-    for (int i = 0; i < HEADS && status == INVAR_OK; i++)
-        if (sequence || i != SEQUENCE)
+    for (int i = 0; i < HEADS && status == INVAR_OK; i++) {
+        bool context = strncmp(heads[i], "cp", 2) == 0, sequence = strcmp(heads[i], "sp") == 0;
+        if ((!context || shown.contexts) && (!sequence || shown.sequence))
             status = invar_grid_string(grid, heads[i]);
+    }
     for (int i = 0; i < t->count && status == INVAR_OK; i++)
-        status = add_row(grid, t->order[i], sequence);
+        status = add_row(grid, t->order[i], &shown);
     if (status == INVAR_OK)
         status = invar_grid_show(grid, stdout);
     invar_grid_free(grid);
@@ -287,14 +302,15 @@ static json_t *row_json(const row *r)
     const invar_budget *b = &r->budget;
 
     return json_pack(
-        "{s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
-        "s:f, s:f, s:f, s:f}",
-        "gpus", r->gpus, "tensor", r->sizes.tensor, "sequence", r->sizes.sequence, "expert",
-        r->sizes.expert, "expert_tensor", r->sizes.expert_tensor, "pipeline", r->sizes.pipeline,
-        "data", r->data, "need", (json_int_t)b->need, "items", invar_memory_items(b), "sampling",
-        (json_int_t)b->sampling, "scoring", (json_int_t)b->scoring, "learning",
-        (json_int_t)b->learning, "around", (json_int_t)b->around, "fits", r->fits, "tensor_gb",
-        r->sent[0], "expert_gb", r->sent[1], "data_gb", r->sent[2], "pipeline_gb", r->sent[3],
+        "{s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
+        "s:f, s:f, s:f, s:f, s:f}",
+        "gpus", r->gpus, "tensor", r->sizes.tensor, "sequence", r->sizes.sequence, "context",
+        r->sizes.context, "expert", r->sizes.expert, "expert_tensor", r->sizes.expert_tensor,
+        "pipeline", r->sizes.pipeline, "data", r->data, "need", (json_int_t)b->need, "items",
+        invar_memory_items(b), "sampling", (json_int_t)b->sampling, "scoring",
+        (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
+        (json_int_t)b->around, "fits", r->fits, "tensor_gb", r->sent[0], "context_gb", r->sent[1],
+        "expert_gb", r->sent[2], "data_gb", r->sent[3], "pipeline_gb", r->sent[4],
         "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
 }
 

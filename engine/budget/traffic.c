@@ -15,7 +15,8 @@
 
 const char *invar_traffic_axis_name(invar_traffic_axis axis)
 {
-    static const char *const names[INVAR_TRAFFIC_AXES] = {"tensor", "expert", "data", "pipeline"};
+    static const char *const names[INVAR_TRAFFIC_AXES] = {"tensor", "context", "expert", "data",
+                                                          "pipeline"};
 
     return names[axis];
 }
@@ -62,8 +63,8 @@ static void add_call(void *payload, const invar_comm_done *call)
 /* From now on; NULL: no longer. Groups of one rank move nothing. */
 static void watch_axes(watch *watches, invar_traffic *to, const invar_layout *layout)
 {
-    invar_comm *const comms[] = {layout->tensor.comm, layout->expert.comm, layout->data.comm,
-                                 layout->pipeline.comm, layout->back};
+    invar_comm *const comms[] = {layout->tensor.comm, layout->context.comm,  layout->expert.comm,
+                                 layout->data.comm,   layout->pipeline.comm, layout->back};
 
     for (int i = 0; i < INVAR_TRAFFIC_AXES + 1; i++) {
         int axis = i < INVAR_TRAFFIC_AXES ? i : INVAR_TRAFFIC_PIPELINE;
@@ -121,7 +122,7 @@ static double flop_of(const invar_model *model, const invar_rl_sample *samples, 
         double rows = (double)invar_micro_batch_rows(&samples[i]);
         flop += 2.0 * rows * (weights + rows * queries);
     }
-    return (recompute ? 4.0 : 3.0) * flop;
+    return (recompute ? 4.0 : 3.0) * flop / (double)model->part.contexts;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@ extern "C" {
 
 typedef enum invar_traffic_axis {
     INVAR_TRAFFIC_TENSOR,
+    INVAR_TRAFFIC_CONTEXT,
     INVAR_TRAFFIC_EXPERT,
     INVAR_TRAFFIC_DATA,
     INVAR_TRAFFIC_PIPELINE,

@@ -64,8 +64,9 @@ static bool find_share(share *s, int number)
     s->skipped = first - s->box.expert;
     s->box.expert = first - s->expert;
     s->box.experts = end - first;
-    s->rank = invar_layout_rank_of(layout,
-                                   &(invar_layout_place){part.tensor, part.expert, 0, part.stage});
+    s->rank = invar_layout_rank_of(layout, &(invar_layout_place){.tensor = part.tensor,
+                                                                 .expert = part.expert,
+                                                                 .pipeline = part.stage});
     return end > first;
 }
 

@@ -21,6 +21,7 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
                           .seconds = seconds,
                           .bucket = INVAR_LAYOUT_BUCKET,
                           .tensor = {.size = 1},
+                          .context = {.size = 1},
                           .expert = {.size = 1},
                           .data = axis_of(world),
                           .pipeline = {.size = 1},
@@ -43,11 +44,13 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
 static invar_status make_axes(invar_layout *layout)
 {
     const invar_layout_place own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
-    invar_layout_place tensor = own, expert = own, data = own, pipeline = own;
+    invar_layout_place tensor = own, context = own, expert = own, data = own, pipeline = own;
 
-    tensor.tensor = expert.expert = data.data = pipeline.pipeline = 0;
+    tensor.tensor = context.context = expert.expert = data.data = pipeline.pipeline = 0;
     INVAR_TRY(make_axis(&layout->tensor, layout, invar_layout_rank_of(layout, &tensor),
                         "tensor-parallel ranks"));
+    INVAR_TRY(make_axis(&layout->context, layout, invar_layout_rank_of(layout, &context),
+                        "context-parallel ranks"));
     INVAR_TRY(make_axis(&layout->expert, layout, invar_layout_rank_of(layout, &expert),
                         "expert-parallel ranks"));
     INVAR_TRY(make_axis(&layout->data, layout, invar_layout_rank_of(layout, &data),
@@ -56,20 +59,31 @@ static invar_status make_axes(invar_layout *layout)
                      "pipeline-parallel ranks");
 }
 
+static int at_least_1(int size)
+{
+    return size > 0 ? size : 1;
+}
+
+int invar_layout_parts(const invar_layout_sizes *sizes)
+{
+    return sizes->tensor * at_least_1(sizes->context) * at_least_1(sizes->expert) * sizes->pipeline;
+}
+
 /* The sizes of all axes. */
 static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    int experts = sizes->expert > 0 ? sizes->expert : 1;
-    int world = layout->data.size, parts = sizes->tensor * experts * sizes->pipeline;
+    int world = layout->data.size, parts = invar_layout_parts(sizes);
 
+    layout->tensor.size = sizes->tensor;
+    layout->context.size = at_least_1(sizes->context);
+    layout->expert.size = at_least_1(sizes->expert);
     if (world % parts != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%d ranks: a model cut into %d parts (tensor-model-parallel-size %d x "
-                          "expert-model-parallel-size %d x pipeline-model-parallel-size %d) needs "
-                          "a multiple of %d",
-                          world, parts, sizes->tensor, experts, sizes->pipeline, parts);
-    layout->tensor.size = sizes->tensor;
-    layout->expert.size = experts;
+                          "context-parallel-size %d x expert-model-parallel-size %d x "
+                          "pipeline-model-parallel-size %d) needs a multiple of %d",
+                          world, parts, sizes->tensor, layout->context.size, layout->expert.size,
+                          sizes->pipeline, parts);
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
     layout->chunks = sizes->chunks;
@@ -80,7 +94,7 @@ static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
 
 invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes *sizes)
 {
-    if (sizes->tensor * sizes->pipeline == 1 && sizes->expert <= 1)
+    if (invar_layout_parts(sizes) == 1)
         return INVAR_OK;
     INVAR_TRY(cut(layout, sizes));
     INVAR_TRY(make_axes(layout));
@@ -114,6 +128,7 @@ invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *s
     INVAR_TRY(cut(out, sizes));
     place = invar_layout_place_of(out, rank);
     INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
+    INVAR_TRY(imagine_axis(&out->context, place.context));
     INVAR_TRY(imagine_axis(&out->expert, place.expert));
     INVAR_TRY(imagine_axis(&out->data, place.data));
     INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
@@ -122,8 +137,8 @@ invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *s
 
 void invar_layout_release(invar_layout *layout)
 {
-    invar_layout_axis *const axes[] = {&layout->tensor, &layout->expert, &layout->data,
-                                       &layout->pipeline};
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->context, &layout->expert,
+                                       &layout->data, &layout->pipeline};
 
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         if (axes[i]->comm != layout->world)
@@ -139,10 +154,17 @@ void invar_layout_release(invar_layout *layout)
 
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
 {
-    int tensors = layout->tensor.size, experts = layout->expert.size, datas = layout->data.size;
+    const int sizes[] = {layout->tensor.size, layout->context.size, layout->expert.size,
+                         layout->data.size};
+    invar_layout_place place;
+    int *const of[] = {&place.tensor, &place.context, &place.expert, &place.data};
 
-    return (invar_layout_place){rank % tensors, rank / tensors % experts,
-                                rank / tensors / experts % datas, rank / tensors / experts / datas};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        *of[i] = rank % sizes[i];
+        rank /= sizes[i];
+    }
+    place.pipeline = rank;
+    return place;
 }
 
 size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis)
@@ -156,7 +178,8 @@ int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *p
 {
     int rank = place->pipeline * layout->data.size + place->data;
 
-    return (rank * layout->expert.size + place->expert) * layout->tensor.size + place->tensor;
+    rank = rank * layout->expert.size + place->expert;
+    return (rank * layout->context.size + place->context) * layout->tensor.size + place->tensor;
 }
 
 int invar_layout_owner(int64_t unit, int size)

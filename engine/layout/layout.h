@@ -8,8 +8,9 @@
  * An axis is a way to divide; its group are the ranks that differ in that axis alone. Ranks of the
  * data axis hold the same parameters and compute other samples; those of the tensor axis hold other
  * pieces of every layer, those of the expert axis other experts, and both compute the same samples;
+ * those of the context axis hold the same parameters and compute other rows of the same samples;
  * those of the pipeline axis hold other layers. Ranks are numbered as in Megatron: tensor changes
- * fastest, then expert, data, pipeline.
+ * fastest, then context, expert, data, pipeline.
  *
  * NULL stands for one rank. The calls of a layout's groups are made by all of their ranks.
  *
@@ -42,7 +43,7 @@ typedef struct invar_layout {
     bool imagined;     /* one rank plans: moves on a dry device are made, and counted */
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
-    invar_layout_axis tensor, expert, data, pipeline;
+    invar_layout_axis tensor, context, expert, data, pipeline;
     invar_comm *back;  /* the pipeline's ranks again: gradients and streams overtake each other */
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
@@ -50,19 +51,20 @@ typedef struct invar_layout {
     invar_layout_engines engines;
 } invar_layout;
 
-/* Into how many parts a model is cut; what is left of the world are data-parallel ranks. */
+/* Into how many parts a model and its rows are cut; what is left of the world is data-parallel. */
 typedef struct invar_layout_sizes {
     int tensor;        /* of each layer */
     int expert_tensor; /* of each expert: 1 or as `tensor` */
     int pipeline;      /* ranks with layers of their own */
     int chunks;        /* runs of layers of each of them, which it has in turn with the others */
     int expert;        /* of the experts of a layer; 0: 1 */
+    int context;       /* ranks that divide rows, and hold the same; 0: 1 */
     bool sequence;     /* rows between the sums of a layer are divided as `tensor` */
 } invar_layout_sizes;
 
 /* A rank's numbers on all axes. */
 typedef struct invar_layout_place {
-    int tensor, expert, data, pipeline;
+    int tensor, context, expert, data, pipeline;
 } invar_layout_place;
 
 #define INVAR_LAYOUT_MOST_CHUNKS 64
@@ -99,6 +101,9 @@ invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *s
 /* Of any rank of the world, and the rank with such numbers. */
 invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
 int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place);
+
+/* How many ranks compute the same samples together. */
+int invar_layout_parts(const invar_layout_sizes *sizes);
 
 /* Bytes that a rank gives at a time along an axis, or gets, at most (engine/layout/exchange.h). */
 size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis);

@@ -7,14 +7,9 @@
 
 #include "base/invar_banned.h"
 
-static int parts_of(const invar_layout_sizes *sizes)
-{
-    return sizes->tensor * sizes->pipeline * (sizes->expert > 0 ? sizes->expert : 1);
-}
-
 static invar_status check(const invar_sides_sizes *sizes, int ranks)
 {
-    int parts = parts_of(&sizes->train), each = parts_of(&sizes->rollout);
+    int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
     int rest = ranks - sizes->samplers;
 
     if (sizes->samplers % each != 0)
@@ -47,7 +42,7 @@ invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_com
     INVAR_TRY(invar_sides_outline(out, sizes, invar_comm_size(world)));
     out->samples = invar_comm_rank(world) >= out->first;
     invar_layout_init(&out->world, world, seconds);
-    out->world.engines = (invar_layout_engines){out->first, parts_of(&sizes->rollout)};
+    out->world.engines = (invar_layout_engines){out->first, invar_layout_parts(&sizes->rollout)};
     INVAR_TRY(invar_comm_split(&out->own, world, out->samples, 0,
                                "ranks that train, ranks that sample", seconds));
     invar_layout_init(own_out, out->own, seconds);

@@ -202,6 +202,7 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
     if (transport->apart)
         INVAR_TRY(set_apart(transport));
     INVAR_TRY(open_axis(&layout->tensor, &options));
+    INVAR_TRY(open_axis(&layout->context, &options));
     INVAR_TRY(open_axis(&layout->expert, &options));
     INVAR_TRY(open_axis(data, &options));
     if (!data->far)
@@ -214,7 +215,8 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
 
 void invar_layout_close_transport(invar_layout *layout, const invar_device *dev)
 {
-    invar_layout_axis *const axes[] = {&layout->tensor, &layout->expert, &layout->data};
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->context, &layout->expert,
+                                       &layout->data};
 
     if (layout->data.buckets)
         invar_device_give(dev, layout->data.buckets);

@@ -77,7 +77,8 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                        .tensors = 1,
                        .experts = 1,
                        .layer = -1,
-                       .rows = 1};
+                       .rows = 1,
+                       .all_rows = 1};
     invar_status status;
 
     INVAR_TRY(invar_program_new(&b.program));

@@ -56,6 +56,7 @@ void invar_pass_free(invar_pass *pass)
     invar_mover_release(&pass->mover, &pass->caller.dev);
     invar_vocab_release(&pass->vocab);
     invar_free(pass->own_units);
+    invar_free(pass->in_order);
     release_part(&pass->body, &pass->caller.dev);
     release_part(&pass->tail, &pass->caller.dev);
     invar_free(pass->array_memory);
@@ -126,8 +127,10 @@ static int64_t route_of(const invar_model *model)
 
 static invar_tensor routing(invar_builder *b, const invar_model *model, invar_given_memory which)
 {
-    return invar_tensor_2d(invar_program_given(b->program, which), INVAR_DTYPE_I32, b->rows,
-                           route_of(model));
+    int64_t first = b->context ? invar_row_first(b->context) : 0, route = route_of(model);
+
+    return invar_tensor_2d((int32_t *)invar_program_given(b->program, which) + first * route,
+                           INVAR_DTYPE_I32, b->rows, route);
 }
 
 /* The cache of each layer as the program names it; keys of the first one begin its memory. */
@@ -160,16 +163,27 @@ static int64_t span_of(const invar_rows *rows, int64_t span)
 }
 
 /* Rows that have no cache are many; fewer blocks than ranks are not divided. */
-static void divide_stream(invar_row_division *out, const invar_model *model, const invar_rows *rows)
+static void divide(invar_row_division *out, const invar_rows *rows, int size, int rank)
 {
-    const invar_layout *l = model->layout;
-    bool divides = l && l->sequence && l->tensor.size > 1 && !rows->cache &&
-                   invar_row_blocks(&rows->units) >= l->tensor.size;
-
     memset(out, 0, sizeof *out);
     out->size = 1;
-    if (divides)
-        invar_row_divide(out, &rows->units, l->tensor.size, l->tensor.rank);
+    out->row[1] = rows->count;
+    if (size > 1 && !rows->cache && invar_row_blocks(&rows->units) >= size)
+        invar_row_divide(out, &rows->units, size, rank);
+}
+
+static void divide_rows(invar_row_division *out, const invar_model *model, const invar_rows *rows)
+{
+    divide(out, rows, model->part.contexts, model->part.context);
+}
+
+/* Not once more where context-parallel ranks have divided the rows. */
+static void divide_stream(invar_row_division *out, const invar_model *model, const invar_rows *rows,
+                          const invar_row_division *context)
+{
+    bool sequence = model->layout && model->layout->sequence && context->size == 1;
+
+    divide(out, rows, sequence ? model->part.tensors : 1, model->part.tensor);
 }
 
 static invar_layout_share rows_of(const invar_row_division *stream, int64_t rows)
@@ -180,13 +194,46 @@ static invar_layout_share rows_of(const invar_row_division *stream, int64_t rows
 
 invar_layout_share invar_pass_own_rows(const invar_pass *pass)
 {
-    return rows_of(&pass->division, pass->rows.count);
+    return rows_of(&pass->division, invar_row_count(&pass->context));
+}
+
+/* Those of the one or the other. */
+static const invar_row_division *divided_rows(const invar_pass *pass)
+{
+    return pass->context.size > 1 ? &pass->context : &pass->division;
 }
 
 static invar_layout_share layers_of(const invar_pass *pass)
 {
     return invar_model_part_chunk(&pass->model->part, pass->model->spec.layers,
                                   pass->options.chunk);
+}
+
+/* What the program reads of the rows: this rank's, and of all what sums over them need. */
+static void name_rows(invar_builder *b, invar_pass *pass)
+{
+    const invar_rows *rows = &pass->rows;
+    int64_t first = invar_row_first(&pass->context);
+    invar_segments own = {invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS),
+                          divided_rows(pass)->units};
+
+    b->all_rows = rows->count;
+    b->all_ids = b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
+    b->positions = invar_build_array(b, INVAR_GIVEN_POSITIONS, INVAR_DTYPE_I32, b->rows);
+    b->samples =
+        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
+    b->all_units = b->units =
+        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+    if (pass->division.size > 1) {
+        b->stream = &pass->division;
+        b->stream_units = own;
+    }
+    if (pass->context.size > 1) {
+        b->context = &pass->context;
+        b->units = own;
+        b->ids = invar_tensor_1d((int32_t *)b->ids.data + first, INVAR_DTYPE_I32, b->rows);
+        b->positions.data = (int32_t *)b->positions.data + first;
+    }
 }
 
 static invar_status build_body(invar_pass *pass)
@@ -197,19 +244,9 @@ static invar_status build_body(invar_pass *pass)
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
     invar_layout_share layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->body.program, model, rows->count);
+    invar_decoder_begin(b, pass->body.program, model, invar_row_count(&pass->context));
     b->train = pass->options.train;
-    b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
-    b->positions = invar_build_array(b, INVAR_GIVEN_POSITIONS, INVAR_DTYPE_I32, rows->count);
-    b->samples =
-        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
-    b->units =
-        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
-    if (pass->division.size > 1) {
-        b->stream = &pass->division;
-        b->stream_units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS),
-                                           pass->division.units};
-    }
+    name_rows(b, pass);
     b->kv_span = span_of(rows, model->spec.kv_span);
     b->q_span = span_of(rows, model->spec.q_span);
     name_cache(cache, b, rows, &layers);
@@ -246,6 +283,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     key->replayed = r->routing_replay != NULL;
     key->routed = r->routing != NULL;
     key->part = pass->model->part;
+    memcpy(&key->context, &pass->context, sizeof key->context);
     memcpy(&key->stream, &pass->division, sizeof key->stream);
 }
 
@@ -270,12 +308,31 @@ static size_t segment_bytes(const invar_segments *s)
     return (size_t)(s->count + 1) * sizeof *s->start;
 }
 
+/* 0, 1, ...: for those who copy rows. */
+static invar_status note_order(invar_pass *pass)
+{
+    int64_t rows = pass->context.size > 1 ? pass->rows.count : 0;
+
+    if (rows <= pass->in_order_room)
+        return INVAR_OK;
+    invar_free(pass->in_order);
+    pass->in_order = NULL;
+    pass->in_order_room = 0;
+    INVAR_TRY(invar_alloc((void **)&pass->in_order, (size_t)rows, sizeof *pass->in_order,
+                          "the order of rows"));
+    pass->in_order_room = rows;
+    for (int32_t i = 0; i < rows; i++)
+        pass->in_order[i] = i;
+    return INVAR_OK;
+}
+
 /* The units of this rank's rows. */
 static invar_status note_own_units(invar_pass *pass)
 {
-    int64_t need = pass->division.units + 1;
+    const invar_row_division *division = divided_rows(pass);
+    int64_t need = division->units + 1;
 
-    if (pass->division.size == 1)
+    if (division->size == 1)
         return INVAR_OK;
     if (need > pass->own_units_room) {
         invar_free(pass->own_units);
@@ -285,7 +342,7 @@ static invar_status note_own_units(invar_pass *pass)
                               "units of rows"));
         pass->own_units_room = 2 * need;
     }
-    invar_row_units(pass->own_units, &pass->division, &pass->rows.units);
+    invar_row_units(pass->own_units, division, &pass->rows.units);
     return INVAR_OK;
 }
 
@@ -297,31 +354,36 @@ static invar_status send_rows(invar_pass *pass)
     const void **g = pass->given;
     size_t rows = (size_t)r->count;
     invar_layout_share own = invar_pass_own_rows(pass);
-    size_t divided = invar_vocab_divided(pass->model->embedding) ? rows * sizeof *r->ids : 0;
+    invar_layout_share picked = {invar_row_first(&pass->context) + own.first, own.count};
+    size_t divided = invar_vocab_divided(pass->model->embedding) ? sizeof *r->ids : 0;
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
         {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
         {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
-        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(pass->division.units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_GIVEN_OWN_UNITS],
+         (size_t)(divided_rows(pass)->units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_GIVEN_IN_ORDER], rows * sizeof *pass->in_order},
         {&g[INVAR_GIVEN_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
         {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
-        {&g[INVAR_GIVEN_OWN_IDS], divided},
-        {&g[INVAR_GIVEN_OWN_D_IDS], divided},
-        {&g[INVAR_GIVEN_PICKED], divided},
+        {&g[INVAR_GIVEN_OWN_IDS], (size_t)invar_row_count(&pass->context) * divided},
+        {&g[INVAR_GIVEN_OWN_D_IDS], rows * divided},
+        {&g[INVAR_GIVEN_PICKED], (size_t)own.count * divided},
     };
 
     INVAR_TRY(note_own_units(pass));
+    INVAR_TRY(note_order(pass));
     g[INVAR_GIVEN_MODEL] = pass->model->memory;
     g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
     g[INVAR_GIVEN_IDS] = r->ids;
     g[INVAR_GIVEN_POSITIONS] = r->positions;
     g[INVAR_GIVEN_SAMPLES] = r->samples.start;
     g[INVAR_GIVEN_UNITS] = r->units.start;
-    g[INVAR_GIVEN_OWN_UNITS] = pass->division.size > 1 ? pass->own_units : NULL;
+    g[INVAR_GIVEN_OWN_UNITS] = divided_rows(pass)->size > 1 ? pass->own_units : NULL;
+    g[INVAR_GIVEN_IN_ORDER] = pass->context.size > 1 ? pass->in_order : NULL;
     g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
     g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->slots : NULL;
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
@@ -329,8 +391,9 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_ROUTING] = r->routing;
     if (divided > 0)
         INVAR_TRY(invar_vocab_rows(&pass->vocab, pass->model->embedding, &pass->model->part, r->ids,
-                                   r->count, &own));
-    g[INVAR_GIVEN_OWN_IDS] = pass->vocab.own_ids;
+                                   r->count, &picked));
+    g[INVAR_GIVEN_OWN_IDS] =
+        divided > 0 ? pass->vocab.own_ids + invar_row_first(&pass->context) : NULL;
     g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
     g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
     INVAR_TRY(invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
@@ -339,26 +402,47 @@ static invar_status send_rows(invar_pass *pass)
     return INVAR_OK;
 }
 
+/* What each context-parallel rank has chosen for its rows becomes known to all. */
+static invar_status share_routing(invar_pass *pass, size_t row_bytes)
+{
+    const invar_layout *layout = pass->model->layout;
+    size_t bytes[INVAR_ROWS_MOST_RANKS];
+
+    if (pass->context.size == 1 ||
+        invar_layout_silent(layout, pass->caller.dev.backend->memory.dry))
+        return INVAR_OK;
+    for (int r = 0; r < pass->context.size; r++)
+        bytes[r] = (size_t)(pass->context.row[r + 1] - pass->context.row[r]) * row_bytes;
+    return invar_layout_gather(layout, &layout->context, "choices of experts", pass->rows.routing,
+                               bytes);
+}
+
 invar_status invar_pass_routing(invar_pass *pass)
 {
-    const invar_rows *r = &pass->rows;
     invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    int64_t route = route_of(pass->model);
+    size_t row_bytes = (size_t)route * sizeof *pass->rows.routing;
     invar_tensor chosen;
 
-    if (!r->routing || !invar_device_far(&pass->caller.dev))
+    if (!pass->rows.routing)
         return INVAR_OK;
-    chosen = invar_program_find(pass->body.program, &pass->body.builder.routing, &how);
-    return invar_caller_get(&pass->caller, r->routing, chosen.data,
-                            (size_t)(r->count * route_of(pass->model)) * sizeof *r->routing);
+    if (invar_device_far(&pass->caller.dev)) {
+        chosen = invar_program_find(pass->body.program, &pass->body.builder.routing, &how);
+        INVAR_TRY(invar_caller_get(
+            &pass->caller, pass->rows.routing + invar_row_first(&pass->context) * route,
+            chosen.data, (size_t)invar_row_count(&pass->context) * row_bytes));
+    }
+    return share_routing(pass, row_bytes);
 }
 
 size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows)
 {
     int64_t bits = model->spec.hidden * invar_dtype_bits(model->storage);
-    invar_row_division stream;
+    invar_row_division context, stream;
 
-    divide_stream(&stream, model, rows);
-    return (size_t)(rows_of(&stream, rows->count).count * bits / 8);
+    divide_rows(&context, model, rows);
+    divide_stream(&stream, model, rows, &context);
+    return (size_t)(rows_of(&stream, invar_row_count(&context)).count * bits / 8);
 }
 
 static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
@@ -398,7 +482,8 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
-    divide_stream(&pass->division, model, rows);
+    divide_rows(&pass->context, model, rows);
+    divide_stream(&pass->division, model, rows, &pass->context);
     INVAR_TRY(prepare(pass));
     if (invar_tensor_present(&pass->ends.first) != (rows->stream != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");

@@ -91,8 +91,9 @@ void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_
                         int chunk);
 
 /*
- * Once a step, after the last backward: embedding += head, where tied (head + embedding), of the
- * rows that this rank owns. A call of all stages of a pipeline.
+ * Once a step, after the last backward: what context-parallel ranks have made a share of becomes
+ * whole; embedding += head, where tied (head + embedding). Of the rows that this rank owns. A call
+ * of all context-parallel ranks and of all stages of a pipeline.
  */
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
@@ -131,7 +132,10 @@ bool invar_pass_tape(invar_pass *pass, invar_tape *tape);
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
                             const invar_rows *rows) INVAR_MUST_USE;
 
-/* What the routers of the last run chose, to where its rows say; nothing where they do not. */
+/*
+ * What the routers of the last run chose, to where its rows say; nothing where they do not. A call
+ * of all context-parallel ranks.
+ */
 invar_status invar_pass_routing(invar_pass *pass) INVAR_MUST_USE;
 
 /* Log-probabilities of targets and, if wanted, entropies: (R) each. After run. */

@@ -8,7 +8,8 @@
 #include "base/alloc.h"
 #include "engine/model/pieces.h"
 #include "engine/model/shard/owners.h"
-#include "engine/program/call.h"
+#include "engine/program/move.h"
+#include "engine/program/rows.h"
 
 #include "base/invar_banned.h"
 
@@ -250,17 +251,75 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model,
     return status;
 }
 
-invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
+/* Do context-parallel ranks make a share of its rows each? Of what sums of blocks make, all do. */
+static bool is_shared(const invar_param *p)
+{
+    return p->kind != INVAR_PARAM_EMBEDDING && p->kind != INVAR_PARAM_NORM;
+}
+
+/* Who gathers shares. */
+typedef struct gathering {
+    const invar_model *model;
+    invar_mover mover;
+    invar_caller *caller;
+} gathering;
+
+/* Where the share of a context-parallel rank begins: shares are of rows, or of experts. */
+static int64_t share_start(const gathering *g, const invar_tensor *grad, int64_t experts, int rank)
+{
+    int64_t count = experts > 1 ? experts : grad->shape[0];
+
+    if (rank == g->model->part.contexts)
+        return grad->shape[0];
+    return invar_layout_share_of(count, g->model->part.contexts, rank).first *
+           (grad->shape[0] / count);
+}
+
+/* Of the rows that this rank owns. */
+static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t param)
+{
+    invar_layout_share rows = invar_owners_here(g->model, param);
+    int64_t cols = grad->rank == 1 ? 1 : grad->shape[1];
+    invar_tensor all = invar_tensor_2d(grad->data, grad->dtype, grad->shape[0], cols);
+    int64_t start[INVAR_ROWS_MOST_RANKS + 1];
+
+    for (int r = 0; r <= g->model->part.contexts; r++) {
+        int64_t first = share_start(g, grad, g->model->params[param].own.experts, r) - rows.first;
+        first = first > 0 ? first : 0;
+        start[r] = first < rows.count ? first : rows.count;
+    }
+    return invar_mover_run(&g->mover, g->caller,
+                           &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                         .axis = INVAR_MOVE_CONTEXT,
+                                         .whole = invar_tensor_rows(&all, rows.first, rows.count),
+                                         .start = start});
+}
+
+/* What each context-parallel rank has made becomes whole on all of them. */
+static invar_status gather_shares(invar_grads *grads, const invar_model *model,
+                                  invar_caller *caller)
+{
+    gathering g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
+    invar_status status = INVAR_OK;
+
+    if (model->part.contexts == 1)
+        return INVAR_OK;
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        if (is_shared(&model->params[i]) && model->params[i].own.experts > 0)
+            status = gather_rows(&g, &grads->of[i], i);
+    if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&
+        model->part.stage == model->part.stages - 1)
+        status = gather_rows(&g, &grads->tied_head, 0); // rows as those of the embedding
+    invar_mover_release(&g.mover, &caller->dev);
+    return status;
+}
+
+static invar_status join(invar_grads *grads, const invar_model *model, invar_caller *caller)
 {
     invar_layout_share rows = invar_owners_here(model, 0);
     invar_tensor sum, head;
-    invar_caller caller;
-    invar_status status;
 
-    if (grads->fresh) { // a step without a backward
-        INVAR_TRY(zero_all(grads));
-        grads->fresh = false;
-    }
+    INVAR_TRY(gather_shares(grads, model, caller));
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
     INVAR_CHECK(model->embedding == &model->params[0]); // it comes first
@@ -269,8 +328,20 @@ invar_status invar_grads_join(invar_grads *grads, const invar_model *model, cons
     INVAR_TRY(trade_tied(grads, model, &sum, &head));
     if (rows.count == 0)
         return INVAR_OK;
+    return INVAR_CALL(caller, ADD, add, .out = sum, .a = head, .b = sum);
+}
+
+invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
+{
+    invar_caller caller;
+    invar_status status;
+
+    if (grads->fresh) { // a step without a backward
+        INVAR_TRY(zero_all(grads));
+        grads->fresh = false;
+    }
     invar_caller_init(&caller, dev);
-    status = INVAR_CALL(&caller, ADD, add, .out = sum, .a = head, .b = sum);
+    status = join(grads, model, &caller);
     invar_caller_release(&caller);
     return status;
 }

@@ -12,6 +12,10 @@
  * the forward, because the units of the head's gradient are added in that order, and each makes its
  * logits again first. A walk from the end would begin with the last piece, and give other bits.
  *
+ * Context-parallel ranks each have some of the chosen rows; all get all of them, and their norm. Of
+ * a piece each takes a share of the rows to log-probabilities and back, so that no rank has more to
+ * do because its rows are those of responses. Of the head's gradient each makes a share of the ids.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
@@ -22,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/carve.h"
 #include "engine/model/pass.h"
+#include "engine/program/verb/context.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"
@@ -37,7 +42,21 @@ static const invar_point given_dentropy = {.name = "head.dentropy", .layer = -1}
 typedef struct piece {
     int64_t number; /* pieces before it */
     int64_t first, rows, unit, units;
+    bool shared;            /* context-parallel ranks have a share of its rows each */
+    invar_layout_share own; /* this rank's, counted from the first */
 } piece;
+
+static bool divides_rows(const invar_pass *pass)
+{
+    return pass->context.size > 1;
+}
+
+static void share_rows(piece *p, const invar_pass *pass)
+{
+    p->shared = divides_rows(pass);
+    p->own = p->shared ? invar_layout_share_of(p->rows, pass->context.size, pass->context.rank)
+                       : (invar_layout_share){0, p->rows};
+}
 
 /*
  * Goes on to the next piece, from a zeroed one to the first: as many whole units as the limit
@@ -50,23 +69,25 @@ static bool next_piece(piece *p, const invar_pass *pass)
 
     if (unit == u->count)
         return false;
-    *p = (piece){p->number + (p->units > 0), u->start[unit], 0, unit, 0};
+    *p = (piece){.number = p->number + (p->units > 0), .first = u->start[unit], .unit = unit};
     do {
         p->units++;
         p->rows = u->start[unit + p->units] - p->first;
     } while (unit + p->units < u->count &&
              (pass->options.head_rows == 0 ||
               u->start[unit + p->units + 1] - p->first <= pass->options.head_rows));
+    share_rows(p, pass);
     return true;
 }
 
+/* Rows of logits; the first rank has most. */
 static int64_t largest_piece(const invar_pass *pass)
 {
     int64_t most = 0;
 
     for (piece p = {0}; next_piece(&p, pass);)
         most = p.rows > most ? p.rows : most;
-    return most;
+    return divides_rows(pass) ? invar_layout_share_of(most, pass->context.size, 0).count : most;
 }
 
 static int64_t count_pieces(const invar_pass *pass)
@@ -121,6 +142,19 @@ static invar_status make_arrays(invar_pass *pass)
     return INVAR_OK;
 }
 
+/* Of the chosen rows, where those of each context-parallel rank begin. */
+static void note_chosen(invar_pass *pass, const int64_t *row, int64_t count)
+{
+    int64_t next = 0;
+
+    for (int32_t r = 0; r <= pass->context.size; r++) {
+        while (next < count && row[next] < pass->context.row[r])
+            next++;
+        pass->chosen[r] = next;
+    }
+}
+
+/* Chosen rows are counted from the first of this rank's. */
 static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -129,9 +163,18 @@ static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t coun
                               "row %" PRId64 " of the head is %" PRId64
                               "; rows ascend and are below %" PRId64,
                               i, row[i], pass->rows.count);
-        pass->arrays.row[i] = (int32_t)row[i];
+        pass->arrays.row[i] = (int32_t)(row[i] - invar_row_first(&pass->context));
     }
+    note_chosen(pass, row, count);
     return INVAR_OK;
+}
+
+/* Of the chosen rows, this rank's. */
+static invar_layout_share chosen_rows(const invar_pass *pass)
+{
+    const int64_t *start = &pass->chosen[pass->context.rank];
+
+    return (invar_layout_share){start[0], start[1] - start[0]};
 }
 
 /* The units of every piece, counted from its first row. How many numbers. */
@@ -163,16 +206,16 @@ static void note_there(invar_pass *pass)
     a->there[1 + pass->acts.pieces] = pass->samples;
 }
 
-/* Where each of the rows is among the chosen; the row of zeros for the others. */
+/* Where each of this rank's rows is among the chosen; the row of zeros for the others. */
 static void note_way_back(invar_pass *pass)
 {
     invar_head_arrays *a = &pass->arrays;
-    int32_t chosen = (int32_t)pass->head.count;
+    invar_layout_share own = chosen_rows(pass);
 
-    for (int64_t i = 0; i < pass->rows.count; i++)
-        a->back[i] = chosen;
-    for (int32_t i = 0; i < chosen; i++)
-        a->back[a->row[i]] = i;
+    for (int64_t i = 0; i < invar_row_count(&pass->context); i++)
+        a->back[i] = (int32_t)pass->head.count;
+    for (int64_t i = own.first; i < own.first + own.count; i++)
+        a->back[a->row[i]] = (int32_t)i;
 }
 
 /* ---- its program ----------------------------------------------------------------------------- */
@@ -186,9 +229,34 @@ static invar_tensor array(invar_builder *b, invar_given_memory which, invar_dtyp
     return t;
 }
 
+/* This rank's rows of a piece. */
 static invar_tensor part_of(const invar_tensor *vector, const piece *p)
 {
-    return invar_tensor_1d((char *)vector->data + (size_t)p->first * 4, vector->dtype, p->rows);
+    return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->own.first) * 4,
+                           vector->dtype, p->own.count);
+}
+
+static invar_tensor rows_of(const invar_tensor *t, const piece *p)
+{
+    return invar_tensor_rows(t, p->first + p->own.first, p->own.count);
+}
+
+static invar_tensor array_of(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+                             const piece *p)
+{
+    return array(b, which, dtype, p->first + p->own.first, p->own.count);
+}
+
+/* All rows of a piece, after the call that made this rank's. */
+static void gather_piece(invar_builder *b, const invar_tensor *t, const piece *p)
+{
+    invar_tensor table = t->rank == 1 ? invar_tensor_2d(t->data, t->dtype, t->shape[0], 1) : *t;
+
+    if (p->shared)
+        invar_program_move(b->program,
+                           &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                         .axis = INVAR_MOVE_CONTEXT,
+                                         .whole = invar_tensor_rows(&table, p->first, p->rows)});
 }
 
 static invar_weight head_weight(invar_builder *b, const invar_model *model)
@@ -282,13 +350,21 @@ static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
 static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
     invar_head_acts *h = &pass->acts;
-    invar_tensor stream = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_STREAM),
-                                          b->storage, pass->rows.count, pass->model->spec.hidden);
+    invar_layout_share own = chosen_rows(pass);
+    invar_tensor stream =
+        invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_STREAM), b->storage,
+                        invar_row_count(&pass->context), pass->model->spec.hidden);
 
     pass->stream = (invar_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
     invar_program_source(b->program, stream.data, &pass->stream);
-    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = h->x, .table = stream,
-                 .ids = array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, 0, h->x.shape[0]));
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
+                 .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
+                 .ids = array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
+    if (divides_rows(pass))
+        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                                     .axis = INVAR_MOVE_CONTEXT,
+                                                     .whole = h->x,
+                                                     .start = pass->chosen});
     INVAR_APPEND(b->program, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
 }
@@ -300,17 +376,16 @@ static invar_tensor own_logits(const invar_pass *pass, const piece *p, int64_t s
     invar_tensor own;
 
     if (!invar_tensor_present(&h->own))
-        return invar_tensor_rows(&h->logits, 0, p->rows);
+        return invar_tensor_rows(&h->logits, 0, p->own.count);
     own = invar_tensor_columns(&h->own, 0, pass->model->head->own.rows + spare);
-    return invar_tensor_rows(&own, 0, p->rows);
+    return invar_tensor_rows(&own, 0, p->own.count);
 }
 
 static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
                             const piece *p)
 {
     INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = own_logits(pass, p, 0),
-                 .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .w = w->w,
-                 .k_shards = 1);
+                 .x = rows_of(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
 }
 
 /* Rows of f32 as rows of chunks. */
@@ -329,7 +404,7 @@ static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *
     make_own_logits(pass, b, w, p);
     if (!invar_tensor_present(&h->own))
         return;
-    out = as_chunks(&h->logits, p->rows);
+    out = as_chunks(&h->logits, p->own.count);
     invar_program_move(b->program,
                        &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = h->parts, .own = h->own});
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
@@ -342,23 +417,23 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
                           const piece *p)
 {
     invar_head_acts *h = &pass->acts;
-    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->rows);
-    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->rows);
+    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->own.count);
+    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->own.count);
 
     INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
-                 .targets = array(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .targets = array_of(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
     invar_program_move(b->program,
                        &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = parts, .own = sums});
     INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
                  .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
                  .logsum = part_of(&h->logsum, p), .sums = parts,
-                 .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
                  .vocabulary = pass->model->head->rows, .parts = b->tensors,
                  .temperature = pass->head.temperature);
 }
 
-static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
+static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
 {
     invar_head_acts *h = &pass->acts;
     invar_tensor logits = own_logits(pass, p, 0);
@@ -372,8 +447,16 @@ static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight
     INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
                  .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
                  .logsum = part_of(&h->logsum, p), .logits = logits,
-                 .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
+}
+
+static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
+{
+    if (p->own.count > 0)
+        score_piece(pass, b, w, p);
+    gather_piece(b, &pass->acts.logp, p);
+    gather_piece(b, &pass->acts.entropy, p);
 }
 
 /* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
@@ -382,31 +465,37 @@ static void project_back(invar_pass *pass, invar_builder *b, const invar_weight 
 {
     invar_head_acts *h = &pass->acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
-    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->rows);
-    invar_tensor d_norm = invar_tensor_rows(&h->d_norm, p->first, p->rows);
+    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->own.count), dy = d_logits;
+    invar_tensor d_norm = rows_of(&h->d_norm, p), dw = w->dw;
 
-    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = w->dw, .dy = d_logits,
+    if (p->shared) {
+        invar_layout_share ids = invar_context_columns(b, dw.shape[0]);
+        dy = invar_context_spread(b, &d_logits, p->rows, NULL);
+        dw = invar_tensor_rows(&dw, ids.first, ids.count);
+    }
+    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
                  .x = invar_tensor_rows(&h->norm, p->first, p->rows), .units = *units);
     if (p->number == 0)
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
-    invar_build_input_gradient(b, &d_norm, &d_logits, w);
+    if (p->own.count > 0)
+        invar_build_input_gradient(b, &d_norm, &d_logits, w);
+    gather_piece(b, &h->d_norm, p);
 }
 
-static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
+/* d_logits of this rank's rows of a piece. */
+static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
                        bool entropy)
 {
     invar_head_acts *h = &pass->acts;
-    invar_segments units = {
-        (int64_t *)invar_program_given(b->program, INVAR_GIVEN_PARTS) + part_at(p), p->units};
     invar_logprob_bwd_args args = {
-        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->rows),
-        .dlogp = array(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p->first, p->rows),
+        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->own.count),
+        .dlogp = array_of(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
         .max = part_of(&h->max, p),
         .logsum = part_of(&h->logsum, p),
         .logits = own_logits(pass, p, SPARE_COLUMNS),
-        .targets =
-            array(b, invar_tensor_present(&h->own) ? INVAR_GIVEN_OWN_TARGETS : INVAR_GIVEN_TARGETS,
-                  INVAR_DTYPE_I32, p->first, p->rows),
+        .targets = array_of(
+            b, invar_tensor_present(&h->own) ? INVAR_GIVEN_OWN_TARGETS : INVAR_GIVEN_TARGETS,
+            INVAR_DTYPE_I32, p),
         .temperature = pass->head.temperature};
 
     // what a point is computed from does not depend on the number of pieces
@@ -418,11 +507,21 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
                                                        .rows = own_logits(pass, p, 0)});
     }
     if (entropy) {
-        args.dentropy = array(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p->first, p->rows);
+        args.dentropy = array_of(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
         args.entropy = part_of(&h->entropy, p);
     }
     invar_program_call(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
     show(b, "head.dlogits", &args.dlogits, 1 + p->number, true, false);
+}
+
+static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
+                       bool entropy)
+{
+    invar_segments units = {
+        (int64_t *)invar_program_given(b->program, INVAR_GIVEN_PARTS) + part_at(p), p->units};
+
+    if (p->own.count > 0)
+        score_back(pass, b, w, p, entropy);
     project_back(pass, b, w, p, &units);
 }
 
@@ -455,10 +554,11 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
 {
     const invar_head_rows *head = &pass->head;
     invar_builder *b = &pass->tail.builder;
-    piece whole = {.rows = head->count, .units = head->units.count};
+    piece whole = {.rows = head->count, .units = head->units.count, .own = {0, head->count}};
     invar_weight norm, w;
 
     invar_decoder_begin(b, pass->tail.program, pass->model, head->count);
+    b->context = divides_rows(pass) ? &pass->context : NULL;
     b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_HEAD_UNITS),
                                 head->units.count};
     invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DLOGP),
@@ -641,7 +741,7 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
         {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
-        {&g[INVAR_GIVEN_BACK], (size_t)pass->rows.count * sizeof *pass->arrays.back},
+        {&g[INVAR_GIVEN_BACK], (size_t)invar_row_count(&pass->context) * sizeof *pass->arrays.back},
         {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
     };
 

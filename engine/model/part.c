@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/program/rows.h"
 #include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
@@ -16,7 +17,7 @@
 invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
 {
     invar_model_part part = {
-        .tensors = 1, .expert_tensors = 1, .experts = 1, .stages = 1, .chunks = 1};
+        .tensors = 1, .expert_tensors = 1, .experts = 1, .contexts = 1, .stages = 1, .chunks = 1};
     invar_layout_place place;
 
     if (!layout)
@@ -27,6 +28,8 @@ invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
                               .expert_tensors = layout->expert_tensor,
                               .expert = place.expert,
                               .experts = layout->expert.size,
+                              .context = place.context,
+                              .contexts = layout->context.size,
                               .stage = place.pipeline,
                               .stages = layout->pipeline.size,
                               .chunks = layout->chunks};
@@ -282,6 +285,66 @@ static invar_status check_tensors(candidate *c)
                       tensors, c->why, sizes);
 }
 
+/* ---- heads of context-parallel ranks --------------------------------------------------------- */
+
+/* Has every tensor-parallel rank so many times some key and value heads? */
+static bool divides_heads(const candidate *c, const invar_param *k, int32_t contexts)
+{
+    invar_model_part part = *c->part;
+
+    for (part.tensor = 0; part.tensor < part.tensors; part.tensor++)
+        if (invar_model_part_box(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
+            return false;
+    return true;
+}
+
+/* Is the sum over a group of heads one of whole shards, whoever has the group? */
+static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
+{
+    int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
+    invar_cut cut = q->cut;
+
+    cut.atom /= dim;
+    return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||
+           invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.pieces);
+}
+
+static bool fits_contexts(const candidate *c, int32_t contexts)
+{
+    for (int64_t i = 0; i < c->count; i++) {
+        const invar_param *p = &c->params[i];
+
+        if (strstr(p->name, "q_proj.weight") && !divides_shards(c, p, contexts))
+            return false;
+        if (strstr(p->name, "k_proj.weight") && !divides_heads(c, p, contexts))
+            return false;
+    }
+    return true;
+}
+
+static invar_status check_contexts(const candidate *c)
+{
+    int32_t contexts = c->part->contexts;
+    char sizes[64] = "1";
+
+    if (contexts <= 1)
+        return INVAR_OK;
+    if (c->part->experts > 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "context-parallel-size %d divides the work of experts, too: with it "
+                          "expert-model-parallel-size is 1",
+                          contexts);
+    if (fits_contexts(c, contexts))
+        return INVAR_OK;
+    for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROWS_MOST_RANKS; n++)
+        if (fits_contexts(c, n))
+            (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", n);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "context-parallel-size %d does not divide the %" PRId64 " groups of heads of "
+                      "this model with tensor-model-parallel-size %d; it takes %s",
+                      contexts, c->spec->kv_heads, c->part->tensors, sizes);
+}
+
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
                                     const invar_param *params, int64_t count, bool quantised)
 {
@@ -301,5 +364,6 @@ invar_status invar_model_part_check(const invar_model_part *part, const invar_mo
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-model-parallel-size %d: the model has %" PRId64 " experts",
                           part->experts, spec->experts);
-    return check_tensors(&asked);
+    INVAR_TRY(check_tensors(&asked));
+    return check_contexts(&asked);
 }

@@ -5,7 +5,8 @@
  * of them each, and all of everything else. Expert-parallel ranks hold a run of the experts of
  * every layer each. Ranks of a pipeline hold whole layers: rank s of S has, of S * C runs of
  * layers, every S-th from s on; the first of all has the embedding, the last the norm and the head
- * behind the layers, and a tied embedding, too.
+ * behind the layers, and a tied embedding, too. Context-parallel ranks hold the same parameters,
+ * and of the rows of a pass a run each (engine/program/rows.h).
  *
  * A part is plain data and a function of the layout, so every rank knows what every other one has.
  *
@@ -23,11 +24,12 @@ extern "C" {
 #endif
 
 typedef struct invar_model_part {
-    int32_t tensor, tensors; /* this one of so many */
-    int32_t expert_tensors;  /* those that divide an expert: 1 or all */
-    int32_t expert, experts; /* this one of those that have other experts */
-    int32_t stage, stages;   /* of a pipeline */
-    int32_t chunks;          /* runs of layers of a stage */
+    int32_t tensor, tensors;   /* this one of so many */
+    int32_t expert_tensors;    /* those that divide an expert: 1 or all */
+    int32_t expert, experts;   /* this one of those that have other experts */
+    int32_t context, contexts; /* this one of those that have other rows */
+    int32_t stage, stages;     /* of a pipeline */
+    int32_t chunks;            /* runs of layers of a stage */
 } invar_model_part;
 
 /* Of a rank of the world; NULL: the whole model. */

@@ -30,7 +30,7 @@ typedef struct invar_body_key {
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
     invar_model_part part;
-    invar_row_division stream;
+    invar_row_division context, stream;
 } invar_body_key;
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
@@ -85,16 +85,20 @@ struct invar_pass {
     const invar_model *model;
     invar_rows rows;             /* the host's */
     invar_segments samples;      /* of the rows, where ops read them */
+    invar_row_division context;  /* which rows are this rank's; undivided: all */
     invar_row_division division; /* which rows of the stream are this rank's; undivided: all */
     int64_t *own_units;          /* of these, the host's */
     int64_t own_units_room;
+    int32_t *in_order; /* (rows) 0, 1, ..., where context-parallel ranks divide rows */
+    int64_t in_order_room;
     invar_pass_part body;
     invar_body_key key; /* of the body's program */
     invar_decoder ends;
     invar_staging staging;
     invar_mover mover;
     invar_vocab vocab;
-    invar_head_rows head; /* the host's */
+    invar_head_rows head;                      /* the host's */
+    int64_t chosen[INVAR_ROWS_MOST_RANKS + 1]; /* of its rows, where those of each rank begin */
     invar_pass_part tail;
     invar_head_acts acts;
     invar_head_arrays arrays;

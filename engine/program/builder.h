@@ -49,6 +49,8 @@ typedef enum invar_given_memory {
     INVAR_GIVEN_DLOGP,
     INVAR_GIVEN_DENTROPY,
     INVAR_GIVEN_BACK,
+    /* where context-parallel ranks divide rows */
+    INVAR_GIVEN_IN_ORDER, /* 0, 1, ...: to copy rows by */
     /* where ranks divide the vocabulary */
     INVAR_GIVEN_OWN_IDS,     /* places of ids in this rank's part; any for those of other ranks */
     INVAR_GIVEN_OWN_D_IDS,   /* the same, but behind the part for those of other ranks */
@@ -146,6 +148,11 @@ struct invar_builder {
     int64_t rows;
     invar_tensor ids, positions;
     invar_segments samples, units;
+    /* Of all context-parallel ranks' rows, which samples and attention count; else as the above. */
+    const invar_row_division *context; /* NULL: rows are not divided */
+    int64_t all_rows;
+    invar_tensor all_ids;
+    invar_segments all_units;
     /* Rows of the residual stream that are this rank's; NULL: all. The units are those of them. */
     const invar_row_division *stream;
     invar_segments stream_units;
@@ -242,13 +249,15 @@ invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
 
 /* Experts' rows of tokens: who has which, and where they lie. */
 typedef struct invar_routes {
-    invar_tensor ids;       /* (T, slots) i32: used */
-    invar_tensor weights;   /* (T, slots) f32 */
-    invar_tensor scores;    /* (T, experts) f32 */
-    invar_tensor row_token; /* (P) i32 */
-    invar_tensor slot_row;  /* (T, slots) i32 */
-    invar_segments experts; /* over P */
-    invar_segments own;     /* of them, those of this rank */
+    invar_tensor ids;         /* (T, slots) i32: used */
+    invar_tensor weights;     /* (T, slots) f32 */
+    invar_tensor scores;      /* (T, experts) f32 */
+    invar_tensor all_weights; /* (all T, slots) f32 */
+    invar_tensor row_token;   /* (P) i32 */
+    invar_tensor slot_row;    /* (all T, slots) i32 */
+    invar_segments experts;   /* over P */
+    invar_segments own;       /* of them, those whose rows this rank multiplies, */
+    int64_t first, here;      /* of so many that it has, they begin with this one */
     invar_tensor logits;
     invar_moe_router router;
 } invar_routes;

@@ -124,6 +124,22 @@ static void count_shares(invar_mover *m, const invar_layout_axis *axis, const in
     }
 }
 
+/* Of rows for columns: this rank has `rows` rows of all columns, and all rows of its share. */
+static void count_columns(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+{
+    bool back = move->kind == INVAR_MOVE_RETURN;
+    const invar_tensor *rows = back ? &move->whole : &move->own;
+    const invar_tensor *columns = back ? &move->own : &move->whole;
+    size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
+
+    for (int r = 0; r < axis->size; r++) {
+        invar_layout_share share = invar_layout_share_of(rows->shape[1], axis->size, r);
+        *(back ? &m->get[r] : &m->give[r]) = (size_t)(rows->shape[0] * share.count) * element;
+        *(back ? &m->give[r] : &m->get[r]) =
+            (size_t)(share_of(move, axis, columns->shape[0], r) * columns->shape[1]) * element;
+    }
+}
+
 /* ---- moves ----------------------------------------------------------------------------------- */
 
 /* From device to device, or where the host reaches the memory: then there is nothing to copy. */
@@ -175,8 +191,9 @@ static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_
 static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
                              const invar_move *move)
 {
+    bool sums = move->kind == INVAR_MOVE_EXCHANGE;
     invar_comm_move shares = {.op = INVAR_COMM_ALLTOALLV,
-                              .phase = "sums of a layer",
+                              .phase = sums ? "sums of a layer" : "columns of a layer",
                               .seconds = m->layout->seconds,
                               .in = move->own.data,
                               .out = move->whole.data,
@@ -184,7 +201,7 @@ static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, inva
                               .out_bytes = m->get};
     size_t given = tensor_bytes(&move->own), got;
 
-    count_shares(m, axis, move);
+    (sums ? count_shares : count_columns)(m, axis, move);
     got = sum(m->get, axis->size);
     if (is_straight(axis, &caller->dev))
         return run_straight(axis, &caller->dev, &shares);
@@ -196,11 +213,18 @@ static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, inva
                    : INVAR_OK;
 }
 
+static const invar_layout_axis *axis_of(const invar_layout *layout, invar_move_axis axis)
+{
+    if (axis == INVAR_MOVE_CONTEXT)
+        return &layout->context;
+    return axis == INVAR_MOVE_EXPERT ? &layout->expert : &layout->tensor;
+}
+
 invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_move *move)
 {
-    const invar_layout_axis *axis =
-        move->axis == INVAR_MOVE_EXPERT ? &m->layout->expert : &m->layout->tensor;
-    bool exchanges = move->kind == INVAR_MOVE_EXCHANGE;
+    const invar_layout_axis *axis = axis_of(m->layout, move->axis);
+    bool exchanges = move->kind == INVAR_MOVE_EXCHANGE || move->kind == INVAR_MOVE_SPREAD ||
+                     move->kind == INVAR_MOVE_RETURN;
     size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
 
     if (invar_layout_silent(m->layout, caller->dev.backend->memory.dry) || bytes == 0)

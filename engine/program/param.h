@@ -6,6 +6,7 @@
 #ifndef INVAR_ENGINE_PROGRAM_PARAM_H
 #define INVAR_ENGINE_PROGRAM_PARAM_H
 
+#include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/ops.h"
 
 #ifdef __cplusplus
@@ -59,6 +60,17 @@ typedef struct invar_param {
 static inline int64_t invar_param_spare_rows(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_EMBEDDING && p->own.pieces < p->cut.pieces ? INVAR_SPARE_ROWS : 0;
+}
+
+/*
+ * Heads, which the cut's atoms count, that so many ranks divide evenly: shards of a rank's. 1 where
+ * shards do not lie as those of one rank would; then no group of heads is in several.
+ */
+static inline int32_t invar_heads_shards(int64_t heads, const invar_cut *cut, int32_t ranks)
+{
+    bool even = cut->pieces % ranks == 0 && invar_shards_even(heads, cut->atom, cut->pieces, ranks);
+
+    return even ? cut->pieces / ranks : 1;
 }
 
 /* Elements that this rank has. */

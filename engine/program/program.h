@@ -53,11 +53,19 @@ typedef enum invar_move_kind {
     INVAR_MOVE_PARTS,    /* `whole` is an equal part of each rank, `own` this one's */
     INVAR_MOVE_SHARES,   /* rows of `whole`: each rank has a share, in its place or as `own` */
     INVAR_MOVE_EXCHANGE, /* `own` has all rows; `whole` gets, of each rank's, this rank's share */
-    INVAR_MOVE_EXPERTS   /* rows of `whole`: each rank has those of its experts */
+    INVAR_MOVE_EXPERTS,  /* rows of `whole`: each rank has those of its experts */
+    /* `own` is this rank's rows, cut into shares of columns, each in one piece; `whole` gets all
+       rows of this rank's share of columns. And back. */
+    INVAR_MOVE_SPREAD,
+    INVAR_MOVE_RETURN
 } invar_move_kind;
 
 /* Which ranks. */
-typedef enum invar_move_axis { INVAR_MOVE_TENSOR, INVAR_MOVE_EXPERT } invar_move_axis;
+typedef enum invar_move_axis {
+    INVAR_MOVE_TENSOR,
+    INVAR_MOVE_EXPERT,
+    INVAR_MOVE_CONTEXT
+} invar_move_axis;
 
 typedef struct invar_move {
     invar_move_kind kind;

@@ -172,6 +172,7 @@ invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r
         .tensor = (int)tensor,
         .expert_tensor = (int)expert,
         .expert = (int)invar_recipe_int(r, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE),
+        .context = (int)invar_recipe_int(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE),
         .pipeline = (int)invar_recipe_int(r, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE),
         .chunks = (int)invar_recipe_int(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK),
         .sequence = invar_recipe_bool(r, INVAR_KEY_SEQUENCE_PARALLEL)};

@@ -458,7 +458,7 @@ static invar_status open_parts(invar_loop *loop)
 /* How fine points may be: what no rank has whole, or rank 0 does not have, is not shown. */
 static invar_probe_level finest_level(const invar_layout_sizes *sizes)
 {
-    if (sizes->pipeline > 1 || sizes->sequence)
+    if (sizes->pipeline > 1 || sizes->context > 1 || sizes->sequence)
         return INVAR_PROBE_STEP;
     return sizes->tensor > 1 ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
 }
@@ -499,7 +499,7 @@ static invar_status check_watched_apart(const invar_recipe *r)
 /* The least number of ranks that the recipe can have. */
 static int least_ranks(const invar_sides_sizes *sizes)
 {
-    return sizes->train.tensor * sizes->train.expert * sizes->train.pipeline + sizes->samplers;
+    return invar_layout_parts(&sizes->train) + sizes->samplers;
 }
 
 /* One rank is none of several, whatever a recorded run had. */

@@ -14,8 +14,9 @@ export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 recipe=$PWD/tests/e2e/ranks/divided.ini modules=$(dirname "$invar")
 experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
+rows=(--rollout-batch-size 16 --unit-count 2) # units of several blocks of tokens
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
-sp=(--sequence-parallel true) rows=(--rollout-batch-size 16 --unit-count 2)
+sp=(--sequence-parallel true) cp=--context-parallel-size
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
@@ -68,6 +69,8 @@ for format in bf16 fp8; do
     equal experts "$format" 4 "$tp" 2 "$pp" 2
     equal rows-dense "$format" 2 "$tp" 2 "${sp[@]}"
     equal rows-experts "$format" 4 "$tp" 2 "$pp" 2 "${sp[@]}" --recompute-granularity full
+    equal rows-dense "$format" 4 "$cp" 2 "$tp" 2
+    equal rows-experts "$format" 2 "$cp" 2
 done
 checks=$((checks + 1))
 train thread 2 control --dtype bf16 "$tp" 2 --seed 5

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/program/builder.h"
+#include "engine/program/verb/context.h"
 
 #include "base/invar_banned.h"
 
@@ -57,7 +57,10 @@ static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_turned 
                                     .head_atom = h->cut.atom};
 }
 
-/* The weight's gradient is a sum over all heads, block by block of tokens. */
+/*
+ * The weight's gradient is a sum over all heads, and block by block of tokens over rows: each rank
+ * makes those of its heads and rows.
+ */
 static void divided_norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
                               const invar_tensor *dy)
 {
@@ -74,12 +77,12 @@ static void divided_norm_back(invar_builder *b, const invar_turned *t, const inv
         invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
     invar_gradient_show(b, &t->x, dx, t->name, false);
-    invar_program_move(b->program,
-                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = sums, .own = own});
+    if (b->tensors > 1)
+        invar_program_move(b->program,
+                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = sums, .own = own});
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
                  .shards = all);
-    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = t->norm.dw, .sums = folded,
-                 .units = b->units, .tokens = b->rows);
+    invar_context_fold(b, &t->norm.dw, &folded);
 }
 
 static void norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
@@ -95,6 +98,7 @@ static void norm_back(invar_builder *b, const invar_turned *t, const invar_tenso
 
 static void turn_back(invar_builder *b, const invar_turned *t)
 {
+    bool divided = b->context || t->heads.pieces < t->heads.cut.pieces;
     invar_tensor dy = invar_gradient_take(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
@@ -103,7 +107,7 @@ static void turn_back(invar_builder *b, const invar_turned *t)
         invar_gradient_show(b, &t->x, &dx, t->name, false);
     } else {
         dx = invar_gradient_room(b, &t->x);
-        (t->heads.pieces < t->heads.cut.pieces ? divided_norm_back : norm_back)(b, t, &dx, &dy);
+        (divided ? divided_norm_back : norm_back)(b, t, &dx, &dy);
     }
     invar_gradient_give(b, &t->x, &dx);
 }
@@ -151,7 +155,9 @@ void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count)
 typedef struct attention {
     invar_attention a;
     const char *name;
-    invar_tensor o, lse2;
+    invar_tensor o;
+    invar_attention all; /* all rows of this rank's heads, where ranks divide rows; else as a */
+    invar_tensor all_o, lse2;
 } attention;
 
 static invar_attention_shape shape_of(const invar_builder *b, const invar_attention *a)
@@ -159,29 +165,57 @@ static invar_attention_shape shape_of(const invar_builder *b, const invar_attent
     return (invar_attention_shape){.window = a->window, .kv_span = b->kv_span, .q_span = b->q_span};
 }
 
-static void attend_back(invar_builder *b, const void *noted)
+/* Shards of the heads that this rank has with all rows: whole groups of them. */
+static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
 {
-    const attention *n = noted;
-    const invar_attention *a = &n->a;
-    invar_tensor d_o = invar_gradient_take(b, &n->o);
-    const invar_tensor *of[3] = {&a->q, &a->k, &a->v};
-    invar_sum_parts parts = invar_build_sum_parts(b, a->heads.whole, &a->heads.cut);
-    invar_tensor d[3];
+    int32_t ranks = b->tensors * (b->context ? b->context->size : 1);
 
-    for (int i = 0; i < 3; i++)
-        d[i] = invar_gradient_room(b, of[i]);
+    return invar_heads_shards(heads->whole, &heads->cut, ranks);
+}
+
+/* The gradients of q, k and v go into `d`. */
+static void attend_back_call(invar_builder *b, const attention *n, const invar_tensor *d_o,
+                             const invar_tensor d[3])
+{
+    const invar_attention *a = &n->all;
+
     INVAR_APPEND(b->program, b->layer, ATTENTION_BWD, attention_bwd,
                  .dq = invar_build_heads(&d[0], a->heads.count),
                  .dk = invar_build_heads(&d[1], a->kv_heads.count),
                  .dv = invar_build_heads(&d[2], a->kv_heads.count),
-                 .d_o = invar_build_heads(&d_o, a->heads.count),
-                 .o = invar_build_heads(&n->o, a->heads.count), .lse2 = n->lse2,
+                 .d_o = invar_build_heads(d_o, a->heads.count),
+                 .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
-                 .shape = shape_of(b, a),
-                 .head_shards = parts.count == 1 ? parts.part[0].shards : 1,
+                 .shape = shape_of(b, a), .head_shards = head_shards(b, &n->a.heads),
                  .head_atom = a->heads.cut.atom); // a group of heads is on one rank
+}
+
+/* Of all rows of some heads; then ranks have their rows of all heads again. */
+static void divided_attend_back(invar_builder *b, const attention *n, const invar_tensor *d_o,
+                                const invar_tensor d[3])
+{
+    const invar_tensor *of[3] = {&n->all.q, &n->all.k, &n->all.v};
+    invar_tensor all_d_o = invar_context_spread(b, d_o, b->all_rows, b->context->row), all[3];
+
+    for (int i = 0; i < 3; i++)
+        all[i] = invar_program_room(b->program, b->storage, b->all_rows, of[i]->shape[1]);
+    attend_back_call(b, n, &all_d_o, all);
+    for (int i = 0; i < 3; i++)
+        invar_context_return(b, &d[i], &all[i]);
+}
+
+static void attend_back(invar_builder *b, const void *noted)
+{
+    const attention *n = noted;
+    invar_tensor d_o = invar_gradient_take(b, &n->o);
+    const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
+    invar_tensor d[3];
+
+    for (int i = 0; i < 3; i++)
+        d[i] = invar_gradient_room(b, of[i]);
+    (b->context ? divided_attend_back : attend_back_call)(b, n, &d_o, d);
     for (int i = 0; i < 3; i++)
         invar_gradient_show(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
@@ -221,23 +255,44 @@ static void attend_to_cache(invar_builder *b, const attention *n)
                  .lengths = b->lengths, .shape = shape_of(b, a));
 }
 
-invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
+/* Over the rows themselves: all rows of this rank's heads. */
+static void attend_to_rows(invar_builder *b, attention *n)
 {
-    attention n = {.a = *a, .name = name};
-    int64_t rows = a->q.shape[0];
+    const invar_attention *a = &n->all;
 
-    n.o = invar_program_room(b->program, b->storage, rows, a->q.shape[1]);
-    if (b->cache) {
-        attend_to_cache(b, &n);
-        return invar_build_result(b, name, n.o);
-    }
-    n.lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, rows, a->heads.count);
+    n->lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
     INVAR_APPEND(b->program, b->layer, ATTENTION_FWD, attention_fwd,
-                 .o = invar_build_heads(&n.o, a->heads.count), .lse2 = n.lse2,
+                 .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
                  .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
                  .shape = shape_of(b, a));
+}
+
+static void divided_attend(invar_builder *b, attention *n)
+{
+    const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
+    invar_tensor *all[3] = {&n->all.q, &n->all.k, &n->all.v};
+
+    for (int i = 0; i < 3; i++)
+        *all[i] = invar_context_spread(b, of[i], b->all_rows, b->context->row);
+    n->all.heads.count /= b->context->size;
+    n->all.kv_heads.count /= b->context->size;
+    n->all_o = invar_program_room(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
+    attend_to_rows(b, n);
+    invar_context_return(b, &n->o, &n->all_o);
+}
+
+invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
+{
+    attention n = {.a = *a, .all = *a, .name = name};
+
+    n.o = n.all_o = invar_program_room(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
+    if (b->cache) {
+        attend_to_cache(b, &n);
+        return invar_build_result(b, name, n.o);
+    }
+    (b->context ? divided_attend : attend_to_rows)(b, &n);
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);

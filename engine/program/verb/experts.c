@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/layout/layout.h"
-#include "engine/program/builder.h"
+#include "engine/program/verb/context.h"
 
 #include "base/invar_banned.h"
 
@@ -28,22 +28,53 @@ static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, in
     return invar_tensor_columns(all, b->sparse_layers * slots, slots);
 }
 
-/* Those of this rank, of all whose rows begin at `start`. */
-static invar_segments own_experts(const invar_builder *b, const invar_tensor *start)
+/*
+ * Those whose rows this rank multiplies, of all whose rows begin at `start`: those that it has, or,
+ * of context-parallel ranks, which have all of them, a share.
+ */
+static void take_experts(invar_routes *r, const invar_builder *b, const invar_tensor *start)
 {
-    invar_layout_share own = invar_layout_share_of(start->shape[0] - 1, b->experts, b->expert);
+    int64_t experts = start->shape[0] - 1;
+    invar_layout_share own = b->context ? invar_context_columns(b, experts)
+                                        : invar_layout_share_of(experts, b->experts, b->expert);
 
-    return (invar_segments){(int64_t *)start->data + own.first, own.count};
+    r->experts = (invar_segments){start->data, experts};
+    r->own = (invar_segments){(int64_t *)start->data + own.first, own.count};
+    r->first = b->context ? own.first : 0;
+    r->here = b->context ? experts : own.count;
 }
 
 /* After a product that each rank has made for the rows of its experts: all rows. */
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
 {
-    if (b->experts > 1)
-        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_EXPERTS,
-                                                     .axis = INVAR_MOVE_EXPERT,
-                                                     .whole = *rows,
-                                                     .experts = routes->experts});
+    if (b->experts > 1 || b->context)
+        invar_program_move(
+            b->program, &(invar_move){.kind = INVAR_MOVE_EXPERTS,
+                                      .axis = b->context ? INVAR_MOVE_CONTEXT : INVAR_MOVE_EXPERT,
+                                      .whole = *rows,
+                                      .experts = routes->experts});
+}
+
+/* Of what tokens have, that of this rank's. */
+static invar_tensor own_tokens(const invar_builder *b, const invar_tensor *all)
+{
+    return b->context ? invar_tensor_rows(all, invar_row_first(b->context), b->rows) : *all;
+}
+
+/* Who has which rows, which all ranks know of all tokens. */
+static void plan_rows(invar_builder *b, invar_routes *r)
+{
+    int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->all_rows * slots;
+    invar_program *p = b->program;
+    invar_tensor start = invar_program_room(p, INVAR_DTYPE_I64, experts + 1, 0);
+
+    r->row_token = invar_program_room(p, INVAR_DTYPE_I32, rows, 0);
+    r->slot_row = invar_program_room(p, INVAR_DTYPE_I32, b->all_rows, slots);
+    r->all_weights = invar_context_gather(b, &r->weights);
+    take_experts(r, b, &start);
+    INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r->row_token,
+                 .slot_row = r->slot_row, .expert_start = start.data,
+                 .ids = invar_context_gather(b, &r->ids), .experts = experts);
 }
 
 invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
@@ -51,14 +82,9 @@ invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slo
 {
     int64_t rows = logits.shape[0], experts = logits.shape[1];
     invar_program *p = b->program;
-    invar_tensor start = invar_program_room(p, INVAR_DTYPE_I64, experts + 1, 0);
     invar_tensor chosen, replay = {0};
     invar_routes r = {.weights = invar_program_room(p, INVAR_DTYPE_F32, rows, slots),
                       .scores = invar_program_room(p, INVAR_DTYPE_F32, rows, experts),
-                      .row_token = invar_program_room(p, INVAR_DTYPE_I32, rows * slots, 0),
-                      .slot_row = invar_program_room(p, INVAR_DTYPE_I32, rows, slots),
-                      .experts = {start.data, experts},
-                      .own = own_experts(b, &start),
                       .logits = logits,
                       .router = *router};
 
@@ -72,8 +98,7 @@ invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slo
                  .scores = r.scores, .logits = logits, .replay = replay, .router = *router);
     (void)invar_build_result(b, "route", r.ids);
     (void)invar_build_result(b, "route.weight", r.weights);
-    INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r.row_token, .slot_row = r.slot_row,
-                 .expert_start = start.data, .ids = r.ids, .experts = experts);
+    plan_rows(b, &r);
     invar_build_reads(b, &logits);
     invar_build_note(b, route_back, &r, sizeof r);
     return r;
@@ -90,12 +115,13 @@ typedef struct moved {
 static void gather_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
-    invar_tensor d = invar_program_room(b->program, b->storage, b->rows, m->x.shape[1]);
+    invar_tensor d = invar_program_room(b->program, b->storage, b->all_rows, m->x.shape[1]);
     invar_tensor dout = invar_gradient_take(b, &m->y);
 
     gather_rows(b, &dout, &m->routes);
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
                  .slot_row = m->routes.slot_row);
+    d = own_tokens(b, &d);
     invar_gradient_show(b, &m->x, &d, m->name, false);
     d = invar_build_own_rows(b, &d);
     invar_gradient_give(b, &m->x, &d);
@@ -108,8 +134,8 @@ invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor 
                invar_program_room(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
                x, *routes};
 
-    INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y, .x = x,
-                 .row_token = routes->row_token);
+    INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y,
+                 .x = invar_context_gather(b, &x), .row_token = routes->row_token);
     invar_build_slots(b, &m.y, routes);
     invar_build_reads(b, &x);
     invar_build_note(b, gather_back, &m, sizeof m);
@@ -119,8 +145,8 @@ invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor 
 static void combine_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
-    const invar_tensor *weights = &m->routes.weights;
-    invar_tensor dout = invar_gradient_take(b, &m->y);
+    const invar_tensor *weights = &m->routes.all_weights;
+    invar_tensor own = invar_gradient_take(b, &m->y), dout = invar_context_gather(b, &own);
     invar_tensor d = invar_gradient_room(b, &m->x);
     invar_tensor d_weights =
         invar_program_room(b->program, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
@@ -128,21 +154,22 @@ static void combine_back(invar_builder *b, const void *noted)
     INVAR_APPEND(b->program, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
                  .dweights = d_weights, .dout = dout, .y = m->x, .weights = *weights,
                  .slot_row = m->routes.slot_row);
+    d_weights = own_tokens(b, &d_weights);
     invar_gradient_show(b, &m->x, &d, m->name, false);
-    invar_gradient_show(b, weights, &d_weights, m->name, false);
+    invar_gradient_show(b, &m->routes.weights, &d_weights, m->name, false);
     invar_gradient_give(b, &m->x, &d);
-    invar_gradient_give(b, weights, &d_weights);
+    invar_gradient_give(b, &m->routes.weights, &d_weights);
 }
 
 invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor y,
                                 const invar_routes *routes)
 {
-    moved m = {name, invar_program_room(b->program, b->storage, routes->ids.shape[0], y.shape[1]),
-               y, *routes};
+    invar_tensor all = invar_program_room(b->program, b->storage, b->all_rows, y.shape[1]);
+    moved m = {name, own_tokens(b, &all), y, *routes};
 
     gather_rows(b, &y, routes);
-    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = m.y, .y = y,
-                 .weights = routes->weights, .slot_row = routes->slot_row);
+    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = all, .y = y,
+                 .weights = routes->all_weights, .slot_row = routes->slot_row);
     invar_build_reads(b, &y);
     invar_build_reads(b, &routes->weights);
     invar_build_note(b, combine_back, &m, sizeof m);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/layout/layout.h"
-#include "engine/program/builder.h"
+#include "engine/program/verb/context.h"
 
 #include "base/invar_banned.h"
 
@@ -92,6 +92,28 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
     return true;
 }
 
+/* Of all rows; of context-parallel ranks each makes the gradients of a share of the features. */
+static void shared_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
+{
+    invar_tensor own = invar_build_value_rows(b, &l->x), x = invar_context_gather(b, &own);
+
+    for (int32_t i = 0; i < l->count; i++) {
+        invar_layout_share share = invar_context_columns(b, d[i].shape[1]);
+        invar_tensor dy = invar_context_spread(b, &d[i], b->all_rows, b->context->row);
+        if (share.count == 0)
+            continue;
+        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
+                     .dw = invar_tensor_rows(&l->w[i].dw, share.first, share.count), .dy = dy,
+                     .x = x, .units = b->all_units);
+        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+        if (invar_tensor_present(&l->bias[i].w))
+            INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum,
+                         .out = invar_tensor_1d((float *)l->bias[i].dw.data + share.first,
+                                                INVAR_DTYPE_F32, share.count),
+                         .x = dy, .units = b->all_units);
+    }
+}
+
 static void weight_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
 {
     invar_tensor x = invar_build_value_rows(b, &l->x);
@@ -116,7 +138,7 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
     for (int32_t i = 0; i < l->count; i++) {
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw,
                      .dy = d[i], .x = l->x, .row_token = l->row_token, .experts = l->experts,
-                     .units = b->units);
+                     .units = b->all_units);
         invar_program_fresh(b->program, offsetof(invar_moe_linear_dw_args, fresh));
     }
 }
@@ -336,7 +358,7 @@ static void back(invar_builder *b, const linears *l, const invar_tensor *d,
     if (l->of_experts)
         expert_gradients(b, l, d);
     else
-        weight_gradients(b, l, d);
+        (b->context ? shared_gradients : weight_gradients)(b, l, d);
     input_gradient(b, l, operands);
 }
 
@@ -370,12 +392,25 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
     return l;
 }
 
+/* Of the experts that this rank has, those whose rows it multiplies. */
+static void take_experts(invar_projection *outputs, int32_t count, const invar_routes *routes)
+{
+    for (int32_t i = 0; routes && i < count; i++) {
+        invar_weight *w = &outputs[i].w;
+        int64_t each = w->w.shape[0] / routes->here;
+        w->w = invar_tensor_rows(&w->w, routes->first * each, routes->own.count * each);
+        if (invar_tensor_present(&w->dw))
+            w->dw = invar_tensor_rows(&w->dw, routes->first * each, routes->own.count * each);
+    }
+}
+
 /* Rooms for the results, whose gradients are to lie side by side. */
 static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
                        int32_t count, const invar_routes *routes)
 {
     int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
 
+    take_experts(outputs, count, routes);
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
         outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,

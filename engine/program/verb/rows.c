@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/program/builder.h"
+#include "engine/program/verb/context.h"
 
 #include "base/invar_banned.h"
 
@@ -16,10 +16,10 @@ typedef struct embedding {
 static void embed_back(invar_builder *b, const void *noted)
 {
     const embedding *e = noted;
-    invar_tensor d = invar_gradient_take(b, &e->y);
+    invar_tensor d = invar_gradient_take(b, &e->y), all = invar_build_all_rows(b, &d);
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_build_all_rows(b, &d), .ids = e->ids, .units = b->units);
+                 .dout = invar_context_gather(b, &all), .ids = e->ids, .units = b->all_units);
 }
 
 /* What each rank has found for this rank's rows, from what this one has found for all. */
@@ -55,12 +55,13 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
                  .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
     e->dtable.shape[0] += INVAR_SPARE_ROWS;
     if (b->train)
-        e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->rows);
+        e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
 }
 
 invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
-    embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw, b->ids};
+    embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw,
+                   b->all_ids};
 
     if (invar_weight_divided(table))
         embed_divided(b, &e, table);
@@ -79,6 +80,22 @@ typedef struct norm {
     invar_weight weight;
 } norm;
 
+/* The sums of this rank's blocks of the stream become those of all tensor-parallel ranks'. */
+static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
+{
+    int64_t blocks = invar_token_blocks_of(&b->units, b->rows);
+    invar_tensor all;
+
+    if (!b->stream)
+        return *own;
+    all = invar_program_room(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
+                                                 .whole = all,
+                                                 .own = *own,
+                                                 .start = b->stream->block});
+    return all;
+}
+
 /*
  * The weight's gradient is a sum over all rows, block by block of tokens: each rank makes those of
  * its own rows.
@@ -86,27 +103,21 @@ typedef struct norm {
 static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *whole)
 {
     invar_rmsnorm_bwd_args args = *whole;
-    int64_t cols = n->x.shape[1];
-    int64_t own = invar_token_blocks_of(&b->stream_units, invar_row_count(b->stream));
-    int64_t all = invar_token_blocks_of(&b->units, b->rows);
-    invar_tensor sums = invar_program_room(b->program, INVAR_DTYPE_F32, all, cols);
-    invar_tensor room = invar_program_room(b->program, INVAR_DTYPE_F32, all, cols);
+    int64_t all = invar_token_blocks_of(&b->all_units, b->all_rows);
+    invar_tensor room = invar_program_room(b->program, INVAR_DTYPE_F32, all, n->x.shape[1]), sums;
 
     args.dweight = (invar_tensor){0};
-    args.block_sums = invar_tensor_rows(&room, 0, own);
-    args.units = b->stream_units;
+    args.units = b->stream ? b->stream_units : b->units;
+    args.block_sums =
+        invar_tensor_rows(&room, 0, invar_token_blocks_of(&args.units, args.x.shape[0]));
     invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
-    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                                 .whole = sums,
-                                                 .own = args.block_sums,
-                                                 .start = b->stream->block});
-    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = n->weight.dw, .sums = sums,
-                 .units = b->units, .tokens = b->rows);
+    sums = stream_blocks(b, &args.block_sums);
+    invar_context_fold(b, &n->weight.dw, &sums);
 }
 
 static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
 {
-    if (b->stream)
+    if (b->stream || b->context)
         divided_norm_call(b, n, args);
     else
         invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);

@@ -97,11 +97,18 @@ refused() {
 
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
-sp=(--sequence-parallel true)
+sp=(--sequence-parallel true) cp=--context-parallel-size
 ro=--rollout-num-gpus re=--rollout-num-gpus-per-engine
 
-# layouts RANKS: every way to divide a model among so many, one a line: its kind, then flags.
+# layouts RANKS TEXT: every way to divide a model among so many, one a line: its kind, then flags;
+# those that divide the rows of samples if the text says so.
 layouts() {
+    for c in 2 4; do
+        if [[ $2 != "$cp" ]] || ((c > $1)); then continue; fi
+        echo "any $cp $c"
+        ((2 * c > $1)) || echo "any $cp $c $tp 2"
+        ((2 * c > $1)) || echo "any $cp $c $pp 2"
+    done
     echo "any"
     for t in 2 4 8; do
         ((t <= $1)) || continue
@@ -141,7 +148,7 @@ sweep() {
                         fi
                     done
                 done
-            done < <(layouts "$ranks" | grep -e "$text")
+            done < <(layouts "$ranks" "$text" | grep -e "$text")
         done
     done
 }
@@ -150,6 +157,12 @@ sweep 15 "" ""
 # ---- rows between the sums are divided, too ---------------------------------------------------
 sweep 43 rows- "$tp" "${sp[@]}"
 equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
+
+# ---- rows of samples are divided --------------------------------------------------------------
+sweep 73 rows- "$cp"
+equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
+refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
+refused 'with it expert-model-parallel-size is 1' experts 4 "$cp" 2 "$ep" 2
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
 equal eleven bf16 thread 2 "$tp" 2

@@ -188,6 +188,20 @@ static const run_pair wide[] = {{"hidden-size", "2048"},
     {                                                                                              \
         "max-position-embeddings", "128"                                                           \
     }
+/* And those of samples. */
+#define LONG                                                                                       \
+    {"rollout-max-response-len", "80"}, {"unit-count", "2"},                                       \
+    {                                                                                              \
+        "max-position-embeddings", "128"                                                           \
+    }
+static const run_pair context[] = {LONG, {"context-parallel-size", "2"}, {NULL, NULL}};
+static const run_pair context_tensor[] = {LONG,
+                                          {"context-parallel-size", "2"},
+                                          {"tensor-model-parallel-size", "2"},
+                                          {"pipeline-model-parallel-size", "2"},
+                                          {NULL, NULL}};
+static const run_pair context_expert[] = {
+    EXPERTS, LONG, {"context-parallel-size", "2"}, {NULL, NULL}};
 static const run_pair expert[] = {EXPERTS, {"expert-model-parallel-size", "2"}, {NULL, NULL}};
 static const run_pair stages[] = {EXPERTS,
                                   {"num-layers", "4"},
@@ -290,6 +304,48 @@ static void test_traffic__of_divided_rows(void **state)
     invar_recipe_free(undivided);
 }
 
+/* Bytes that the first of so many ranks needs to learn. */
+static size_t learning_of(const invar_recipe *recipe, int ranks)
+{
+    invar_layout_sizes sizes;
+    invar_memory_view view;
+    size_t bytes;
+
+    assert_ok(invar_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_memory_plan_rank(&view, &sizes, ranks, 0));
+    bytes = view.budget.learning;
+    invar_memory_release(&view);
+    return bytes;
+}
+
+/* Ranks that divide rows trade them for columns; what they compute is a share, and so is memory. */
+static void test_traffic__of_contexts(void **state)
+{
+    static const run_pair whole[] = {LONG, {NULL, NULL}};
+    invar_recipe *undivided = run_recipe(run_below("context"), usual, whole);
+    invar_recipe *divided = run_recipe(run_below("context"), usual, context);
+    static scene s;
+    double flop;
+
+    (void)state;
+    make_scene(&s, "context", 2, context);
+    assert_int_equal(differences(&s), 0);
+    assert_true(planned(&s, 0, 1, "columns of a layer").sent > 0);
+    assert_true(invar_traffic_sent(&s.plan[0][1], INVAR_TRAFFIC_CONTEXT) > 0);
+    flop = s.plan[0][1].flop;
+    s.ranks = 1;
+    make_plans(&s, undivided);
+    assert_true(s.plan[0][0].flop == 2.0 * flop);
+    assert_true(4 * learning_of(divided, 2) < 3 * learning_of(undivided, 1));
+    make_scene(&s, "context-tensor", 8, context_tensor);
+    assert_int_equal(differences(&s), 0);
+    make_scene(&s, "context-expert", 4, context_expert);
+    assert_int_equal(differences(&s), 0);
+    invar_recipe_free(undivided);
+    invar_recipe_free(divided);
+}
+
 static void test_traffic__has_moves_of_every_kind(void **state)
 {
     static const char *const names[] = {"parts of a layer", "sums of a layer"};
@@ -339,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_traffic__another_plan_is_seen),
         cmocka_unit_test(test_traffic__ranks_share_products),
         cmocka_unit_test(test_traffic__of_divided_rows),
+        cmocka_unit_test(test_traffic__of_contexts),
         cmocka_unit_test(test_traffic__has_moves_of_every_kind),
         cmocka_unit_test(test_traffic__logits_stay_with_their_ranks),
     };

@@ -60,6 +60,9 @@ static void test_layout__one_rank_divides_nothing(void **state)
 /* Ranks of the world as Megatron numbers them: tensor changes fastest, then data, then pipeline. */
 static const invar_layout_sizes axes = {
     .tensor = 2, .expert_tensor = 1, .pipeline = 2, .chunks = 3};
+/* And between tensor and data the context. */
+static const invar_layout_sizes contexts = {
+    .tensor = 2, .expert_tensor = 1, .context = 2, .pipeline = 1, .chunks = 1};
 
 static invar_status check_axis(const invar_layout_axis *axis, int rank, int size, int world)
 {
@@ -99,11 +102,31 @@ static invar_status divide_part(rank_run *run)
     return status;
 }
 
+static invar_status divide_contexts(rank_run *run)
+{
+    int rank = invar_comm_rank(run->comm);
+    invar_layout layout;
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, 60);
+    status = invar_layout_divide(&layout, &contexts);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.tensor, rank % 2, 2, rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.context, rank / 2 % 2, 2, rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.data, rank / 4, 2, rank);
+    invar_layout_release(&layout);
+    return status;
+}
+
 static void test_layout__axes(void **state)
 {
     rank_run runs[MAX_RANKS];
 
     (void)state;
+    run_ranks(runs, 8, 5, 0, divide_contexts, NULL);
+    assert_ok(ranks_status(runs, 8));
     run_ranks(runs, 8, 3, 0, divide_part, NULL);
     assert_ok(ranks_status(runs, 8));
 }
@@ -118,8 +141,8 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
     invar_layout_init(&layout, ranks[0], 0);
     assert_fails(invar_layout_divide(&layout, &axes), INVAR_E_INVALID,
                  "6 ranks: a model cut into 4 parts (tensor-model-parallel-size 2 x "
-                 "expert-model-parallel-size 1 x pipeline-model-parallel-size 2) needs a multiple "
-                 "of 4");
+                 "context-parallel-size 1 x expert-model-parallel-size 1 x "
+                 "pipeline-model-parallel-size 2) needs a multiple of 4");
     invar_layout_release(&layout);
     for (int r = 0; r < 6; r++)
         invar_comm_free(ranks[r]);
@@ -129,26 +152,27 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
 static void test_layout__of_imagined_ranks(void **state)
 {
     static const invar_layout_sizes sizes_of = {
-        .tensor = 2, .expert_tensor = 2, .expert = 3, .pipeline = 2, .chunks = 2};
+        .tensor = 2, .expert_tensor = 2, .expert = 3, .context = 2, .pipeline = 2, .chunks = 2};
     invar_layout layout;
 
     (void)state;
-    for (int r = 0; r < 48; r++) {
+    for (int r = 0; r < 96; r++) {
         invar_layout_place place;
 
-        assert_ok(invar_layout_imagine(&layout, &sizes_of, 48, r));
-        place = (invar_layout_place){layout.tensor.rank, layout.expert.rank, layout.data.rank,
-                                     layout.pipeline.rank};
+        assert_ok(invar_layout_imagine(&layout, &sizes_of, 96, r));
+        place = (invar_layout_place){layout.tensor.rank, layout.context.rank, layout.expert.rank,
+                                     layout.data.rank, layout.pipeline.rank};
         assert_int_equal(invar_layout_rank_of(&layout, &place), r);
         assert_int_equal(layout.data.size, 4);
         assert_int_equal(invar_comm_size(layout.expert.comm), 3);
+        assert_int_equal(invar_comm_size(layout.context.comm), 2);
         assert_int_equal(invar_comm_rank(layout.back), layout.pipeline.rank);
         assert_false(invar_layout_silent(&layout, true));
         invar_layout_release(&layout);
     }
     assert_true(invar_layout_silent(&layout, true) && !invar_layout_silent(&layout, false));
-    assert_fails(invar_layout_imagine(&layout, &sizes_of, 18, 0), INVAR_E_INVALID,
-                 "18 ranks: a model cut into 12 parts");
+    assert_fails(invar_layout_imagine(&layout, &sizes_of, 36, 0), INVAR_E_INVALID,
+                 "36 ranks: a model cut into 24 parts");
     invar_layout_release(&layout);
 }
 

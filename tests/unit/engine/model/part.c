@@ -162,6 +162,23 @@ static void test_part__refuses(void **state)
     part.experts = 2;
     assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
                  INVAR_E_INVALID, "expert-model-parallel-size 2: the model has 0 experts");
+    part.experts = 1;
+    part.contexts = 3;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID,
+                 "context-parallel-size 3 does not divide the 8 groups of heads of this model with "
+                 "tensor-model-parallel-size 1; it takes 1, 2, 4, 8");
+    part.tensors = part.expert_tensors = 4;
+    part.contexts = 4;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID, "with tensor-model-parallel-size 4; it takes 1, 2");
+    part.contexts = 2;
+    assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params, false));
+    spec.experts = 4; // as if
+    spec.logical_etp = 8;
+    part.experts = 2;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID, "with it expert-model-parallel-size is 1");
     invar_model_free(model);
 }
 

@@ -186,6 +186,9 @@ static invar_status learn_part(const lesson *l, const invar_layout *layout)
         status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)
         status = learn(&out, l, model, grads, dev);
+    if (status == INVAR_OK && layout->context.size > 1 &&
+        invar_comm_counted(layout->context.comm, INVAR_COMM_ALLTOALLV).sent == 0)
+        status = INVAR_FAIL(INVAR_E_STATE, 0, "no rows were divided");
     if (status == INVAR_OK && memcmp(out.values, l->expected.values, sizeof out.values) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the logits differ");
     if (status == INVAR_OK && memcmp(&out, &l->expected, sizeof out) != 0)
@@ -228,17 +231,18 @@ static void expect(lesson *l, invar_model **whole_out, invar_grads **grads_out)
 /* As many ranks as the sizes need. */
 static void check_sizes(lesson *l, const char *name, invar_layout_sizes sizes, uint64_t schedule)
 {
-    int ranks = sizes.tensor * sizes.expert;
     rank_run runs[MAX_RANKS];
+    int ranks;
 
     sizes.pipeline = sizes.chunks = 1;
     sizes.sequence = l->sizes.sequence;
     l->sizes = sizes;
+    ranks = invar_layout_parts(&sizes);
     run_ranks(runs, ranks, schedule, 0, one_rank, l);
     for (int r = 0; r < ranks; r++)
         if (runs[r].status != INVAR_OK)
-            fail_msg("%s, %s, %d x %d ranks, rank %d: %s", name, invar_format_name(l->format),
-                     sizes.tensor, sizes.expert, r, runs[r].error.message);
+            fail_msg("%s, %s, %d x %d x %d ranks, rank %d: %s", name, invar_format_name(l->format),
+                     sizes.tensor, sizes.context, sizes.expert, r, runs[r].error.message);
 }
 
 static void check(lesson *l, const char *name, int first, int last)
@@ -356,6 +360,39 @@ static void test_part_ranks__divide_rows(void **state)
     invar_rl_samples_reset(&samples);
 }
 
+/* Rows of one unit, and of one sample, go to several ranks; heads to others. */
+static void test_part_ranks__divide_context(void **state)
+{
+    static const invar_layout_sizes sizes[] = {
+        {.tensor = 1, .expert_tensor = 1, .context = 2},
+        {.tensor = 1, .expert_tensor = 1, .context = 4},
+        {.tensor = 2, .expert_tensor = 1, .context = 2},
+        {.tensor = 2, .expert_tensor = 1, .context = 4},
+    };
+    invar_rl_samples samples;
+
+    invar_test_samples(&samples, SAMPLES, LONGER, 2000, 9);
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+            invar_model *whole = NULL;
+            invar_grads *grads = NULL;
+            lesson l;
+
+            if (!invar_test_full() && (kind + format) % 3 != 0)
+                continue;
+            lesson_init(&l, &samples, *state, (invar_test_model)kind, (invar_format)format, false);
+            divide_rows(&l);
+            l.recompute = (kind + format) % 2;
+            l.head_rows = format % 2 ? 70 : 0;
+            expect(&l, &whole, &grads);
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                check_sizes(&l, invar_test_model_name((invar_test_model)kind), sizes[i], i);
+            invar_grads_free(grads);
+            invar_model_free(whole);
+        }
+    invar_rl_samples_reset(&samples);
+}
+
 static void test_part_ranks__divide_experts(void **state)
 {
     static const invar_layout_sizes sizes[] = {
@@ -439,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_part_ranks__eleven_atoms),
         cmocka_unit_test(test_part_ranks__share_rows),
         cmocka_unit_test(test_part_ranks__divide_rows),
+        cmocka_unit_test(test_part_ranks__divide_context),
         cmocka_unit_test(test_part_ranks__divide_experts),
         cmocka_unit_test(test_part_ranks__sums_by_rank_differ),
         cmocka_unit_test(test_part_ranks__far_device),
