@@ -172,35 +172,31 @@ static void divide(invar_row_division *out, const invar_rows *rows, int size, in
         invar_row_divide(out, &rows->units, size, rank);
 }
 
-static void divide_rows(invar_row_division *out, const invar_model *model, const invar_rows *rows)
+/* Tensor-parallel ranks that divide the rows of the stream. */
+static int stream_ranks(const invar_model *model)
 {
-    divide(out, rows, model->part.contexts, model->part.context);
+    return model->layout && model->layout->sequence ? model->part.tensors : 1;
 }
 
-/* Not once more where context-parallel ranks have divided the rows. */
-static void divide_stream(invar_row_division *out, const invar_model *model, const invar_rows *rows,
-                          const invar_row_division *context)
+/* By context-parallel ranks, and by those that divide the stream, too, if each then has some. */
+static void divide_rows(invar_row_divisions *out, const invar_model *model, const invar_rows *rows)
 {
-    bool sequence = model->layout && model->layout->sequence && context->size == 1;
+    const invar_model_part *part = &model->part;
+    int each = stream_ranks(model);
 
-    divide(out, rows, sequence ? model->part.tensors : 1, model->part.tensor);
-}
-
-static invar_layout_share rows_of(const invar_row_division *stream, int64_t rows)
-{
-    return stream->size > 1 ? (invar_layout_share){invar_row_first(stream), invar_row_count(stream)}
-                            : (invar_layout_share){0, rows};
+    if (part->contexts > 1 && invar_row_blocks(&rows->units) < part->contexts * each)
+        each = 1;
+    divide(&out->own, rows, part->contexts * each,
+           part->context * each + (each > 1 ? part->tensor : 0));
+    invar_row_group(&out->context, &out->stream, &out->own, &rows->units,
+                    out->own.size > 1 ? each : 1);
 }
 
 invar_layout_share invar_pass_own_rows(const invar_pass *pass)
 {
-    return rows_of(&pass->division, invar_row_count(&pass->context));
-}
+    const invar_row_division *stream = &pass->division.stream;
 
-/* Those of the one or the other. */
-static const invar_row_division *divided_rows(const invar_pass *pass)
-{
-    return pass->context.size > 1 ? &pass->context : &pass->division;
+    return (invar_layout_share){invar_row_first(stream), invar_row_count(stream)};
 }
 
 static invar_layout_share layers_of(const invar_pass *pass)
@@ -213,9 +209,8 @@ static invar_layout_share layers_of(const invar_pass *pass)
 static void name_rows(invar_builder *b, invar_pass *pass)
 {
     const invar_rows *rows = &pass->rows;
-    int64_t first = invar_row_first(&pass->context);
-    invar_segments own = {invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS),
-                          divided_rows(pass)->units};
+    const invar_row_divisions *d = &pass->division;
+    int64_t first = invar_row_first(&d->context);
 
     b->all_rows = rows->count;
     b->all_ids = b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
@@ -224,13 +219,15 @@ static void name_rows(invar_builder *b, invar_pass *pass)
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
     b->all_units = b->units =
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
-    if (pass->division.size > 1) {
-        b->stream = &pass->division;
-        b->stream_units = own;
+    if (d->stream.size > 1) {
+        b->stream = &d->stream;
+        b->stream_units =
+            (invar_segments){invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS), d->own.units};
     }
-    if (pass->context.size > 1) {
-        b->context = &pass->context;
-        b->units = own;
+    if (d->context.size > 1) {
+        b->context = &d->context;
+        b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_CONTEXT_UNITS),
+                                    d->context.units};
         b->ids = invar_tensor_1d((int32_t *)b->ids.data + first, INVAR_DTYPE_I32, b->rows);
         b->positions.data = (int32_t *)b->positions.data + first;
     }
@@ -244,7 +241,7 @@ static invar_status build_body(invar_pass *pass)
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
     invar_layout_share layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->body.program, model, invar_row_count(&pass->context));
+    invar_decoder_begin(b, pass->body.program, model, invar_row_count(&pass->division.context));
     b->train = pass->options.train;
     name_rows(b, pass);
     b->kv_span = span_of(rows, model->spec.kv_span);
@@ -283,8 +280,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     key->replayed = r->routing_replay != NULL;
     key->routed = r->routing != NULL;
     key->part = pass->model->part;
-    memcpy(&key->context, &pass->context, sizeof key->context);
-    memcpy(&key->stream, &pass->division, sizeof key->stream);
+    memcpy(&key->division, &pass->division, sizeof key->division);
 }
 
 /* The program for the rows: that of the last run where only addresses differ. */
@@ -311,7 +307,7 @@ static size_t segment_bytes(const invar_segments *s)
 /* 0, 1, ...: for those who copy rows. */
 static invar_status note_order(invar_pass *pass)
 {
-    int64_t rows = pass->context.size > 1 ? pass->rows.count : 0;
+    int64_t rows = pass->division.context.size > 1 ? pass->rows.count : 0;
 
     if (rows <= pass->in_order_room)
         return INVAR_OK;
@@ -326,13 +322,13 @@ static invar_status note_order(invar_pass *pass)
     return INVAR_OK;
 }
 
-/* The units of this rank's rows. */
+/* The units of the stream's rows, then those of the context's; where these are some. */
 static invar_status note_own_units(invar_pass *pass)
 {
-    const invar_row_division *division = divided_rows(pass);
-    int64_t need = division->units + 1;
+    const invar_row_divisions *d = &pass->division;
+    int64_t need = d->own.units + d->context.units + 2;
 
-    if (division->size == 1)
+    if (d->own.size == 1)
         return INVAR_OK;
     if (need > pass->own_units_room) {
         invar_free(pass->own_units);
@@ -342,7 +338,8 @@ static invar_status note_own_units(invar_pass *pass)
                               "units of rows"));
         pass->own_units_room = 2 * need;
     }
-    invar_row_units(pass->own_units, division, &pass->rows.units);
+    invar_row_units(pass->own_units, &d->own, &pass->rows.units);
+    invar_row_units(pass->own_units + d->own.units + 1, &d->context, &pass->rows.units);
     return INVAR_OK;
 }
 
@@ -353,23 +350,24 @@ static invar_status send_rows(invar_pass *pass)
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
     const void **g = pass->given;
     size_t rows = (size_t)r->count;
+    const invar_row_divisions *d = &pass->division;
     invar_layout_share own = invar_pass_own_rows(pass);
-    invar_layout_share picked = {invar_row_first(&pass->context) + own.first, own.count};
+    invar_layout_share picked = {invar_row_first(&pass->division.context) + own.first, own.count};
     size_t divided = invar_vocab_divided(pass->model->embedding) ? sizeof *r->ids : 0;
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
         {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
         {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
-        {&g[INVAR_GIVEN_OWN_UNITS],
-         (size_t)(divided_rows(pass)->units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(d->own.units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_GIVEN_CONTEXT_UNITS], (size_t)(d->context.units + 1) * sizeof *pass->own_units},
         {&g[INVAR_GIVEN_IN_ORDER], rows * sizeof *pass->in_order},
         {&g[INVAR_GIVEN_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
         {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
-        {&g[INVAR_GIVEN_OWN_IDS], (size_t)invar_row_count(&pass->context) * divided},
+        {&g[INVAR_GIVEN_OWN_IDS], (size_t)invar_row_count(&pass->division.context) * divided},
         {&g[INVAR_GIVEN_OWN_D_IDS], rows * divided},
         {&g[INVAR_GIVEN_PICKED], (size_t)own.count * divided},
     };
@@ -382,8 +380,9 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_POSITIONS] = r->positions;
     g[INVAR_GIVEN_SAMPLES] = r->samples.start;
     g[INVAR_GIVEN_UNITS] = r->units.start;
-    g[INVAR_GIVEN_OWN_UNITS] = divided_rows(pass)->size > 1 ? pass->own_units : NULL;
-    g[INVAR_GIVEN_IN_ORDER] = pass->context.size > 1 ? pass->in_order : NULL;
+    g[INVAR_GIVEN_OWN_UNITS] = d->stream.size > 1 ? pass->own_units : NULL;
+    g[INVAR_GIVEN_CONTEXT_UNITS] = d->context.size > 1 ? pass->own_units + d->own.units + 1 : NULL;
+    g[INVAR_GIVEN_IN_ORDER] = d->context.size > 1 ? pass->in_order : NULL;
     g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
     g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->slots : NULL;
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
@@ -393,7 +392,7 @@ static invar_status send_rows(invar_pass *pass)
         INVAR_TRY(invar_vocab_rows(&pass->vocab, pass->model->embedding, &pass->model->part, r->ids,
                                    r->count, &picked));
     g[INVAR_GIVEN_OWN_IDS] =
-        divided > 0 ? pass->vocab.own_ids + invar_row_first(&pass->context) : NULL;
+        divided > 0 ? pass->vocab.own_ids + invar_row_first(&pass->division.context) : NULL;
     g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
     g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
     INVAR_TRY(invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
@@ -408,11 +407,12 @@ static invar_status share_routing(invar_pass *pass, size_t row_bytes)
     const invar_layout *layout = pass->model->layout;
     size_t bytes[INVAR_ROWS_MOST_RANKS];
 
-    if (pass->context.size == 1 ||
+    if (pass->division.context.size == 1 ||
         invar_layout_silent(layout, pass->caller.dev.backend->memory.dry))
         return INVAR_OK;
-    for (int r = 0; r < pass->context.size; r++)
-        bytes[r] = (size_t)(pass->context.row[r + 1] - pass->context.row[r]) * row_bytes;
+    for (int r = 0; r < pass->division.context.size; r++)
+        bytes[r] =
+            (size_t)(pass->division.context.row[r + 1] - pass->division.context.row[r]) * row_bytes;
     return invar_layout_gather(layout, &layout->context, "choices of experts", pass->rows.routing,
                                bytes);
 }
@@ -429,8 +429,8 @@ invar_status invar_pass_routing(invar_pass *pass)
     if (invar_device_far(&pass->caller.dev)) {
         chosen = invar_program_find(pass->body.program, &pass->body.builder.routing, &how);
         INVAR_TRY(invar_caller_get(
-            &pass->caller, pass->rows.routing + invar_row_first(&pass->context) * route,
-            chosen.data, (size_t)invar_row_count(&pass->context) * row_bytes));
+            &pass->caller, pass->rows.routing + invar_row_first(&pass->division.context) * route,
+            chosen.data, (size_t)invar_row_count(&pass->division.context) * row_bytes));
     }
     return share_routing(pass, row_bytes);
 }
@@ -438,11 +438,10 @@ invar_status invar_pass_routing(invar_pass *pass)
 size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows)
 {
     int64_t bits = model->spec.hidden * invar_dtype_bits(model->storage);
-    invar_row_division context, stream;
+    invar_row_divisions division;
 
-    divide_rows(&context, model, rows);
-    divide_stream(&stream, model, rows, &context);
-    return (size_t)(rows_of(&stream, invar_row_count(&context)).count * bits / 8);
+    divide_rows(&division, model, rows);
+    return (size_t)(invar_row_count(&division.own) * bits / 8);
 }
 
 static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
@@ -482,8 +481,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
-    divide_rows(&pass->context, model, rows);
-    divide_stream(&pass->division, model, rows, &pass->context);
+    divide_rows(&pass->division, model, rows);
     INVAR_TRY(prepare(pass));
     if (invar_tensor_present(&pass->ends.first) != (rows->stream != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");

@@ -48,13 +48,14 @@ typedef struct piece {
 
 static bool divides_rows(const invar_pass *pass)
 {
-    return pass->context.size > 1;
+    return pass->division.context.size > 1;
 }
 
 static void share_rows(piece *p, const invar_pass *pass)
 {
     p->shared = divides_rows(pass);
-    p->own = p->shared ? invar_layout_share_of(p->rows, pass->context.size, pass->context.rank)
+    p->own = p->shared ? invar_layout_share_of(p->rows, pass->division.context.size,
+                                               pass->division.context.rank)
                        : (invar_layout_share){0, p->rows};
 }
 
@@ -87,7 +88,8 @@ static int64_t largest_piece(const invar_pass *pass)
 
     for (piece p = {0}; next_piece(&p, pass);)
         most = p.rows > most ? p.rows : most;
-    return divides_rows(pass) ? invar_layout_share_of(most, pass->context.size, 0).count : most;
+    return divides_rows(pass) ? invar_layout_share_of(most, pass->division.context.size, 0).count
+                              : most;
 }
 
 static int64_t count_pieces(const invar_pass *pass)
@@ -147,8 +149,8 @@ static void note_chosen(invar_pass *pass, const int64_t *row, int64_t count)
 {
     int64_t next = 0;
 
-    for (int32_t r = 0; r <= pass->context.size; r++) {
-        while (next < count && row[next] < pass->context.row[r])
+    for (int32_t r = 0; r <= pass->division.context.size; r++) {
+        while (next < count && row[next] < pass->division.context.row[r])
             next++;
         pass->chosen[r] = next;
     }
@@ -163,7 +165,7 @@ static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t coun
                               "row %" PRId64 " of the head is %" PRId64
                               "; rows ascend and are below %" PRId64,
                               i, row[i], pass->rows.count);
-        pass->arrays.row[i] = (int32_t)(row[i] - invar_row_first(&pass->context));
+        pass->arrays.row[i] = (int32_t)(row[i] - invar_row_first(&pass->division.context));
     }
     note_chosen(pass, row, count);
     return INVAR_OK;
@@ -172,7 +174,7 @@ static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t coun
 /* Of the chosen rows, this rank's. */
 static invar_layout_share chosen_rows(const invar_pass *pass)
 {
-    const int64_t *start = &pass->chosen[pass->context.rank];
+    const int64_t *start = &pass->chosen[pass->division.context.rank];
 
     return (invar_layout_share){start[0], start[1] - start[0]};
 }
@@ -212,7 +214,7 @@ static void note_way_back(invar_pass *pass)
     invar_head_arrays *a = &pass->arrays;
     invar_layout_share own = chosen_rows(pass);
 
-    for (int64_t i = 0; i < invar_row_count(&pass->context); i++)
+    for (int64_t i = 0; i < invar_row_count(&pass->division.context); i++)
         a->back[i] = (int32_t)pass->head.count;
     for (int64_t i = own.first; i < own.first + own.count; i++)
         a->back[a->row[i]] = (int32_t)i;
@@ -353,7 +355,7 @@ static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
     invar_layout_share own = chosen_rows(pass);
     invar_tensor stream =
         invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_STREAM), b->storage,
-                        invar_row_count(&pass->context), pass->model->spec.hidden);
+                        invar_row_count(&pass->division.context), pass->model->spec.hidden);
 
     pass->stream = (invar_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
     invar_program_source(b->program, stream.data, &pass->stream);
@@ -558,7 +560,7 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
     invar_weight norm, w;
 
     invar_decoder_begin(b, pass->tail.program, pass->model, head->count);
-    b->context = divides_rows(pass) ? &pass->context : NULL;
+    b->context = divides_rows(pass) ? &pass->division.context : NULL;
     b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_HEAD_UNITS),
                                 head->units.count};
     invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DLOGP),
@@ -741,7 +743,8 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
     const invar_staged arrays[] = {
         {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
         {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
-        {&g[INVAR_GIVEN_BACK], (size_t)invar_row_count(&pass->context) * sizeof *pass->arrays.back},
+        {&g[INVAR_GIVEN_BACK],
+         (size_t)invar_row_count(&pass->division.context) * sizeof *pass->arrays.back},
         {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
     };
 

@@ -20,6 +20,13 @@
 extern "C" {
 #endif
 
+/* Which rows of a pass are whose; undivided: all are this rank's. */
+typedef struct invar_row_divisions {
+    invar_row_division own;     /* of the residual stream */
+    invar_row_division context; /* between its sums: of context-parallel ranks */
+    invar_row_division stream;  /* of these, of the stream: of tensor-parallel ranks */
+} invar_row_divisions;
+
 /* What the program of the layers depends on; compared byte by byte. */
 typedef struct invar_body_key {
     invar_model_spec spec;
@@ -30,7 +37,7 @@ typedef struct invar_body_key {
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
     invar_model_part part;
-    invar_row_division context, stream;
+    invar_row_divisions division;
 } invar_body_key;
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
@@ -83,11 +90,10 @@ struct invar_pass {
     invar_forward_probe probe;
     invar_watch_memory watched;
     const invar_model *model;
-    invar_rows rows;             /* the host's */
-    invar_segments samples;      /* of the rows, where ops read them */
-    invar_row_division context;  /* which rows are this rank's; undivided: all */
-    invar_row_division division; /* which rows of the stream are this rank's; undivided: all */
-    int64_t *own_units;          /* of these, the host's */
+    invar_rows rows;        /* the host's */
+    invar_segments samples; /* of the rows, where ops read them */
+    invar_row_divisions division;
+    int64_t *own_units; /* of these, the host's */
     int64_t own_units_room;
     int32_t *in_order; /* (rows) 0, 1, ..., where context-parallel ranks divide rows */
     int64_t in_order_room;

@@ -50,7 +50,8 @@ typedef enum invar_given_memory {
     INVAR_GIVEN_DENTROPY,
     INVAR_GIVEN_BACK,
     /* where context-parallel ranks divide rows */
-    INVAR_GIVEN_IN_ORDER, /* 0, 1, ...: to copy rows by */
+    INVAR_GIVEN_CONTEXT_UNITS, /* of this rank's rows */
+    INVAR_GIVEN_IN_ORDER,      /* 0, 1, ...: to copy rows by */
     /* where ranks divide the vocabulary */
     INVAR_GIVEN_OWN_IDS,     /* places of ids in this rank's part; any for those of other ranks */
     INVAR_GIVEN_OWN_D_IDS,   /* the same, but behind the part for those of other ranks */

@@ -70,9 +70,19 @@ static int64_t cut_at(const invar_segments *units, int64_t blocks, int64_t befor
     return smaller(larger(smaller(even, last), before + 1), blocks);
 }
 
+static void find_units(invar_row_division *d, const invar_segments *units)
+{
+    int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
+
+    while (d->unit < units->count && units->start[d->unit + 1] <= first)
+        d->unit++;
+    while (d->unit + d->units < units->count && units->start[d->unit + d->units] < end)
+        d->units++;
+}
+
 void invar_row_divide(invar_row_division *out, const invar_segments *units, int size, int rank)
 {
-    int64_t blocks = invar_row_blocks(units), first, end;
+    int64_t blocks = invar_row_blocks(units);
 
     INVAR_CHECK(size <= INVAR_ROWS_MOST_RANKS);
     memset(out, 0, sizeof *out);
@@ -83,12 +93,31 @@ void invar_row_divide(invar_row_division *out, const invar_segments *units, int 
     out->block[size] = blocks;
     for (int r = 0; r <= size; r++)
         out->row[r] = row_of(units, out->block[r]);
-    first = out->row[rank];
-    end = out->row[rank + 1];
-    while (out->unit < units->count && units->start[out->unit + 1] <= first)
-        out->unit++;
-    while (first < end && units->start[out->unit + out->units] < end)
-        out->units++;
+    find_units(out, units);
+}
+
+void invar_row_group(invar_row_division *outer, invar_row_division *inner,
+                     const invar_row_division *of, const invar_segments *units, int each)
+{
+    int first = of->rank / each * each;
+
+    memset(outer, 0, sizeof *outer);
+    memset(inner, 0, sizeof *inner);
+    outer->rank = of->rank / each;
+    outer->size = of->size / each;
+    for (int r = 0; r <= outer->size; r++) {
+        outer->row[r] = of->row[r * each];
+        outer->block[r] = of->block[r * each];
+    }
+    find_units(outer, units);
+    inner->rank = of->rank % each;
+    inner->size = each;
+    inner->unit = of->unit;
+    inner->units = of->units;
+    for (int r = 0; r <= each; r++) {
+        inner->row[r] = of->row[first + r] - of->row[first];
+        inner->block[r] = of->block[first + r] - of->block[first];
+    }
 }
 
 int64_t invar_row_most(int64_t rows, int size)

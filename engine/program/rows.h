@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define INVAR_ROWS_MOST_RANKS 64
+#define INVAR_ROWS_MOST_RANKS 512
 
 /* Which rows are whose; plain data, the same on every rank but for `rank`. Size 1: undivided. */
 typedef struct invar_row_division {
@@ -40,6 +40,14 @@ void invar_row_divide(invar_row_division *out, const invar_segments *units, int 
  * many blocks as there are ranks.
  */
 int64_t invar_row_most(int64_t rows, int size);
+
+/*
+ * A division seen by groups of `each` neighbours: `outer`, which rows each group has, and `inner`,
+ * which of a group's rows each of its ranks has, counted from the group's first. The units of
+ * `inner` are those of `of`.
+ */
+void invar_row_group(invar_row_division *outer, invar_row_division *inner,
+                     const invar_row_division *of, const invar_segments *units, int each);
 
 /* The units that have rows here, counted from the first of these: (division->units + 1). */
 void invar_row_units(int64_t *start, const invar_row_division *division,

@@ -378,11 +378,12 @@ static void test_part_ranks__divide_context(void **state)
             invar_grads *grads = NULL;
             lesson l;
 
-            if (!invar_test_full() && (kind + format) % 3 != 0)
+            if (!invar_test_full() && (kind + format) % 5 != 0)
                 continue;
             lesson_init(&l, &samples, *state, (invar_test_model)kind, (invar_format)format, false);
             divide_rows(&l);
             l.recompute = (kind + format) % 2;
+            l.sizes.sequence = kind % 2 == 0;
             l.head_rows = format % 2 ? 70 : 0;
             expect(&l, &whole, &grads);
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -62,6 +62,41 @@ static void check_division(const invar_segments *units, int size)
     assert_int_equal(next, blocks);
 }
 
+/* Groups of neighbours have what these have, and in a group rows are counted from its first. */
+static void check_groups(const invar_segments *units, int groups, int each)
+{
+    for (int r = 0; r < groups * each; r++) {
+        invar_row_division of, outer, inner;
+        int64_t start[UNITS + 1];
+
+        invar_row_divide(&of, units, groups * each, r);
+        invar_row_group(&outer, &inner, &of, units, each);
+        assert_int_equal(outer.rank * each + inner.rank, r);
+        assert_int_equal(outer.size * inner.size, groups * each);
+        assert_int_equal(invar_row_first(&outer) + invar_row_first(&inner), invar_row_first(&of));
+        assert_int_equal(invar_row_count(&inner), invar_row_count(&of));
+        assert_int_equal(inner.row[each], invar_row_count(&outer));
+        assert_int_equal(outer.block[outer.rank] + inner.block[inner.rank], of.block[r]);
+        invar_row_units(start, &outer, units);
+        assert_int_equal(start[outer.units], invar_row_count(&outer));
+        assert_int_equal(invar_row_blocks(&(invar_segments){start, outer.units}),
+                         inner.block[each]);
+    }
+}
+
+static void test_rows__groups_of_ranks(void **state)
+{
+    int64_t start[UNITS + 1];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        invar_segments units = units_of(start, seed);
+        for (int groups = 1; groups <= 4; groups++)
+            for (int each = 1; each <= 3; each++)
+                check_groups(&units, groups, each);
+    }
+}
+
 static void test_rows__whole_blocks_for_every_rank(void **state)
 {
     int64_t start[UNITS + 1];
@@ -197,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows__whole_blocks_for_every_rank),
+        cmocka_unit_test(test_rows__groups_of_ranks),
         cmocka_unit_test(test_rows__sums_of_blocks_are_those_of_one_rank),
     };
 
