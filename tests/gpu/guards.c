@@ -75,6 +75,35 @@ static void ids(void)
     expect("good ids", INVAR_OP_EMBEDDING_FWD, &a, NULL);
 }
 
+/* Of a part of 8 ids, of which 8 itself is another part's; then of all 300. */
+static void targets(void)
+{
+    static const int32_t other[] = {0, 8}, high[] = {0, 9}, last[] = {0, 299}, above[] = {0, 300};
+    invar_tensor sums = invar_tensor_2d(there(NULL, 4 * 4 * 4), INVAR_DTYPE_F32, 4, 4);
+    invar_logprob_sum_args part = {
+        .sums = invar_tensor_rows(&sums, 0, 2),
+        .logits = invar_tensor_2d(there(NULL, 2 * 8 * 4), INVAR_DTYPE_F32, 2, 8),
+        .targets = invar_tensor_1d(there(high, sizeof high), INVAR_DTYPE_I32, 2),
+        .temperature = 1.0f};
+    invar_logprob_join_args all = {
+        .logp = invar_tensor_1d(there(NULL, 2 * 4), INVAR_DTYPE_F32, 2),
+        .max = invar_tensor_1d(there(NULL, 2 * 4), INVAR_DTYPE_F32, 2),
+        .logsum = invar_tensor_1d(there(NULL, 2 * 4), INVAR_DTYPE_F32, 2),
+        .sums = sums,
+        .targets = invar_tensor_1d(there(above, sizeof above), INVAR_DTYPE_I32, 2),
+        .vocabulary = 300,
+        .parts = 2,
+        .temperature = 1.0f};
+
+    expect("a target too high", INVAR_OP_LOGPROB_SUM, &part, "logprob.sum: index out of range 9");
+    part.targets.data = there(other, sizeof other);
+    expect("a target of another part", INVAR_OP_LOGPROB_SUM, &part, NULL);
+    expect("a target too high", INVAR_OP_LOGPROB_JOIN, &all,
+           "logprob.join: index out of range 300");
+    all.targets.data = there(last, sizeof last);
+    expect("good targets", INVAR_OP_LOGPROB_JOIN, &all, NULL);
+}
+
 static void units(void)
 {
     static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4};
@@ -194,6 +223,7 @@ int main(void)
     }
     must(invar_device_open(&dev));
     ids();
+    targets();
     units();
     units_of_blocks();
     units_of_ids();
