@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/train/slices.h"
+#include "engine/model/shard/slices.h"
 #include "tests/support.h"
 
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,

@@ -232,9 +232,9 @@ static invar_status convert(job *j)
     INVAR_TRY(read_settings(j));
     INVAR_TRY(check_place(j));
     INVAR_TRY(read_all(j));
-    INVAR_TRY(j->set->to_checkpoint
-                  ? write_checkpoint(j)
-                  : invar_hf_save(j->model, j->to, j->dtype, j->set->max_shard_bytes, &j->files));
+    INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j)
+                                    : invar_hf_save(j->model, NULL, j->to, j->dtype,
+                                                    j->set->max_shard_bytes, &j->files));
     return print(j);
 }
 

@@ -38,14 +38,15 @@ invar_status invar_hf_load(invar_model *model, const char *dir,
 
 /*
  * Writes config.json, `files` (NULL: none; a config.json among them is the one that stays) and the
- * masters, as INVAR_DTYPE_F32 or rounded to INVAR_DTYPE_BF16, into a folder that is made if need
- * be. More than `max_shard_bytes` (0: no limit) of tensors become shards of at most that many
- * bytes, and an index. Equal models give equal bytes. Weights that are there already are removed
- * first and new ones come last: killed halfway, the folder has none. A call of all ranks of the
- * model's layout, of which rank 0 writes.
+ * masters (NULL: the model's; else (n_params) in the host's memory), as INVAR_DTYPE_F32 or rounded
+ * to INVAR_DTYPE_BF16, into a folder that is made if need be. More than `max_shard_bytes` (0: no
+ * limit) of tensors become shards of at most that many bytes, and an index. Equal models give equal
+ * bytes. Weights that are there already are removed first and new ones come last: killed halfway,
+ * the folder has none. A call of all ranks of the model's layout, of which rank 0 writes.
  */
-invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
-                           int64_t max_shard_bytes, const invar_hf_files *files) INVAR_MUST_USE;
+invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters, const char *dir,
+                           invar_dtype dtype, int64_t max_shard_bytes,
+                           const invar_hf_files *files) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,7 @@ typedef struct piece {
 
 typedef struct saver {
     const invar_model *model;
+    const invar_tensor *masters; /* NULL: the model's own */
     const char *dir;
     invar_safetensors_type type;
     int64_t count;
@@ -110,8 +111,10 @@ static void shard_name(char out[64], const saver *s, int64_t shard)
 static invar_status read_piece(const float **out, saver *s, int64_t i)
 {
     const piece *from = &s->pieces[i];
-    const invar_whole_source source = {s->model, from->param, &s->model->params[from->param].master,
-                                       &s->model->dev};
+    const invar_whole_source source = {s->model, from->param,
+                                       s->masters ? &s->masters[from->param]
+                                                  : &s->model->params[from->param].master,
+                                       s->masters ? NULL : &s->model->dev};
 
     return invar_whole_read(out, &s->whole, &source, from->expert, 1);
 }
@@ -291,10 +294,10 @@ static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *file
     return s->shards > 1 ? write_index(s) : INVAR_OK;
 }
 
-invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
-                           int64_t max_shard_bytes, const invar_hf_files *files)
+invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters, const char *dir,
+                           invar_dtype dtype, int64_t max_shard_bytes, const invar_hf_files *files)
 {
-    saver s = {.model = model, .dir = dir};
+    saver s = {.model = model, .masters = masters, .dir = dir};
     invar_status status;
 
     if (dtype != INVAR_DTYPE_F32 && dtype != INVAR_DTYPE_BF16)

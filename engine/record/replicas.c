@@ -1,10 +1,11 @@
 /*
  * replicas.c - entries of the ledger, compared between ranks.
  *
- * Between ranks that are in step 16 bytes each are moved. The points of a run are not marked as
- * replicated, whatever the number of its ranks; those of a step in which ranks differ are, which is
- * what the ledger's query asks for. Points finer than the chain are computed by one rank each, and
- * there is nothing to compare.
+ * Between ranks that are in step 16 bytes each are moved, and 16 between those that hold the same
+ * weights: points of weights are of masters, whose rows have one owner each. The points of a run
+ * are not marked as replicated, whatever the number of its ranks; those of a step in which ranks
+ * differ are, which is what the ledger's query asks for. Points finer than the chain are computed
+ * by one rank each, and there is nothing to compare.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,13 +28,53 @@ static bool compared(const invar_ledger_point *point)
     return point->level == INVAR_PROBE_STEP;
 }
 
-/* All of an entry that must not depend on who made it. */
-static void hash_step(invar_digest *out, const invar_ledger_step *step,
-                      const invar_probe_result *points)
+/* Of what ops read of all learners' weights on this rank. */
+static void hash_held(invar_digest *out, const invar_step *step)
 {
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
+    for (int i = 0; i < step->n_learners; i++)
+        invar_hasher_update(&hasher, &step->learners[i].learner->held, sizeof(invar_digest));
+    invar_hasher_final(out, &hasher);
+}
+
+/* Whether most data-parallel ranks have other weights than this one: points are of the masters. */
+static invar_status find_other_weights(bool *out, const invar_recorder *r)
+{
+    const invar_layout *layout = r->options.layout;
+    invar_digest *all = NULL, *own;
+    size_t *bytes = NULL;
+    invar_agree_odd who;
+    invar_status status;
+
+    *out = false;
+    if (!invar_layout_divides(layout) || !r->step)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)layout->data.size, sizeof *all + sizeof *bytes,
+                          "digests of weights"));
+    bytes = (size_t *)(all + layout->data.size);
+    own = &all[layout->data.rank];
+    for (int i = 0; i < layout->data.size; i++)
+        bytes[i] = sizeof *all;
+    hash_held(own, r->step);
+    status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
+    if (status == INVAR_OK) {
+        who = invar_agree_find_odd(all, layout->data.size);
+        *out = who.odd >= 0 && !invar_digest_equal(own, &all[who.usual]);
+    }
+    invar_free(all);
+    return status;
+}
+
+/* All of an entry that must not depend on who made it; `odd`: this rank has other weights. */
+static void hash_step(invar_digest *out, const invar_ledger_step *step,
+                      const invar_probe_result *points, bool odd)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, &odd, sizeof odd);
     invar_hasher_update(&hasher, &step->step, sizeof step->step);
     invar_hasher_update(&hasher, step->batch.bytes, sizeof step->batch.bytes);
     invar_hasher_update(&hasher, step->rng.bytes, sizeof step->rng.bytes);
@@ -59,7 +100,7 @@ static void describe(char out[TEXT_SIZE], const invar_layout *layout, const inva
 {
     const invar_digest *odd = all->of + who->odd * all->count;
     const invar_digest *usual = all->of + who->usual * all->count;
-    const char *what = "its metrics";
+    const char *what = "its metrics or its weights as ops read them";
 
     for (int64_t i = 0; i < points->count; i++) {
         if (!compared(&points->points[i]))
@@ -180,10 +221,12 @@ invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *
 {
     invar_agree_odd who;
     invar_digest own;
+    bool odd;
 
     if (!r->options.layout)
         return INVAR_OK;
-    hash_step(&own, step, points);
+    INVAR_TRY(find_other_weights(&odd, r));
+    hash_step(&own, step, points, odd);
     INVAR_TRY(invar_agree_compare(&who, r->options.layout, PHASE, &own));
     return who.odd < 0 ? INVAR_OK : tell(r, step, &who, points);
 }

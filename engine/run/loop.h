@@ -16,6 +16,7 @@
 #include "engine/layout/agree.h"
 #include "engine/layout/sides.h"
 #include "engine/layout/transport.h"
+#include "engine/model/shard/masters.h"
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
@@ -54,6 +55,7 @@ typedef struct invar_store {
     invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
     invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
+    invar_masters masters[3];        /* of the models that are written, until they change */
     int64_t next;                    /* the step that follows the newest one; 0: there is none */
 } invar_store;
 
@@ -247,6 +249,9 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound) IN
 /* Before anything that a checkpoint keeps is changed: one that was begun has its copy then, and
    the rollout is no longer untouched. */
 void invar_loop_before_change(invar_loop *loop);
+
+/* Masters that were collected for files are no longer wanted. */
+void invar_loop_forget_masters(invar_loop *loop);
 
 /* The checkpoint that was begun exists now; where there is none nothing happens. */
 invar_status invar_loop_finish_save(invar_loop *loop) INVAR_MUST_USE;

@@ -345,11 +345,11 @@ static void add_set(listing *l, const char *set, const invar_model *model, const
     }
 }
 
-static void add_part(listing *l, const part *p, bool moments)
+static void add_part(listing *l, const part *p, const invar_masters *masters, bool moments)
 {
     const invar_optimizer *o = p->optimizer;
 
-    add_set(l, p->masters, p->model, NULL, &p->model->dev);
+    add_set(l, p->masters, p->model, masters->of, masters->of ? NULL : &p->model->dev);
     if (!moments || !o)
         return;
     add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
@@ -371,7 +371,7 @@ static invar_status list(listing *out, const invar_loop *loop)
     INVAR_TRY(invar_alloc((void **)&out->sources, most, sizeof *out->sources,
                           "the list of a checkpoint's tensors"));
     for (int i = 0; i < n; i++)
-        add_part(out, &parts[i], moments);
+        add_part(out, &parts[i], &loop->store.masters[i], moments);
     return INVAR_OK;
 }
 
@@ -551,7 +551,9 @@ static invar_status export_hf(invar_loop *loop)
     if (invar_agree_leads(loop->world)) // a stop exports any
         INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
-    return invar_hf_save(loop->session.actor, path,
+    if (!loop->store.masters[0].of) // no checkpoint has them already
+        INVAR_TRY(invar_masters_collect(&loop->store.masters[0], loop->session.actor));
+    return invar_hf_save(loop->session.actor, loop->store.masters[0].of, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
                                                                    : INVAR_DTYPE_BF16,
                          0, &loop->store.hf_files);
@@ -580,9 +582,11 @@ static invar_status collect(invar_loop *loop)
     int n = parts_of(parts, loop);
 
     INVAR_TRY(invar_loop_finish_save(loop));
-    for (int i = 0; i < n && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM); i++)
-        if (parts[i].optimizer)
+    for (int i = 0; i < n; i++) {
+        INVAR_TRY(invar_masters_collect(&loop->store.masters[i], parts[i].model));
+        if (parts[i].optimizer && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM))
             INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
+    }
     return INVAR_OK;
 }
 
@@ -650,16 +654,23 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
     return invar_agree_least(&unused, loop->world, "rescue", 0);
 }
 
+void invar_loop_forget_masters(invar_loop *loop)
+{
+    for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
+        invar_masters_release(&loop->store.masters[i]);
+}
+
 /* ---- a checkpoint that is being written ------------------------------------------------------ */
 
 void invar_loop_before_change(invar_loop *loop)
 {
     loop->untouched = false;
-    if (!loop->store.writer || !invar_checkpoint_copying(loop->store.writer))
-        return;
-    invar_trace_begin(loop->recorder.trace, "save");
-    invar_checkpoint_await_copy(loop->store.writer);
-    invar_trace_end(loop->recorder.trace);
+    if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
+        invar_trace_begin(loop->recorder.trace, "save");
+        invar_checkpoint_await_copy(loop->store.writer);
+        invar_trace_end(loop->recorder.trace);
+    }
+    invar_loop_forget_masters(loop);
 }
 
 invar_status invar_loop_finish_save(invar_loop *loop)

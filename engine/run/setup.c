@@ -618,6 +618,7 @@ void invar_loop_close(invar_loop *loop)
     invar_audit_free(loop->audit);
     invar_checkpoint_close(loop->store.from);
     invar_checkpoint_writer_free(loop->store.writer);
+    invar_loop_forget_masters(loop);
     invar_learner_close(&loop->actor);
     invar_learner_close(&loop->critic);
     invar_budget_block_release(&loop->block);

@@ -42,6 +42,7 @@ typedef struct invar_learner {
     int64_t *weights;  /* (n_params) the points of its weights in the last step recorded */
     invar_digest hash; /* invar_model_hash of the model, where `hashed` */
     bool hashed;
+    invar_digest held; /* of what ops read of its weights here, in the last step recorded */
     /* The current step: */
     float norm, clip, lr;
     bool moved; /* AdamW has run */
@@ -55,7 +56,10 @@ void invar_learner_close(invar_learner *learner);
 /* Moments and powers as at the start. */
 invar_status invar_learner_reset(invar_learner *learner) INVAR_MUST_USE;
 
-/* The digest of the weights of now; after a step that was recorded it is known already. */
+/*
+ * The digest of the weights of now; after a step that was recorded it is known already. A call of
+ * all ranks of the model's layout.
+ */
 invar_status invar_learner_hash(invar_digest *out, invar_learner *learner) INVAR_MUST_USE;
 
 /* Forward, loss, backward of the samples; the norm and the clip. */

@@ -8,8 +8,9 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "engine/model/digests.h"
+#include "engine/model/shard/masters.h"
 #include "engine/train/learner.h"
-#include "engine/train/slices.h"
 
 #include "base/invar_banned.h"
 
@@ -154,6 +155,12 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
     return hashed ? INVAR_OK : invar_probe_device_whole(probe, *out, &p->master);
 }
 
+/* Whether digests of masters are put together from what ranks or pieces have of them. */
+static bool of_pieces(const invar_learner *l)
+{
+    return invar_model_is_cut(l->model) || invar_owners_divide(l->model);
+}
+
 /* What AdamW has made of the masters; all points are listed while it is at work. Those that are cut
  * are hashed here. */
 static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
@@ -163,9 +170,8 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
 
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
                           "digests of masters"));
-    status = invar_model_is_cut(l->model)
-                 ? invar_model_digests(digests, l->model, NULL, l->options.dev)
-                 : invar_optimizer_digests(digests, l->optimizer, l->model);
+    status = of_pieces(l) ? invar_model_digests_owned(digests, l->model, NULL, l->options.dev)
+                          : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
         status = give_digest(l, probe, l->weights[i], &l->model->params[i].master, &digests[i]);
     invar_free(digests);
@@ -188,14 +194,48 @@ static invar_status gather_gradients(const invar_learner *l)
     return status;
 }
 
+/* Of what ops read of the weights: all data-parallel ranks have the same. */
+static invar_status hash_held(invar_learner *l)
+{
+    int64_t count = 0;
+    invar_digest *of = NULL;
+    invar_digests digests;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(
+        invar_alloc((void **)&of, (size_t)l->model->n_params, sizeof *of, "digests of weights"));
+    invar_digests_init(&digests, l->options.dev);
+    for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
+        if (l->model->params[i].own.experts > 0) {
+            status = invar_digests_add(&digests, &l->model->params[i].weight, 1);
+            count++;
+        }
+    if (status == INVAR_OK)
+        status = invar_digests_read(of, &digests);
+    if (status == INVAR_OK)
+        invar_hash_bytes(&l->held, of, (size_t)count * sizeof *of);
+    invar_digests_release(&digests);
+    invar_free(of);
+    return status;
+}
+
+/* Who looks at values sees those of all rows, not only of those that this rank owns. */
+static invar_status bring_together(invar_learner *l, bool looks)
+{
+    if (looks) {
+        INVAR_TRY(gather_gradients(l));
+        INVAR_TRY(invar_masters_gather(l->model));
+    }
+    return hash_held(l);
+}
+
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
 {
-    bool hashed =
-        invar_model_is_cut(l->model) || (l->moved && invar_optimizer_hashes(l->optimizer));
+    bool hashed = of_pieces(l) || (l->moved && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
-    if (invar_owners_divide(l->model) && invar_probe_reads(probe))
-        INVAR_TRY(gather_gradients(l));
+    if (invar_owners_divide(l->model))
+        INVAR_TRY(bring_together(l, invar_probe_reads(probe)));
     INVAR_TRY(tied_point(l, probe));
     for (int64_t i = 0; i < count; i++) // those of gradients first: the norm is computed from them
         INVAR_TRY(gradient_point(&l->weights[i], l, probe, i));

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/shard/masters.h"
 #include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
-#include "engine/train/slices.h"
 
 #include "base/invar_banned.h"
 
@@ -57,15 +57,6 @@ static void place_moments(invar_optimizer *o, char *first)
 }
 
 /* Masters lie as whole moments do: what is owned of the ones is owned of the others. */
-static char *masters_of(const invar_model *model)
-{
-    int64_t k = 0;
-
-    while (model->params[model->order[k]].own.experts == 0) // the first that is here
-        k++;
-    return model->params[model->order[k]].master.data;
-}
-
 static void lay_out(invar_optimizer *o, const invar_model *model)
 {
     for (int64_t k = 0; k < model->n_params; k++) {
@@ -76,7 +67,7 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         o->whole[i] = o->block;
         o->at[i] = o->bytes;
         INVAR_CHECK(p->own.experts == 0 ||
-                    (char *)p->master.data == masters_of(model) + o->whole[i]);
+                    (char *)p->master.data == invar_masters_block(model) + o->whole[i]);
         o->block += padded((size_t)invar_param_elements(p) * sizeof(float));
         o->bytes += padded(own_bytes(model, i));
     }
@@ -185,24 +176,10 @@ static invar_status collect(invar_optimizer *o, invar_slices *slices)
         m = o->collected;
         v = o->collected + o->block;
     }
-    INVAR_TRY(invar_slices_collect(slices, "first moments", m, o->memory));
-    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->bytes));
+    INVAR_TRY(invar_slices_collect(slices, "first moments", m, o->memory, true));
+    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->bytes, true));
     place_moments(o, m);
     return INVAR_OK;
-}
-
-/* Of blocks in which masters or whole moments lie; `dev` NULL: those of the host. */
-static invar_status open_slices(invar_slices *out, const invar_model *model,
-                                const invar_device *dev)
-{
-    invar_owned owned;
-    invar_status status = invar_owned_masters(&owned, model);
-
-    *out = (invar_slices){.give = NULL};
-    if (status == INVAR_OK)
-        status = invar_slices_init(out, dev, model->layout, &owned);
-    invar_owned_release(&owned);
-    return status;
 }
 
 invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_model *model)
@@ -213,7 +190,7 @@ invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_mod
     if (!optimizer->divided)
         return INVAR_OK;
     drop(optimizer);
-    status = open_slices(&slices, model, own_place(optimizer));
+    status = invar_masters_slices(&slices, model, own_place(optimizer));
     if (status == INVAR_OK)
         status = collect(optimizer, &slices);
     invar_slices_release(&slices);
@@ -287,7 +264,7 @@ static part part_of(const step *s, int64_t place, int64_t first, int64_t count, 
                 .first = place,
                 .tensors = 1};
 
-    if (rounds(p) && !s->optimizer->divided)
+    if (rounds(p))
         out.weight = elements(&p->weight, first, count);
     return out;
 }
@@ -336,11 +313,16 @@ static invar_status update(step *s, const part *p)
 }
 
 /* What ops read, where that is no rounding of single elements: after the last of them. */
-static invar_status quantise(step *s, const invar_param *p)
+static invar_status quantise(step *s, int64_t param)
 {
+    const invar_param *p = &s->model->params[param];
+    invar_layout_share rows = invar_owners_here(s->model, param);
+
     if (rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
-    return INVAR_CALL(&s->caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+    return INVAR_CALL(&s->caller, QUANTISE, quantise,
+                      .q = invar_tensor_rows(&p->weight, rows.first, rows.count),
+                      .x = invar_tensor_rows(&p->master, rows.first, rows.count));
 }
 
 /* Those parameters whose last element has its moments among these bytes. */
@@ -351,7 +333,7 @@ static invar_status quantise_range(step *s, size_t first, size_t bytes)
         size_t begin = s->optimizer->at[i];
         size_t end = begin + own_bytes(s->model, i);
         if (begin < end && first < end && end <= first + bytes)
-            INVAR_TRY(quantise(s, &s->model->params[i]));
+            INVAR_TRY(quantise(s, i));
     }
     return INVAR_OK;
 }
@@ -385,23 +367,26 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
         }
     }
     INVAR_TRY(update(s, &run));
-    return o->divided ? INVAR_OK : quantise_range(s, first, bytes);
+    return quantise_range(s, first, bytes);
 }
 
-/* The masters that other ranks have moved, and what ops read of all of them. */
-static invar_status gather_masters(const invar_optimizer *o, invar_model *model,
-                                   const invar_device *dev)
+/* What ops read of the rows that other ranks have moved. */
+static invar_status gather_weights(const invar_optimizer *o, const invar_model *model)
 {
-    invar_slices slices;
+    invar_slices slices = {.give = NULL};
+    invar_owned owned;
     invar_status status;
 
     if (invar_layout_silent(model->layout, o->dev.backend->memory.dry))
         return INVAR_OK;
-    status = open_slices(&slices, model, &o->dev);
+    status = invar_owned_weights(&owned, model);
     if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "weights", masters_of(model));
+        status = invar_slices_init(&slices, &o->dev, model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_slices_gather(&slices, "weights", model->memory);
     invar_slices_release(&slices);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+    invar_owned_release(&owned);
+    return status;
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
@@ -427,8 +412,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
                                 : update_range(&s, 0, optimizer->bytes, moments);
     invar_caller_release(&s.caller);
-    return status == INVAR_OK && optimizer->divided ? gather_masters(optimizer, model, dev)
-                                                    : status;
+    return status == INVAR_OK && optimizer->divided ? gather_weights(optimizer, model) : status;
 }
 
 bool invar_optimizer_hashes(const invar_optimizer *optimizer)

@@ -6,8 +6,9 @@
  * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
  * Data-parallel ranks own rows of every parameter (engine/model/shard/owners.h). Each has their
- * moments alone, moves these rows of the masters and gathers the others' (ZeRO-1): a step, and
- * whatever is said to be so below, is a call of all of them. It changes no bit.
+ * moments alone, moves these rows of the masters, and gathers what ops read of the others' rows
+ * (ZeRO-1): a step, and whatever is said to be so below, is a call of all of them. It changes no
+ * bit. The masters of rows that others own are those of before (engine/model/shard/masters.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -14,7 +14,7 @@
 #ifndef INVAR_ENGINE_TRAIN_UNIT_SUM_H
 #define INVAR_ENGINE_TRAIN_UNIT_SUM_H
 
-#include "engine/train/slices.h"
+#include "engine/model/shard/slices.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -110,6 +110,39 @@ invar_status invar_owned_masters(invar_owned *out, const invar_model *model)
     return INVAR_OK;
 }
 
+/* Rows of what ops read, and their scales; where they end the parameter, with what fills it up. */
+static invar_status add_weight(invar_owned *to, const invar_model *model, int64_t param, int rank)
+{
+    const invar_param *p = &model->params[param];
+    invar_layout_share rows = invar_owners_rows(model, param, rank);
+    invar_tensor own;
+    size_t bytes;
+
+    if (rows.count == 0)
+        return INVAR_OK;
+    own = invar_tensor_rows(&p->weight, rows.first, rows.count);
+    bytes =
+        (size_t)(rows.count * p->weight.row_stride) * (size_t)invar_dtype_bits(p->weight.dtype) / 8;
+    if (rows.first + rows.count == p->own.experts * p->own.rows)
+        bytes = padded(bytes);
+    INVAR_TRY(invar_owned_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
+    if (!own.scale)
+        return INVAR_OK;
+    return invar_owned_add(to, rank, (size_t)((char *)own.scale - (char *)model->memory),
+                           invar_tensor_scale_bytes(&own));
+}
+
+invar_status invar_owned_weights(invar_owned *out, const invar_model *model)
+{
+    int size = model->layout->data.size;
+
+    INVAR_TRY(invar_owned_init(out, size));
+    for (int r = 0; r < size; r++)
+        for (int64_t k = 0; k < model->n_params; k++)
+            INVAR_TRY(add_weight(out, model, model->order[k], r));
+    return INVAR_OK;
+}
+
 /* A tied head's gradient belongs to the owners of the embedding. */
 static invar_status add_grads(invar_owned *to, const invar_model *model, int chunk, int rank)
 {

@@ -73,6 +73,9 @@ invar_status invar_owned_add(invar_owned *owned, int rank, size_t first,
 /* Of a block that has a float for each element, as masters and moments lie. */
 invar_status invar_owned_masters(invar_owned *out, const invar_model *model) INVAR_MUST_USE;
 
+/* Of the model's memory: what ops read, with its scales. */
+invar_status invar_owned_weights(invar_owned *out, const invar_model *model) INVAR_MUST_USE;
+
 #define INVAR_OWNED_ALL (-1)
 
 /* Of a block of gradients: those of a chunk of the pipeline, or INVAR_OWNED_ALL. */

@@ -106,7 +106,7 @@ static invar_status live_save(void)
     invar_status status = invar_hf_files_read(&files, source, "");
 
     if (status == INVAR_OK)
-        status = invar_hf_save(model, work, INVAR_DTYPE_BF16, 6000, &files);
+        status = invar_hf_save(model, NULL, work, INVAR_DTYPE_BF16, 6000, &files);
     invar_hf_files_release(&files);
     return status;
 }

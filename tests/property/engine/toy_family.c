@@ -285,7 +285,7 @@ static void test_toy_family__comes_back_from_a_folder(void **state)
 
     invar_hf_name(name, invar_model_find(model, "model.layers.1.mlp.act_norm.weight"), 0);
     assert_string_equal(name, "model.layers.1.mlp.act_norm.weight");
-    assert_ok(invar_hf_save(model, folder, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(invar_hf_save(model, NULL, folder, INVAR_DTYPE_F32, 0, NULL));
     assert_ok(invar_model_spec_read(&spec, folder, ""));
     assert_int_equal(spec.family, INVAR_FAMILY_TOY);
     assert_ok(invar_model_new(&again, &spec, INVAR_FORMAT_BF16, NULL, dev));

@@ -187,15 +187,15 @@ static void test_engine_hf__saves_what_it_loads_to_the_byte(void **state)
     for (int i = 0; i < N_NAMES; i++) {
         invar_model *model = loaded(fixture(names[i])), *again;
 
-        assert_ok(invar_hf_save(model, in_work("one"), INVAR_DTYPE_F32, 0, NULL));
+        assert_ok(invar_hf_save(model, NULL, in_work("one"), INVAR_DTYPE_F32, 0, NULL));
         again = loaded(in_work("one"));
         assert_equal_models(model, again, true);
-        assert_ok(invar_hf_save(again, in_work("two"), INVAR_DTYPE_F32, 0, NULL));
+        assert_ok(invar_hf_save(again, NULL, in_work("two"), INVAR_DTYPE_F32, 0, NULL));
         assert_equal_files(in_work("one/model.safetensors"), in_work("two/model.safetensors"));
         assert_equal_files(in_work("one/config.json"), in_work("two/config.json"));
         invar_model_free(again);
 
-        assert_ok(invar_hf_save(model, in_work("shards"), INVAR_DTYPE_F32, 5000, NULL));
+        assert_ok(invar_hf_save(model, NULL, in_work("shards"), INVAR_DTYPE_F32, 5000, NULL));
         assert_false(invar_path_exists(in_work("shards/model.safetensors")));
         assert_true(invar_path_exists(in_work("shards/model.safetensors.index.json")));
         again = loaded(in_work("shards"));
@@ -204,9 +204,9 @@ static void test_engine_hf__saves_what_it_loads_to_the_byte(void **state)
 
         // over one another: what is left of the other kind must not be read
         assert_ok(invar_model_init(model, 7, &dev));
-        assert_ok(invar_hf_save(model, in_work("shards"), INVAR_DTYPE_F32, 0, NULL));
+        assert_ok(invar_hf_save(model, NULL, in_work("shards"), INVAR_DTYPE_F32, 0, NULL));
         assert_false(invar_path_exists(in_work("shards/model.safetensors.index.json")));
-        assert_ok(invar_hf_save(model, in_work("one"), INVAR_DTYPE_F32, 5000, NULL));
+        assert_ok(invar_hf_save(model, NULL, in_work("one"), INVAR_DTYPE_F32, 5000, NULL));
         for (int folder = 0; folder < 2; folder++) {
             again = loaded(in_work(folder ? "one" : "shards"));
             assert_equal_models(model, again, true);
@@ -224,17 +224,17 @@ static void test_engine_hf__bf16_keeps_bf16_and_rounds_f32(void **state)
     invar_model *model = loaded(fixture("llama")), *again;
 
     (void)state;
-    assert_ok(invar_hf_save(model, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
+    assert_ok(invar_hf_save(model, NULL, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
     again = loaded(in_work("bf16"));
     assert_equal_models(model, again, true);
     invar_model_free(again);
     assert_ok(invar_model_init(model, 1, &dev));
-    assert_ok(invar_hf_save(model, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
+    assert_ok(invar_hf_save(model, NULL, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
     again = loaded(in_work("bf16"));
     assert_equal_models(model, again, false);
     invar_model_free(again);
-    assert_fails(invar_hf_save(model, in_work("x"), INVAR_DTYPE_FP8, 0, NULL), INVAR_E_UNSUPPORTED,
-                 "not as fp8");
+    assert_fails(invar_hf_save(model, NULL, in_work("x"), INVAR_DTYPE_FP8, 0, NULL),
+                 INVAR_E_UNSUPPORTED, "not as fp8");
     assert_false(invar_path_exists(in_work("x")));
     invar_model_free(model);
 }
@@ -255,7 +255,7 @@ static void test_engine_hf__shards_have_their_size(void **state)
     int shards = 2;
 
     (void)state;
-    assert_ok(invar_hf_save(model, in_work("sized"), INVAR_DTYPE_F32, LIMIT, NULL));
+    assert_ok(invar_hf_save(model, NULL, in_work("sized"), INVAR_DTYPE_F32, LIMIT, NULL));
     while (!shard_path(path, 1, shards))
         assert_true(++shards < 100);
     for (int shard = 1; shard <= shards; shard++) {

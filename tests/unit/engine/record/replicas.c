@@ -13,7 +13,7 @@ enum { RANKS = 3, POINTS = 3 };
 
 /* Where a rank differs; none does where `rank` is -1. */
 typedef struct fault {
-    int rank, point; /* point POINTS: its metric */
+    int rank, point; /* point POINTS: its metric; behind it: its weights */
     const char *path;
 } fault;
 
@@ -65,11 +65,15 @@ static invar_status make_step(rank_run *run)
     invar_ledger_metric metric = {"train/loss", odd && f->point == POINTS ? 2.0 : 1.0};
     invar_probe_result result = {.points = points, .digests = digests, .count = POINTS};
     invar_ledger_step step = {.step = 0, .digests = digests, .metrics = &metric, .n_metrics = 1};
+    invar_learner learner = {.moved = true};
+    invar_step of = {.learners = {{.learner = &learner}}, .n_learners = 1};
     invar_layout layout;
     invar_status status = INVAR_OK;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     r.options.layout = &layout;
+    r.step = &of;
+    invar_hash_bytes(&learner.held, odd && f->point > POINTS ? "bad" : "good", 3);
     for (int i = 0; i < POINTS; i++)
         invar_hash_bytes(&digests[i], odd && i >= f->point ? "bad" : "good", 3);
     if (rank == 0)
@@ -128,11 +132,12 @@ static void test_replicas__equal_ranks_write_nothing_here(void **state)
 
 static void test_replicas__the_odd_rank_and_point_are_named(void **state)
 {
-    static const char *const what[] = {"batch.tokens", "grad.embed", "weight.embed", "its metrics"};
+    static const char *const what[] = {"batch.tokens", "grad.embed", "weight.embed", "its metrics",
+                                       "its weights as ops read them"};
 
     (void)state;
     for (int rank = 0; rank < RANKS; rank++)
-        for (int point = 0; point <= POINTS; point++) {
+        for (int point = 0; point <= POINTS + 1; point++) {
             fault f = {rank, point, NULL};
             rank_run runs[MAX_RANKS];
             char text[200];
@@ -155,7 +160,7 @@ static void test_replicas__the_odd_rank_and_point_are_named(void **state)
                                             "x.manifest WHERE p.replicated = 1 AND z.rank = 0 AND "
                                             "x.rank > 0 AND substr(x.data, 1 + 16 * p.ord, 16) <> "
                                             "substr(z.data, 1 + 16 * p.ord, 16)"),
-                             (POINTS - point) * (rank == 0 ? 2 : 1));
+                             point > POINTS ? 0 : (POINTS - point) * (rank == 0 ? 2 : 1));
         }
 }
 

@@ -182,7 +182,7 @@ static invar_status check_saves(const lesson *l, invar_model *model, const invar
     bool leads = invar_comm_rank(layout->world) == 0;
     invar_digest hash;
 
-    INVAR_TRY(invar_hf_save(model, l->again, INVAR_DTYPE_F32, 0, NULL));
+    INVAR_TRY(invar_hf_save(model, NULL, l->again, INVAR_DTYPE_F32, 0, NULL));
     INVAR_TRY(save_all(&hash, model, l->again, layout));
     if (leads && !invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the checkpoint is another");
@@ -247,7 +247,7 @@ static void check(invar_test_model kind, invar_format format, int number, const 
     l.save = in_work("save", number);
     assert_ok(invar_model_new(&l.one, &l.spec, format, NULL, dev));
     assert_ok(invar_model_init(l.one, 5, dev));
-    assert_ok(invar_hf_save(l.one, l.hf, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(invar_hf_save(l.one, NULL, l.hf, INVAR_DTYPE_F32, 0, NULL));
     assert_ok(save_all(&l.hash, l.one, l.save, NULL));
     check_plain(&l);
     for (int w = number; w < DIVIDED_WORLDS; w += 3)

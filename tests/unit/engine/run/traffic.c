@@ -34,7 +34,8 @@ static int n_rows;
 /* What a run is made of, and what is due may be made wrong by. */
 typedef struct plan {
     int ranks;
-    size_t grads[MOST_RANKS], moments[MOST_RANKS]; /* bytes of each rank's */
+    size_t grads[MOST_RANKS], weights[MOST_RANKS], moments[MOST_RANKS]; /* bytes of each rank's */
+    bool masters; /* are something else than weights */
     bool experts;
     invar_plan_options units;
     invar_rl_sample samples[STEPS][SAMPLES];
@@ -201,12 +202,13 @@ static int differences(const plan *p)
             found += differ(step, r, "train", "gradients of units", grads);
             found += differ(step, r, "train", "gradients", (traffic){0}); // nobody has all sums
             found += differ(step, r, "train", "weights",
-                            due_block(p, r, p->moments, invar_exchange_gather));
+                            due_block(p, r, p->weights, invar_exchange_gather));
             found +=
                 differ(step, r, "train", "choices of experts", p->experts ? routes : (traffic){0});
             // a checkpoint is saved after each step, and so before the next one
             found += differ(step, r, "save", "first moments", step ? m : (traffic){0});
             found += differ(step, r, "save", "second moments", step ? m : (traffic){0});
+            found += differ(step, r, "save", "masters", step && p->masters ? m : (traffic){0});
         }
     return found;
 }
@@ -225,13 +227,17 @@ static const run_pair usual[] = {{"num-rollout", "3"},
 static void plan_slices(plan *out, const invar_session *session, const invar_layout *layout)
 {
     invar_model *model = NULL;
-    invar_owned grads, masters;
+    invar_owned grads, weights, masters;
 
     assert_ok(invar_model_new(&model, &session->spec, session->format, layout, &session->dev));
     assert_ok(invar_owned_grads(&grads, model, 0));
+    assert_ok(invar_owned_weights(&weights, model));
     assert_ok(invar_owned_masters(&masters, model));
+    memcpy(out->weights, weights.bytes, (size_t)out->ranks * sizeof *weights.bytes);
+    out->masters = model->format != INVAR_FORMAT_FP32;
     memcpy(out->grads, grads.bytes, (size_t)out->ranks * sizeof *grads.bytes);
     memcpy(out->moments, masters.bytes, (size_t)out->ranks * sizeof *masters.bytes);
+    invar_owned_release(&weights);
     invar_owned_release(&masters);
     invar_owned_release(&grads);
     invar_model_free(model);

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/pieces.h"
+#include "engine/model/shard/masters.h"
 #include "kernels-deterministic/math/reduce.h"
 #include "tests/device/far.h"
 #include "tests/divided.h"
@@ -111,6 +112,27 @@ static invar_status check_norm(const lesson *l, invar_model *model, invar_grads 
     return INVAR_OK;
 }
 
+/* Of masters, each rank's of the rows that it owns. */
+static invar_status check_digests(const lesson *l, const invar_model *model,
+                                  const invar_device *dev)
+{
+    invar_digest *is = calloc((size_t)model->n_params, sizeof *is), *one = NULL;
+    invar_device alone = *l->dev;
+    invar_status status = invar_model_digests_owned(is, model, NULL, dev);
+
+    alone.pool = NULL; // a rank is a thread
+    one = calloc((size_t)model->n_params, sizeof *one);
+    if (status == INVAR_OK)
+        status = invar_model_digests(one, l->one, NULL, &alone);
+    for (int64_t i = 0; status == INVAR_OK && i < model->n_params; i++)
+        if (!invar_digest_equal(&is[i], &one[i]))
+            status =
+                INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s has another digest", model->params[i].name);
+    free(is);
+    free(one);
+    return status;
+}
+
 static invar_status check_steps(const lesson *l, invar_model *model, const invar_grads *grads,
                                 const invar_device *dev)
 {
@@ -119,6 +141,10 @@ static invar_status check_steps(const lesson *l, invar_model *model, const invar
 
     INVAR_TRY(invar_optimizer_new(&o, model, 0));
     status = steps(o, model, grads, l->clip, dev);
+    if (status == INVAR_OK)
+        status = check_digests(l, model, dev);
+    if (status == INVAR_OK)
+        status = invar_masters_gather(model);
     if (status == INVAR_OK)
         status = divided_same_model(l->one, model);
     invar_optimizer_free(o);

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "engine/layout/exchange.h"
-#include "engine/model/shard/owners.h"
+#include "engine/model/shard/masters.h"
 #include "engine/program/near.h"
 #include "engine/train/optimizer.h"
 #include "tests/device/far.h"
@@ -76,8 +76,9 @@ static invar_status same_moments(const invar_optimizer *one, const invar_optimiz
     return INVAR_OK;
 }
 
-/* Bytes that ranks send each other: masters of each step, and the moments once. */
-static invar_status count_due(uint64_t due[4], const invar_layout *layout, const size_t *bytes)
+/* Bytes that moves of so many bytes of each rank send and receive, all pieces, `times` over. */
+static invar_status count_due(uint64_t due[2], const invar_layout *layout, const size_t *bytes,
+                              void (*make)(invar_comm_move *, invar_exchange *, int64_t), int times)
 {
     const invar_layout_axis *data = &layout->data;
     uint64_t sent, received;
@@ -86,42 +87,41 @@ static invar_status count_due(uint64_t due[4], const invar_layout *layout, const
     invar_status status = invar_exchange_init(&x, bytes, layout->bucket, data->size, data->rank);
 
     for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
-        invar_exchange_gather(&move, &x, i);
+        make(&move, &x, i);
         move.phase = "plan";
         status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
-        due[0] += STEPS * sent;
-        due[1] += STEPS * received;
-        if (status != INVAR_OK)
-            break;
-        invar_exchange_collect(&move, &x, i);
-        move.phase = "plan";
-        status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
-        due[2] += 2 * sent;
-        due[3] += 2 * received;
+        due[0] += (uint64_t)times * sent;
+        due[1] += (uint64_t)times * received;
     }
     invar_exchange_release(&x);
     return status;
 }
 
+/* Each step what ops read of weights, in their type; once the moments. */
 static invar_status check_traffic(const invar_model *model)
 {
     const invar_layout *layout = model->layout;
-    const invar_layout_axis *data = &layout->data;
-    invar_comm_count gathered = invar_comm_counted(data->comm, INVAR_COMM_ALLGATHERV);
-    invar_comm_count collected = invar_comm_counted(data->comm, INVAR_COMM_ALLTOALLV);
+    invar_comm_count gathered = invar_comm_counted(layout->data.comm, INVAR_COMM_ALLGATHERV);
+    invar_comm_count collected = invar_comm_counted(layout->data.comm, INVAR_COMM_ALLTOALLV);
     uint64_t due[4] = {0};
-    invar_owned owned = {0};
+    invar_owned weights = {0}, moments = {0};
     invar_status status = INVAR_OK;
 
-    if (data->size > 1)
-        status = invar_owned_masters(&owned, model);
-    if (data->size > 1 && status == INVAR_OK)
-        status = count_due(due, layout, owned.bytes);
-    invar_owned_release(&owned);
+    if (layout->data.size > 1) {
+        status = invar_owned_weights(&weights, model);
+        if (status == INVAR_OK)
+            status = invar_owned_masters(&moments, model);
+        if (status == INVAR_OK)
+            status = count_due(due, layout, weights.bytes, invar_exchange_gather, STEPS);
+        if (status == INVAR_OK)
+            status = count_due(due + 2, layout, moments.bytes, invar_exchange_collect, 2);
+    }
+    invar_owned_release(&weights);
+    invar_owned_release(&moments);
     if (status == INVAR_OK && (gathered.sent != due[0] || gathered.received != due[1] ||
                                collected.sent != due[2] || collected.received != due[3]))
-        status =
-            INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved other bytes than planned", data->rank);
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved other bytes than planned",
+                            layout->data.rank);
     return status;
 }
 
@@ -149,13 +149,39 @@ static invar_status first_steps(const lesson *l, int r)
     if (status == INVAR_OK)
         status = same_moments(l->was, o, r);
     if (status == INVAR_OK)
-        status = same_model(l->before, l->models[r], r);
-    if (status == INVAR_OK)
         status = check_traffic(l->models[r]);
+    if (status == INVAR_OK)
+        status = invar_masters_gather(l->models[r]);
+    if (status == INVAR_OK)
+        status = same_model(l->before, l->models[r], r);
     if (status == INVAR_OK && has_too_much(o, l->models[r]))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has too much", r);
     invar_optimizer_free(o);
     return status;
+}
+
+/* Masters of its own rows are new, those of others come with a gather or a collection. */
+static invar_status check_masters(const lesson *l, int r)
+{
+    invar_model *model = l->models[r];
+    bool apart = model->layout->data.size > 1 && model->format != INVAR_FORMAT_FP32;
+    invar_masters all = {.of = NULL};
+    invar_status status;
+
+    if (apart && same_model(l->after, model, r) == INVAR_OK)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has the masters of all rows", r);
+    invar_error_clear();
+    status = invar_masters_collect(&all, model);
+    for (int64_t i = 0; all.memory && status == INVAR_OK && i < model->n_params; i++)
+        if (invar_tensors_differ(&l->after->params[i].master, &all.of[i]))
+            status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s was collected otherwise",
+                                model->params[i].name);
+    if (status == INVAR_OK && (all.memory != NULL) != (apart && r == 0))
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has collected masters or has not", r);
+    invar_masters_release(&all);
+    if (status == INVAR_OK)
+        status = invar_masters_gather(model);
+    return status == INVAR_OK ? same_model(l->after, model, r) : status;
 }
 
 /* As a run goes on from a checkpoint. */
@@ -181,7 +207,7 @@ static invar_status go_on(const lesson *l, int r)
     if (status == INVAR_OK)
         status = same_moments(l->is, o, r);
     if (status == INVAR_OK)
-        status = same_model(l->after, l->models[r], r);
+        status = check_masters(l, r);
     invar_optimizer_free(o);
     return status;
 }

@@ -11,7 +11,7 @@
 
 #include "base/hash.h"
 #include "engine/layout/transport.h"
-#include "engine/train/slices.h"
+#include "engine/model/shard/slices.h"
 #include "tests/device/far.h"
 #include "tests/ranks.h"
 
@@ -112,9 +112,13 @@ static invar_status move_all(invar_slices *s, char *block, char *slice, unsigned
     INVAR_TRY(invar_device_zero(&s->dev, block, BYTES));
     INVAR_TRY(invar_slices_place(s, block, slice));
     memset(host, 0, BYTES);
-    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, slice));
+    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, slice, true));
     if (rank == 0)
         INVAR_TRY(check_whole(host, "collect", rank));
+    memset(host, 0, BYTES);
+    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, block, false));
+    if (rank == 0)
+        INVAR_TRY(check_whole(host, "collect from blocks", rank));
     INVAR_TRY(invar_slices_gather(s, "gather", block));
     INVAR_TRY(invar_device_get(&s->dev, host, block, BYTES));
     return check_whole(host, "gather", rank);

@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_TRAIN_SLICES_H
-#define INVAR_ENGINE_TRAIN_SLICES_H
+#ifndef INVAR_ENGINE_MODEL_SHARD_SLICES_H
+#define INVAR_ENGINE_MODEL_SHARD_SLICES_H
 
 #include "engine/layout/exchange.h"
 #include "engine/model/shard/owners.h"
@@ -55,11 +55,11 @@ invar_status invar_slices_place(invar_slices *slices, void *block,
                                 const void *slice) INVAR_MUST_USE;
 
 /*
- * An array `to` of rank 0's host becomes the block, whose slice each rank has at `slice`. Others'
- * `to` is not used.
+ * An array `to` of rank 0's host becomes the block, of which each rank has its slice in a block
+ * `from`; `packed`: that is the slice alone. Others' `to` is not used.
  */
 invar_status invar_slices_collect(invar_slices *slices, const char *phase, char *to,
-                                  const void *slice) INVAR_MUST_USE;
+                                  const void *from, bool packed) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

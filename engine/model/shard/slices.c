@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/train/slices.h"
+#include "engine/model/shard/slices.h"
 
 #include <string.h>
 
@@ -163,24 +163,34 @@ invar_status invar_slices_place(invar_slices *slices, void *block, const void *s
                       (invar_layout_slice){0, invar_slices_own(slices)}, settle);
 }
 
+/* A piece of this rank's slice into the bucket. */
+static invar_status load_own(const invar_slices *slices, const void *from, invar_layout_slice piece,
+                             bool packed)
+{
+    char *block = (char *)(uintptr_t)from;
+
+    if (!packed)
+        return copy_piece(slices, block, slices->give, slices->exchange.rank, piece, load);
+    return piece.bytes > 0 ? load(slices, block + piece.first, slices->give, piece.bytes)
+                           : INVAR_OK;
+}
+
 invar_status invar_slices_collect(invar_slices *slices, const char *phase, char *to,
-                                  const void *slice)
+                                  const void *from, bool packed)
 {
     invar_exchange *x = &slices->exchange;
 
     for (int64_t i = 0; i < x->pieces; i++) {
-        invar_layout_slice own = invar_exchange_piece(x, x->rank, i);
-        char *from = slices->get;
+        char *came = slices->get;
         invar_comm_move move;
 
-        if (own.bytes > 0)
-            INVAR_TRY(load(slices, (char *)(uintptr_t)slice + own.first, slices->give, own.bytes));
+        INVAR_TRY(load_own(slices, from, invar_exchange_piece(x, x->rank, i), packed));
         invar_exchange_collect(&move, x, i);
         INVAR_TRY(run(slices, phase, &move));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
             invar_layout_slice part = invar_exchange_piece(x, r, i);
-            INVAR_TRY(copy_piece(slices, to, from, r, part, take));
-            from += part.bytes;
+            INVAR_TRY(copy_piece(slices, to, came, r, part, take));
+            came += part.bytes;
         }
     }
     return INVAR_OK;
