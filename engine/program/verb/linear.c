@@ -162,19 +162,17 @@ typedef struct divided {
 
 #define FEW_BYTES ((int64_t)1 << 18) /* of one part: then a move costs more than its bytes */
 
-/* Of sums over `rows` rows, for the result y. */
+/* Of sums over `rows` rows, for the result y, which may have this rank's alone. */
 static divided divide(invar_builder *b, int64_t rows, const invar_tensor *y, int32_t parts)
 {
-    int64_t cols = y->shape[1];
+    int64_t cols = y->shape[1], bytes = rows * cols * (int64_t)sizeof(float);
     divided d = {.rows = rows,
                  .parts = parts,
                  .all = parts * b->tensors,
                  .first = parts * b->tensor,
-                 .stream =
-                     y->shape[0]<rows, .shared = rows * cols * (int64_t)sizeof(float)> FEW_BYTES};
+                 .stream = y->shape[0] != rows,
+                 .shared = y->shape[0] != rows || bytes > FEW_BYTES};
 
-    if (d.stream)
-        d.shared = true;
     d.sums =
         invar_program_room(b->program, INVAR_DTYPE_F32, (d.shared ? parts : d.all) * rows, cols);
     return d;
@@ -206,38 +204,64 @@ static invar_tensor one_part(invar_builder *b, const divided *d)
     return sum;
 }
 
-/* y = what all parts make; after the call of this rank's last. */
+/* Of what all ranks have, this rank's rows, in `got`; shares begin at `start` (invar_move). */
+static void exchange(invar_builder *b, const divided *d, const invar_tensor *got,
+                     const int64_t *start)
+{
+    invar_tensor part = one_part(b, d);
+
+    invar_program_move(
+        b->program,
+        &(invar_move){.kind = INVAR_MOVE_EXCHANGE, .whole = *got, .own = part, .start = start});
+}
+
+static void unite_stream(invar_builder *b, const divided *d, const invar_tensor *y,
+                         const invar_tensor *residual)
+{
+    invar_tensor got = invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
+
+    exchange(b, d, &got, b->stream->row);
+    fold(b, y, &got, residual, b->tensors);
+}
+
+static void unite_shares(invar_builder *b, const divided *d, const invar_tensor *y,
+                         const invar_tensor *residual)
+{
+    invar_layout_share own = invar_layout_share_of(d->rows, b->tensors, b->tensor);
+    invar_tensor got =
+        invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
+    invar_tensor rows = invar_tensor_rows(y, own.first, own.count), added = *residual;
+
+    INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
+    if (invar_tensor_present(residual))
+        added = invar_tensor_rows(residual, own.first, own.count);
+    exchange(b, d, &got, NULL);
+    fold(b, &rows, &got, &added, b->tensors);
+    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = *y});
+}
+
+static void unite_all(invar_builder *b, const divided *d, const invar_tensor *y,
+                      const invar_tensor *residual)
+{
+    invar_program_move(
+        b->program,
+        &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part_room(d, 0)});
+    fold(b, y, &d->sums, residual, d->all);
+}
+
+/* y = what all parts make, with a residual if there is one; behind the call of this rank's last. */
 static void unite(invar_builder *b, const divided *d, const invar_tensor *y,
                   const invar_tensor *residual)
 {
-    invar_layout_share own = invar_layout_share_of(d->rows, b->tensors, b->tensor);
-    invar_tensor part = part_room(d, 0), got, rows = *y,
-                 added = residual ? *residual : (invar_tensor){0};
-    invar_move move = {.kind = INVAR_MOVE_PARTS, .whole = d->sums, .own = part};
+    static const invar_tensor none;
+    const invar_tensor *added = residual ? residual : &none;
 
-    if (!d->shared) {
-        invar_program_move(b->program, &move);
-        fold(b, y, &d->sums, &added, d->all);
-        return;
-    }
-    INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
-    part = one_part(b, d);
-    got = d->stream ? invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1])
-                    : invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * own.count,
-                                         y->shape[1]);
-    move = (invar_move){.kind = INVAR_MOVE_EXCHANGE,
-                        .whole = got,
-                        .own = part,
-                        .start = d->stream ? b->stream->row : NULL};
-    invar_program_move(b->program, &move);
-    if (!d->stream) {
-        rows = invar_tensor_rows(y, own.first, own.count);
-        if (residual)
-            added = invar_tensor_rows(residual, own.first, own.count);
-    }
-    fold(b, &rows, &got, &added, b->tensors);
-    if (!d->stream)
-        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = *y});
+    if (d->stream)
+        unite_stream(b, d, y, added);
+    else if (d->shared)
+        unite_shares(b, d, y, added);
+    else
+        unite_all(b, d, y, added);
 }
 
 /* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */
