@@ -34,6 +34,8 @@ typedef struct row {
     bool fits;
     double sent[INVAR_TRAFFIC_AXES]; /* GB of a rank, in a step */
     double computing, moving;        /* seconds */
+    int samplers, engine;            /* GPUs that only sample, and those of an engine; 0: none */
+    invar_budget sampler;            /* of one of them */
 } row;
 
 typedef struct table {
@@ -109,12 +111,35 @@ static invar_status plan_row(row *out, table *t, const invar_layout_sizes *sizes
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
+/* GPUs that train sample nothing. */
+static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+{
+    const invar_budget_ask ask = t->view.ask;
+    invar_sides sides;
+    invar_status status;
+
+    INVAR_TRY(invar_sides_outline(&sides, sizes, gpus));
+    memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
+    status = plan_row(out, t, &sizes->train, sides.first);
+    t->view.ask = ask;
+    INVAR_TRY(status);
+    INVAR_TRY(invar_memory_plan_sampler(&t->view, sizes));
+    out->gpus = gpus;
+    out->samplers = sizes->samplers;
+    out->engine = sizes->rollout.tensor;
+    out->sampler = t->view.budget;
+    out->fits = out->fits && out->sampler.fits;
+    return INVAR_OK;
+}
+
 static invar_status add_recipe(table *t, const invar_recipe *recipe, int gpus)
 {
-    invar_layout_sizes sizes;
+    row *next = &t->rows[t->count++];
+    invar_sides_sizes sizes;
 
-    INVAR_TRY(invar_settings_sizes(&sizes, recipe));
-    return plan_row(&t->rows[t->count++], t, &sizes, gpus);
+    INVAR_TRY(invar_settings_sides(&sizes, recipe));
+    return sizes.samplers > 0 ? plan_sides(next, t, &sizes, gpus)
+                              : plan_row(next, t, &sizes.train, gpus);
 }
 
 /* One that the model or the memory does not allow is left out. */
@@ -279,11 +304,24 @@ static invar_status print_grid(const table *t)
     return status;
 }
 
+static void print_samplers(const row *r)
+{
+    const invar_budget *b = &r->sampler;
+
+    if (r->samplers > 0)
+        printf("\n%d of %d GPUs only sample, in engines of %d: %.1f GiB each (%s). Before each "
+               "rollout one gets\n%.3f GB of weights.\n",
+               r->samplers, r->gpus, r->engine, (double)b->need / (double)((size_t)1 << 30),
+               b->fits ? "fits" : "does not fit", (double)b->weights / 1e9);
+}
+
 static invar_status print_text(const table *t)
 {
     const invar_budget_ask *ask = &t->view.ask;
 
     INVAR_TRY(print_grid(t));
+    for (int i = 0; i < t->count; i++)
+        print_samplers(t->order[i]);
     if (t->count == 1) {
         putchar('\n');
         INVAR_TRY(invar_memory_show(&t->rows[0].budget));
@@ -314,12 +352,27 @@ static json_t *row_json(const row *r)
         "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
 }
 
+static json_t *sampler_json(const row *r)
+{
+    const invar_budget *b = &r->sampler;
+
+    return json_pack("{s:i, s:i, s:I, s:o, s:I, s:b, s:I}", "gpus", r->samplers, "gpus_per_engine",
+                     r->engine, "need", (json_int_t)b->need, "items", invar_memory_items(b),
+                     "sampling", (json_int_t)b->sampling, "fits", b->fits, "weights",
+                     (json_int_t)b->weights);
+}
+
 static invar_status print_json(const table *t)
 {
     json_t *list = json_array();
 
-    for (int i = 0; i < t->count; i++)
-        (void)json_array_append_new(list, row_json(t->order[i]));
+    for (int i = 0; i < t->count; i++) {
+        const row *r = t->order[i];
+        json_t *shown = row_json(r);
+        if (shown && r->samplers > 0)
+            (void)json_object_set_new(shown, "samplers", sampler_json(r));
+        (void)json_array_append_new(list, shown);
+    }
     return invar_json_write(
         stdout,
         json_pack("{s:b, s:f, s:f, s:f, s:I, s:I, s:o}", "prediction", true, "tflops",

@@ -37,7 +37,8 @@ static invar_status fill(invar_grid *t, const invar_budget *b)
         (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
     if (b->sampling > 0)
         INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
-    INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
+    if (b->scoring > 0)
+        INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
     if (b->learning > 0)
         INVAR_TRY(add_line(t, "learning", b->learning, ""));
     INVAR_TRY(add_line(t, "block", b->block, "these in turn: the largest"));

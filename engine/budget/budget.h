@@ -88,6 +88,7 @@ typedef struct invar_budget {
     int n_items;
     size_t resident; /* their sum */
     size_t host;     /* of the host's memory, for moments that are there */
+    size_t weights;  /* of a rank that only samples: what it gets before a rollout */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;
     size_t block; /* the largest of these three */

@@ -140,7 +140,10 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
         INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
                               "critic: moments"));
     out->host = cast->resident.host;
-    return ask->samples_alone ? INVAR_OK : count_around(out, cast);
+    if (!ask->samples_alone)
+        return count_around(out, cast);
+    out->weights = invar_model_weight_bytes(cast->actor);
+    return INVAR_OK;
 }
 
 invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,

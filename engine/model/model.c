@@ -481,6 +481,20 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     return INVAR_OK;
 }
 
+size_t invar_model_weight_bytes(const invar_model *model)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        if (p->own.experts > 0)
+            bytes +=
+                (size_t)invar_param_elements(p) * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
+                invar_tensor_scale_bytes(&p->weight);
+    }
+    return bytes;
+}
+
 bool invar_model_is_divided(const invar_model *model)
 {
     return invar_model_part_ranks(&model->part) > 1;

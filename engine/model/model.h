@@ -91,6 +91,9 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev) IN
 /* Copies all masters and weights between models of one spec, format and device. */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 
+/* Bytes of what ops read of the parameters: values, or codes and scales. */
+size_t invar_model_weight_bytes(const invar_model *model);
+
 /* Whether other ranks hold other parts of it. */
 bool invar_model_is_divided(const invar_model *model);
 

@@ -281,6 +281,17 @@ invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_siz
     return invar_budget_make(&v->budget, &v->ask, v->available);
 }
 
+invar_status invar_memory_plan_sampler(invar_memory_view *v, const invar_sides_sizes *sizes)
+{
+    invar_budget_ask ask = v->ask;
+
+    invar_layout_release(&v->layout);
+    INVAR_TRY(invar_layout_imagine(&v->layout, &sizes->rollout, sizes->samplers, 0));
+    ask.layout = &v->layout;
+    invar_memory_sample_alone(&ask);
+    return invar_budget_make(&v->budget, &ask, v->available);
+}
+
 void invar_memory_release(invar_memory_view *view)
 {
     invar_layout_release(&view->layout);

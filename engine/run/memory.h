@@ -60,6 +60,10 @@ invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recip
                                size_t memory) INVAR_MUST_USE;
 invar_status invar_memory_plan_rank(invar_memory_view *view, const invar_layout_sizes *sizes,
                                     int ranks, int rank) INVAR_MUST_USE;
+
+/* The same for a rank that only samples. */
+invar_status invar_memory_plan_sampler(invar_memory_view *view,
+                                       const invar_sides_sizes *sizes) INVAR_MUST_USE;
 void invar_memory_release(invar_memory_view *view);
 
 #ifdef __cplusplus

@@ -244,6 +244,19 @@ expect 1 " no " dense.ini --memory "$between" --gpus 4 "${tp[@]}"
 holds dense "$between" --all
 holds [ "$(layout tensor)" -eq 4 ]
 holds [ "$(layout sequence)" = true ]
+# ranks that only sample have weights and a cache; the others, as many as before, have no cache
+holds dense 143GB
+colocated=$(layout need)
+holds dense 143GB --gpus 6 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2
+holds [ "$(layout data)" -eq 4 ]
+holds [ "$(layout sampling)" -eq 0 ]
+holds [ "$(layout need)" -le "$colocated" ]
+holds [ "$(layout gpus_per_engine)" -eq 2 ]
+weights=$(layout weights)
+holds dense 143GB --gpus 6 --rollout-num-gpus 2
+holds awk -v a="$(layout weights)" -v b="$weights" 'BEGIN { exit !(a > 1.9 * b && a < 2 * b) }'
+expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2
+
 # the recipes for many GPUs fit, with all layers of the model
 mkdir -p whole
 sed 's/"num_hidden_layers": 6/"num_hidden_layers": 48/' model/config.json >whole/config.json

@@ -92,11 +92,14 @@ static invar_status flip(const lesson *l, const invar_model *model)
     return status;
 }
 
-static invar_status check_bytes(const invar_sync *sync, const invar_sides *sides)
+/* Bytes are those of the plan, and of `invar plan`. */
+static invar_status check_bytes(const invar_sync *sync, const invar_sides *sides,
+                                const invar_model *model)
 {
     invar_comm_count moved = invar_comm_counted(sides->world.world, INVAR_COMM_SENDRECV);
 
-    if (invar_sync_bytes(sync) != (sides->samples ? moved.received : moved.sent))
+    if (invar_sync_bytes(sync) != (sides->samples ? moved.received : moved.sent) ||
+        (sides->samples && moved.received != invar_model_weight_bytes(model)))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other bytes were moved than planned");
     return INVAR_OK;
 }
@@ -112,7 +115,7 @@ static invar_status sync_twice(lesson *l, const invar_sides *sides, invar_model 
     if (status == INVAR_OK)
         status = invar_sync_move(sync);
     if (status == INVAR_OK)
-        status = check_bytes(sync, sides);
+        status = check_bytes(sync, sides, model);
     if (status == INVAR_OK)
         status = check_weights(l, model);
     if (status == INVAR_OK)
