@@ -95,9 +95,8 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
     o->beta2_power = from->beta2_power;
 }
 
-static invar_status load(invar_loop *loop, invar_checkpoint *c)
+static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_checkpoint_state *state)
 {
-    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     part parts[3];
     int n = parts_of(parts, loop);
 
@@ -241,7 +240,8 @@ static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkp
 typedef struct origin {
     bool checkpoint;              /* from one; else from the start */
     bool ended;                   /* all is done, nothing begins */
-    char folder[INVAR_PATH_SIZE]; /* of the checkpoint */
+    char folder[INVAR_PATH_SIZE]; /* of the checkpoint, */
+    invar_checkpoint_state state; /* and where the run was then */
 } origin;
 
 /* Rank 0's part of it; the checkpoint stays open. */
@@ -257,6 +257,7 @@ static invar_status decide(origin *out, invar_loop *loop)
         return INVAR_OK;
     (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(loop->store.from));
     state = invar_checkpoint_state_of(loop->store.from);
+    out->state = *state;
     INVAR_TRY(check_identity(loop, loop->store.from));
     INVAR_TRY(look_for_end(&found, loop, state));
     INVAR_TRY(is_end(&out->ended, loop, state, &found));
@@ -278,9 +279,11 @@ static invar_status tell_resumed(invar_loop *loop, invar_checkpoint *c)
     return invar_checkpoint_settle(c, loop->recorder.ledger);
 }
 
-static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
+/* A rank that keeps nothing needs no checkpoint. */
+static invar_status go_on(invar_loop *loop, invar_checkpoint *c,
+                          const invar_checkpoint_state *state)
 {
-    INVAR_TRY(load(loop, c));
+    INVAR_TRY(load(loop, c, state));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     return invar_agree_leads(loop->world) ? tell_resumed(loop, c) : INVAR_OK;
 }
@@ -311,10 +314,10 @@ invar_status invar_loop_resume(invar_loop *loop)
         INVAR_TRY(decide(&from, loop));
     INVAR_TRY(invar_agree_share(loop->world, "resume", 0, &from, sizeof from));
     loop->summary->finished = from.ended;
-    if (from.checkpoint && !from.ended && !leads)
+    if (from.checkpoint && !from.ended && !leads && !loop->sides.samples)
         INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
     if (!from.ended)
-        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from) : start(loop));
+        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from, &from.state) : start(loop));
     invar_checkpoint_close(loop->store.from);
     loop->store.from = NULL;
     return invar_loop_sign(loop);
