@@ -186,6 +186,15 @@ expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
 expect 0 'identical' replay moves --step 0
 
+# ---- ranks that only sample evaluate, too ------------------------------------------------------
+evals=(--dtype bf16 --eval-interval 1 --eval-prompt-data "t task:max" --task-size 8)
+start thread 1 dense "${evals[@]}" --run evals-one || complain "evals-one: $?" "$(<err)"
+start thread 3 dense "${evals[@]}" --run evals "$ro" 1 || complain "evals: $?" "$(<err)"
+expect 0 'identical: ' diff evals-one evals
+holds diff <("$invar" ledger query eval-history evals-one --csv) \
+    <("$invar" ledger query eval-history evals --csv)
+holds [ "$("$invar" ledger query weight-syncs evals --csv | wc -l)" = 4 ] # once for both
+
 # ---- ranks that fail save what they have --------------------------------------------------------
 judged=(--dtype bf16 --rm-type none --custom-rm-path "python3 $here/failing.py")
 echo 9 >left

@@ -1,0 +1,89 @@
+/*
+ * sync_alloc.c - every allocation of a sync of weights fails once, on one of the ranks.
+ *
+ * One rank trains, two sample as one engine. All come back, and nothing is left behind.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sync/sync.h"
+#include "tests/divided.h"
+#include "tests/fault/faulty.h"
+
+#define RANKS 3
+
+static invar_model_spec spec_of(void)
+{
+    invar_model_spec s = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
+
+    s.layers = 1;
+    s.vocab = 512;
+    s.heads = s.kv_heads = s.logical_tp = 2;
+    s.intermediate = 256;
+    return s;
+}
+
+static invar_status sync_once(const invar_sides *sides, invar_model *model)
+{
+    const invar_sync_options o = {
+        .sides = sides, .model = model, .dev = &model->dev, .bucket = 10000};
+    invar_sync_result result;
+    invar_sync *sync;
+    invar_status status;
+
+    INVAR_TRY(invar_sync_new(&sync, &o));
+    status = invar_sync_move(sync);
+    if (status == INVAR_OK)
+        status = invar_sync_compare(&result, sync);
+    invar_sync_free(sync);
+    return status;
+}
+
+static invar_status part(rank_run *run)
+{
+    const invar_sides_sizes sizes = {
+        .train = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
+        .rollout = {.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
+        .samplers = 2};
+    const invar_device dev = {.backend = invar_backend_cpu()};
+    const invar_model_spec spec = spec_of();
+    invar_layout own = {.world = NULL};
+    invar_model *model = NULL;
+    invar_sides sides;
+    invar_status status = invar_sides_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
+
+    if (status == INVAR_OK && sides.samples)
+        status = invar_model_new_weights(&model, &spec, INVAR_FORMAT_BF16, &own, &dev);
+    else if (status == INVAR_OK)
+        status = invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &own, &dev);
+    if (status == INVAR_OK && !sides.samples)
+        status = invar_model_init(model, 5, &dev);
+    if (status == INVAR_OK)
+        status = sync_once(&sides, model);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    invar_model_free(model);
+    invar_layout_release(&own);
+    invar_sides_close(&sides);
+    return status;
+}
+
+static invar_status all(void)
+{
+    rank_run runs[MAX_RANKS];
+
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, part, NULL));
+    return ranks_status(runs, RANKS);
+}
+
+static void test_sync_alloc__each_fails_once(void **state)
+{
+    (void)state;
+    fail_each_allocation(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sync_alloc__each_fails_once)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
