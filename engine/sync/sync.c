@@ -23,7 +23,7 @@
 struct invar_sync {
     invar_sync_options options;
     invar_sync_plan plan;
-    char *bucket;
+    char *buckets[2]; /* one travels while the other is filled, or emptied */
     invar_window window;
     invar_tensor shown; /* the weight of parameter `param` in the host's memory */
     int64_t param;      /* -1: none */
@@ -53,11 +53,11 @@ invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options)
     *sync = (invar_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
     status = invar_sync_plan_make(&sync->plan, options->sides, options->model,
                                   invar_comm_rank(options->sides->world.world));
-    if (status == INVAR_OK) {
+    if (status == INVAR_OK)
         sync->options.bucket = fullest(sync);
-        status = invar_alloc((void **)&sync->bucket, sync->options.bucket, 1,
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = invar_alloc((void **)&sync->buckets[i], sync->options.bucket, 1,
                              "a bucket of weights (update-weight-buffer-size)");
-    }
     if (status != INVAR_OK) {
         invar_sync_free(sync);
         return status;
@@ -72,7 +72,8 @@ void invar_sync_free(invar_sync *sync)
         return;
     invar_sync_plan_release(&sync->plan);
     invar_window_release(&sync->window);
-    invar_free(sync->bucket);
+    invar_free(sync->buckets[0]);
+    invar_free(sync->buckets[1]);
     invar_free(sync);
 }
 
@@ -121,28 +122,20 @@ static invar_status show(invar_sync *sync, int64_t param)
 typedef struct stream {
     invar_sync *sync;
     int peer;
-    uint64_t left; /* bytes that no bucket has had yet */
-    size_t used;   /* of the bucket */
-    size_t filled; /* of a bucket that came */
+    uint64_t left;             /* bytes that no bucket has had yet */
+    invar_comm_ticket *moving; /* the bucket that travels; NULL: none does */
+    size_t coming;             /* its bytes */
+    int turn;                  /* the other bucket, */
+    size_t used, filled;       /* of which so much is filled by this rank, or used of what came */
 } stream;
 
-static invar_status move(stream *s, size_t bytes)
+/* Waits for the bucket that travels, after a failure, too. */
+static invar_status settle(stream *s)
 {
-    const invar_layout *world = &s->sync->options.sides->world;
-    bool gets = s->sync->plan.gets;
-    invar_comm_move m = {.op = INVAR_COMM_SENDRECV,
-                         .phase = PHASE,
-                         .seconds = world->seconds,
-                         .in = s->sync->bucket,
-                         .out = s->sync->bucket,
-                         .to = gets ? INVAR_COMM_NONE : s->peer,
-                         .from = gets ? s->peer : INVAR_COMM_NONE,
-                         .to_bytes = gets ? 0 : bytes,
-                         .from_bytes = gets ? bytes : 0};
+    invar_comm_ticket *moving = s->moving;
 
-    s->left -= bytes;
-    s->used = 0;
-    return invar_comm_run(world->world, &m);
+    s->moving = NULL;
+    return moving ? invar_comm_wait(moving) : INVAR_OK;
 }
 
 static size_t next_bucket(const stream *s)
@@ -150,30 +143,66 @@ static size_t next_bucket(const stream *s)
     return s->left < s->sync->options.bucket ? (size_t)s->left : s->sync->options.bucket;
 }
 
-/* A bucket that is full leaves; one that is used up is followed by the next. */
+/* The bucket that is not in use sets out; nothing is left: none does. */
+static invar_status start(stream *s, char *bucket)
+{
+    const invar_layout *world = &s->sync->options.sides->world;
+    bool gets = s->sync->plan.gets;
+    size_t bytes = next_bucket(s);
+    const invar_comm_move m = {.op = INVAR_COMM_SENDRECV,
+                               .phase = PHASE,
+                               .seconds = world->seconds,
+                               .in = bucket,
+                               .out = bucket,
+                               .to = gets ? INVAR_COMM_NONE : s->peer,
+                               .from = gets ? s->peer : INVAR_COMM_NONE,
+                               .to_bytes = gets ? 0 : bytes,
+                               .from_bytes = gets ? bytes : 0};
+
+    s->coming = bytes;
+    s->left -= bytes;
+    return bytes > 0 ? invar_comm_start(&s->moving, world->world, &m) : INVAR_OK;
+}
+
+/* A bucket that is full leaves as soon as the one before it has arrived. */
 static invar_status give(stream *s, const char *from, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
+        char *bucket = s->sync->buckets[s->turn];
         size_t room = next_bucket(s) - s->used, some = bytes - done < room ? bytes - done : room;
-        memcpy(s->sync->bucket + s->used, from + done, some);
+
+        memcpy(bucket + s->used, from + done, some);
         s->used += some;
         done += some;
-        if (s->used == next_bucket(s))
-            INVAR_TRY(move(s, s->used));
+        if (s->used < next_bucket(s))
+            continue;
+        INVAR_TRY(settle(s));
+        INVAR_TRY(start(s, bucket));
+        s->turn = 1 - s->turn;
+        s->used = 0;
     }
     return INVAR_OK;
+}
+
+/* The bucket that has come is used while the next one comes. */
+static invar_status turn_over(stream *s)
+{
+    INVAR_TRY(settle(s));
+    s->turn = 1 - s->turn;
+    s->filled = s->coming;
+    s->used = 0;
+    return start(s, s->sync->buckets[1 - s->turn]);
 }
 
 static invar_status get(stream *s, char *to, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         size_t some;
-        if (s->used == s->filled) {
-            s->filled = next_bucket(s);
-            INVAR_TRY(move(s, s->filled));
-        }
+
+        if (s->used == s->filled)
+            INVAR_TRY(turn_over(s));
         some = s->filled - s->used < bytes - done ? s->filled - s->used : bytes - done;
-        memcpy(to + done, s->sync->bucket + s->used, some);
+        memcpy(to + done, s->sync->buckets[s->turn] + s->used, some);
         s->used += some;
         done += some;
     }
@@ -203,16 +232,38 @@ static invar_status move_piece(stream *s, const invar_sync_item *item)
     return INVAR_OK;
 }
 
+/* The items [first, end) of one peer. */
+static invar_status move_items(stream *s, int64_t first, int64_t end)
+{
+    const invar_sync_plan *plan = &s->sync->plan;
+
+    if (plan->gets) // the first bucket comes, and then one while another is used
+        INVAR_TRY(start(s, s->sync->buckets[1 - s->turn]));
+    for (int64_t i = first; i < end; i++)
+        INVAR_TRY(move_piece(s, &plan->items[i]));
+    return INVAR_OK;
+}
+
+static invar_status move_all(invar_sync *sync, int64_t first, int64_t *next_out)
+{
+    stream s = {.sync = sync, .peer = sync->plan.items[first].peer};
+    invar_status status, settled;
+    invar_error error;
+
+    s.left = invar_sync_plan_bytes(next_out, &sync->plan, sync->options.model, first);
+    status = move_items(&s, first, *next_out);
+    invar_error_take(&error);
+    settled = settle(&s);
+    if (status == INVAR_OK)
+        return settled;
+    invar_error_put(&error);
+    return status;
+}
+
 invar_status invar_sync_move(invar_sync *sync)
 {
-    const invar_sync_plan *plan = &sync->plan;
-
-    for (int64_t i = 0, next; i < plan->count; i = next) {
-        stream s = {.sync = sync, .peer = plan->items[i].peer};
-        s.left = invar_sync_plan_bytes(&next, plan, sync->options.model, i);
-        for (; i < next; i++)
-            INVAR_TRY(move_piece(&s, &plan->items[i]));
-    }
+    for (int64_t i = 0, next; i < sync->plan.count; i = next)
+        INVAR_TRY(move_all(sync, i, &next));
     return show(sync, -1);
 }
 

@@ -25,7 +25,7 @@ typedef struct invar_sync_options {
     const invar_sides *sides; /* of all ranks; borrowed, as is all else */
     invar_model *model;       /* this rank's; one that samples gets its weights */
     const invar_device *dev;
-    size_t bucket; /* bytes that travel at a time, at most */
+    size_t bucket; /* bytes that travel at a time, at most; there are two of them */
 } invar_sync_options;
 
 invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options) INVAR_MUST_USE;
