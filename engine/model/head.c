@@ -274,11 +274,10 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
 }
 
 static void show(invar_builder *b, const char *name, const invar_tensor *rows, int64_t samples,
-                 bool backward, bool stream)
+                 bool backward)
 {
     invar_program_point(b->program, &(invar_point){.name = name,
                                                    .backward = backward,
-                                                   .stream = stream,
                                                    .layer = -1,
                                                    .samples = (int32_t)samples,
                                                    .rows = *rows});
@@ -441,7 +440,7 @@ static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_tensor logits = own_logits(pass, p, 0);
 
     make_own_logits(pass, b, w, p);
-    show(b, "head.logits", &logits, 1 + p->number, false, false);
+    show(b, "head.logits", &logits, 1 + p->number, false);
     if (invar_tensor_present(&h->own)) {
         join_logprobs(pass, b, &logits, p);
         return;
@@ -513,7 +512,7 @@ static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w
         args.entropy = part_of(&h->entropy, p);
     }
     invar_program_call(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
-    show(b, "head.dlogits", &args.dlogits, 1 + p->number, true, false);
+    show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
 }
 
 static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
@@ -537,15 +536,22 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
                                           b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
-        show(b, "head.dnorm", &h->d_norm, 0, true, false);
+        show(b, "head.dnorm", &h->d_norm, 0, true);
     INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
                  .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
                  .eps = b->norm_eps);
-    show(b, "head.drows", &d_x, 0, true, false);
+    show(b, "head.drows", &d_x, 0, true);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
                  .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
-    show(b, invar_head_stream.name, &stream, 1 + h->pieces, true, true);
+    invar_program_point(b->program,
+                        &(invar_point){.name = invar_head_stream.name,
+                                       .backward = true,
+                                       .stream = true,
+                                       .layer = -1,
+                                       .samples = (int32_t)(1 + h->pieces),
+                                       .rows = stream,
+                                       .shares = invar_row_shares(&pass->division.stream)});
 }
 
 /*
@@ -574,13 +580,13 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
     choose(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
-            show(b, "head.norm", &pass->acts.norm, 0, false, false);
+            show(b, "head.norm", &pass->acts.norm, 0, false);
         make_logits(pass, b, &w, &whole);
         if (!pass->options.train)
-            show(b, "head.logits", &pass->acts.logits, 0, false, false);
+            show(b, "head.logits", &pass->acts.logits, 0, false);
         invar_program_touch(b->program, &pass->acts.logits);
     } else {
-        show(b, "head.norm", &pass->acts.norm, 0, false, false);
+        show(b, "head.norm", &pass->acts.norm, 0, false);
         for (piece p = {0}; next_piece(&p, pass);)
             piece_forward(pass, b, &w, &p);
         invar_program_touch(b->program, &pass->acts.logp);

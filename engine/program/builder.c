@@ -189,6 +189,8 @@ static void show(invar_builder *b, const invar_point *point)
     if (b->quiet || !p.name)
         return;
     p.layer = b->layer;
+    if (p.stream && b->stream)
+        p.shares = b->stream->row;
     invar_program_point(b->program, &p);
 }
 

@@ -46,6 +46,8 @@ typedef struct invar_point {
     invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
     /* Where experts' rows begin, of which each rank of that axis has its own; none: all are here */
     invar_segments experts;
+    /* Where each tensor-parallel rank's rows begin, which are here for this one; NULL: all are */
+    const int64_t *shares; /* borrowed */
 } invar_point;
 
 /* How bytes go between ranks, so that later calls find what they read. */

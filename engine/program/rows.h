@@ -58,6 +58,12 @@ static inline int64_t invar_row_first(const invar_row_division *d)
     return d->row[d->rank];
 }
 
+/* Where those of each rank begin, of what is divided; NULL: it is not. */
+static inline const int64_t *invar_row_shares(const invar_row_division *d)
+{
+    return d->size > 1 ? d->row : NULL;
+}
+
 static inline int64_t invar_row_count(const invar_row_division *d)
 {
     return d->row[d->rank + 1] - d->row[d->rank];

@@ -71,7 +71,8 @@ typedef struct invar_watch_memory {
     struct {
         void *data;
         size_t bytes;
-    } parts, rows; /* results of parts; rows that lie elsewhere, in the order of tokens */
+    } parts, rows, whole; /* results of parts; rows that lie elsewhere, in the order of tokens; */
+                          /* and those that ranks divide, all of them */
 } invar_watch_memory;
 
 void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev);

@@ -28,6 +28,7 @@ typedef struct content {
     size_t offset;
     int32_t next; /* of the room; -1: none */
     sources from;
+    int32_t elsewhere; /* the value from elsewhere in whose room it was before a move; 0: none */
 } content;
 
 struct invar_watch {
@@ -108,6 +109,8 @@ static void read_memory(sources *s, const invar_watch *w, const void *name)
 
     if (w->program->rooms[room].source)
         add_source(s, -1 - room);
+    if (exact && exact->elsewhere)
+        add_source(s, exact->elsewhere);
     if (exact)
         add_sources(s, &exact->from);
     if (exact || w->program->rooms[room].given >= 0)
@@ -116,7 +119,7 @@ static void read_memory(sources *s, const invar_watch *w, const void *name)
         add_sources(s, &w->contents[at].from);
 }
 
-static void write_memory(invar_watch *w, const void *name, const sources *from)
+static content *write_memory(invar_watch *w, const void *name, const sources *from)
 {
     int32_t room = invar_program_room_of(name);
     content *c = find_content(w, name);
@@ -127,6 +130,8 @@ static void write_memory(invar_watch *w, const void *name, const sources *from)
         w->rooms[room] = w->n_contents++;
     }
     c->from = *from;
+    c->elsewhere = 0;
+    return c;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -142,12 +147,29 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
 /* What comes from other ranks was computed there as the own part was here. */
 static void follow_move(invar_watch *w, const invar_move *move)
 {
+    int32_t room = invar_program_room_of(move->own.data);
+    const content *exact;
     sources own = {.count = 0};
 
-    if (!move->own.data)
+    if (room < 0)
         return;
-    read_memory(&own, w, move->own.data);
-    write_memory(w, move->whole.data, &own);
+    exact = find_content(w, move->own.data);
+    if (exact)
+        own = exact->from;
+    else if (!w->program->rooms[room].source)
+        read_memory(&own, w, move->own.data);
+    write_memory(w, move->whole.data, &own)->elsewhere =
+        w->program->rooms[room].source ? -1 - room : 0;
+}
+
+/* Moves before the next call, where a segment begins. */
+static void follow_leads(invar_watch *w)
+{
+    const invar_program *p = w->program;
+
+    for (int32_t s = 0; s < p->n_segments; s++)
+        for (int32_t i = 0; i < p->n_leads[s] && p->segment[s] == w->call; i++)
+            follow_move(w, &p->moves[p->leads[s] + i]);
 }
 
 /* What the next call reads and writes; `read_out` gets the points that it has read. */
@@ -168,10 +190,10 @@ static void follow(sources *read_out, invar_watch *w)
     for (int i = 0; i < count; i++) {
         const void *name = tensor_in(&fields[i], args).data;
         if (name && fields[i].role != INVAR_FIELD_IN)
-            write_memory(w, name, read_out);
+            (void)write_memory(w, name, read_out);
     }
     for (int32_t i = c->points; i < c->points + c->n_points; i++)
-        write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
+        (void)write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
     for (int32_t i = c->moves; i < c->moves + c->n_moves; i++)
         follow_move(w, &p->moves[i]);
 }
@@ -180,6 +202,7 @@ void invar_watch_pass(invar_watch *watch)
 {
     sources read;
 
+    follow_leads(watch);
     follow(&read, watch);
 }
 
@@ -217,6 +240,7 @@ void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *
 {
     invar_device_give(dev, memory->parts.data);
     invar_device_give(dev, memory->rows.data);
+    invar_device_give(dev, memory->whole.data);
     *memory = (invar_watch_memory){0};
 }
 
@@ -295,10 +319,28 @@ static invar_status fetch_rows(const invar_watch *w, const invar_point *point,
     return invar_mover_run(w->run->mover, w->run->caller, &move);
 }
 
-/* The op that one rank has: the fold of what ranks have multiplied is a part of their product. */
+/* Of rows of which each rank has a share, all; a call of all of these ranks. */
+static invar_status fetch_shares(invar_watch *w, const invar_point *point, invar_tensor *rows)
+{
+    invar_watch_memory *m = w->run->memory;
+    invar_move move = {.kind = INVAR_MOVE_SHARES, .own = *rows, .start = point->shares};
+
+    if (!point->shares)
+        return INVAR_OK;
+    INVAR_CHECK(rows->row_stride == rows->shape[1]);
+    rows->shape[0] = point->shares[w->run->mover->layout->tensor.size];
+    INVAR_TRY(
+        make_room(w, &m->whole.data, &m->whole.bytes, invar_near_span(rows), "rows of all ranks"));
+    rows->data = m->whole.data;
+    move.whole = *rows;
+    return invar_mover_run(w->run->mover, w->run->caller, &move);
+}
+
+/* The op that one rank has: a fold of what ranks have computed is a part of it. */
 static invar_op op_of(const invar_program *p, int32_t call)
 {
-    while (call > 0 && p->calls[call].op == INVAR_OP_SHARDS_FOLD)
+    while (call > 0 &&
+           (p->calls[call].op == INVAR_OP_SHARDS_FOLD || p->calls[call].op == INVAR_OP_TOKEN_FOLD))
         call--;
     return p->calls[call].op;
 }
@@ -325,6 +367,7 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
         return INVAR_OK;
     INVAR_TRY(fetch_rows(w, point, rows));
+    INVAR_TRY(fetch_shares(w, point, &shown));
     if (invar_tensor_present(&by_slot)) {
         shown = in_order(&e);
         value.elsewhere = &e;
@@ -400,6 +443,7 @@ invar_status invar_watch_show(invar_watch *watch)
     const invar_call *c = &p->calls[watch->call];
     sources read;
 
+    follow_leads(watch);
     INVAR_TRY(show_sums(watch));
     follow(&read, watch);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {

@@ -94,7 +94,7 @@ holds grep -q '^invar: .*debug-dump: no point of the step is called "no.such.\*"
 # ---- ranks that divide a model ----------------------------------------------------------------
 # whole NAME LEVEL WORLD FLAG ... -- LAYOUT-FLAG ...: points as one rank records them.
 whole() {
-    local name=$1 level=$2 world=$3 model=()
+    local name=$1 level=$2 world=$3 program=$invar model=()
     shift 3
     while [ "$1" != -- ]; do
         model+=("$1")
@@ -104,7 +104,9 @@ whole() {
     [[ $world != m* ]] || $mpi || return
     [ -e "$name-1" ] ||
         ends 0 1 "$invar" --run "$name-1" --debug-determinism "$level" --threads 2 "${model[@]}"
-    ends 0 "$world" "$invar" --run "$name-$world" --debug-determinism "$level" --threads 1 \
+    [[ $world != f* ]] || program=$far
+    [[ $world != f* ]] || set -- "$@" --device cuda
+    ends 0 "${world#f}" "$program" --run "$name-$world" --debug-determinism "$level" --threads 1 \
         "${model[@]}" "$@"
     holds cmp <(rows "$name-1") <(rows "$name-$world")
     expect 0 'identical: ' diff "$name-1" "$name-$world"
@@ -114,14 +116,15 @@ recipe=$here/divided.ini
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
 whole tensors point 4 --dtype bf16 --advantage-estimator ppo -- "$tp" 2
-whole tensors point m4 --dtype bf16 --advantage-estimator ppo -- "$tp" 4
+whole tensors point m4 --dtype bf16 --advantage-estimator ppo -- "$tp" 4 --sequence-parallel
+whole tensors point f2 --dtype bf16 --advantage-estimator ppo -- "$tp" 2 --sequence-parallel
 whole experts_full full 4 --dtype fp8 "${moe[@]}" -- "$ep" 2
+whole experts_full full f2 --dtype fp8 "${moe[@]}" -- "$ep" 2
 whole both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
 holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
 ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
 holds grep -q 'finer points than those of "point" need whole values' err
 ends 129 2 "$invar" --run unmade --debug-determinism point "$pp" 2
-ends 129 2 "$invar" --run unmade --debug-determinism point "$tp" 2 --sequence-parallel
 holds [ ! -e unmade ]
 recipe=tiny.ini
 
