@@ -74,6 +74,25 @@ for format in bf16 fp8; do
     equal dense "$format" 3 --rollout-num-gpus 1
     equal experts "$format" 4 "$tp" 2 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2
 done
+equal dense bf16 4 "$tp" 2 --audit 100
+equal experts bf16 4 "$ep" 2 "$pp" 2 --audit 100
+
+# seen LEVEL MODEL RANKS FLAG ...: points up to this level are those of one rank on a CPU.
+seen() {
+    local level=$1 model=$2 ranks=$3 way flags=(--dtype bf16 --debug-determinism "$1")
+    shift 3
+    [[ $model != experts ]] || flags+=("${experts[@]}")
+    train thread 1 "$level-$model" "${flags[@]}"
+    for way in "${ways[@]}"; do
+        train "$way" "$ranks" "$level-$model-$way" "${flags[@]}" "$@"
+        expect 0 'identical: ' diff "$level-$model" "$level-$model-$way"
+        holds [ "$("$invar" diff "$level-$model" "$level-$model-$way" |
+            grep -c '^identical.*\(differ\|structure\)')" = 0 ]
+    done
+}
+seen point dense 2 "$tp" 2
+seen full experts 2 "$ep" 2
+
 checks=$((checks + 1))
 train thread 2 control --dtype bf16 "$tp" 2 --seed 5
 expect 1 'differ' diff dense-bf16 control
