@@ -468,8 +468,8 @@ static invar_status check_watched(const invar_recipe *r, const invar_layout_size
     static const char *const words[] = {[INVAR_PROBE_STEP] = "step", [INVAR_PROBE_POINT] = "point"};
     invar_probe_level most = finest_level(sizes);
 
-    if (invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
-        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0')
+    if (most < INVAR_PROBE_FULL && (invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
+                                    invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0'))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "debug-stats and debug-dump need whole values, and here ranks divide the "
                           "model: leave them out, or replay the run on one rank, which has the "

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "engine/model/digests.h"
 #include "engine/model/shard/masters.h"
+#include "engine/program/near.h"
 #include "engine/train/learner.h"
 
 #include "base/invar_banned.h"
@@ -70,13 +71,64 @@ invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *v
     return take_sum(view, &l->model->tied_grad, sum);
 }
 
-/* Of a tensor whose values ranks divide only the digest is recorded. */
-static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
-                                const invar_tensor *tensor, const invar_digest *digest)
+/* host (whole) = the experts of all ranks. */
+static invar_status gather_on_host(char *host, const invar_learner *l, const invar_tensor *whole,
+                                   const invar_tensor *own)
 {
-    return invar_model_is_divided(l->model)
-               ? invar_probe_digest(probe, point, digest)
-               : invar_probe_device_hashed(probe, point, tensor, digest);
+    const invar_layout_axis *axis = &l->model->layout->expert;
+    size_t each = invar_near_span(whole) / (size_t)l->model->spec.experts, *bytes, first = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&bytes, (size_t)axis->size, sizeof *bytes, "experts to show"));
+    for (int r = 0; r < axis->size; r++) {
+        invar_layout_share share = invar_layout_share_of(l->model->spec.experts, axis->size, r);
+        bytes[r] = (size_t)share.count * each;
+        if (r == axis->rank)
+            first = (size_t)share.first * each;
+    }
+    status = invar_device_get(l->options.dev, host + first, own->data, bytes[axis->rank]);
+    if (status == INVAR_OK)
+        status = invar_layout_gather(l->model->layout, axis, "experts to show", host, bytes);
+    invar_free(bytes);
+    return status;
+}
+
+/* whole->data = the experts of all ranks in the device's memory, which the caller gives back. */
+static invar_status gather_experts(invar_tensor *whole, const invar_learner *l,
+                                   const invar_tensor *own)
+{
+    const invar_device *dev = l->options.dev;
+    size_t bytes = invar_near_span(whole);
+    invar_status status;
+    char *host;
+
+    INVAR_TRY(invar_alloc((void **)&host, bytes, 1, "experts to show"));
+    status = gather_on_host(host, l, whole, own);
+    if (status == INVAR_OK)
+        status = invar_device_take(dev, &whole->data, bytes, "experts to show");
+    if (status == INVAR_OK)
+        status = invar_device_put(dev, whole->data, host, bytes);
+    invar_free(host);
+    return status;
+}
+
+/* `own` is what this rank has of the parameter's tensor; values are read where somebody wants. */
+static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
+                                const invar_param *p, const invar_tensor *own,
+                                const invar_digest *digest)
+{
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_status status;
+
+    if (invar_model_is_divided(l->model) && !invar_probe_reads(probe))
+        return invar_probe_digest(probe, point, digest);
+    if (p->kind != INVAR_PARAM_EXPERT || !l->model->layout || l->model->layout->expert.size == 1)
+        return invar_probe_device_hashed(probe, point, own, digest);
+    status = gather_experts(&whole, l, own);
+    if (status == INVAR_OK)
+        status = invar_probe_device_hashed(probe, point, &whole, digest);
+    invar_device_give(l->options.dev, whole.data);
+    return status;
 }
 
 static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
@@ -95,7 +147,7 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)p->grad.data);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return give_digest(l, probe, *out, &l->grads->of[param], &l->grads->digests[param]);
+    return give_digest(l, probe, *out, p, &l->grads->of[param], &l->grads->digests[param]);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -173,7 +225,8 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
     status = of_pieces(l) ? invar_model_digests_owned(digests, l->model, NULL, l->options.dev)
                           : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
-        status = give_digest(l, probe, l->weights[i], &l->model->params[i].master, &digests[i]);
+        status = give_digest(l, probe, l->weights[i], &l->model->params[i],
+                             &l->model->params[i].master, &digests[i]);
     invar_free(digests);
     return status;
 }

@@ -109,6 +109,7 @@ whole() {
     ends 0 "${world#f}" "$program" --run "$name-$world" --debug-determinism "$level" --threads 1 \
         "${model[@]}" "$@"
     holds cmp <(rows "$name-1") <(rows "$name-$world")
+    [ ! -e "$name-1/dump" ] || holds diff -rq "$name-1/dump" "$name-$world/dump"
     expect 0 'identical: ' diff "$name-1" "$name-$world"
     expect 0 'clean' ledger verify "$name-$world"
 }
@@ -118,8 +119,9 @@ moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
 whole tensors point 4 --dtype bf16 --advantage-estimator ppo -- "$tp" 2
 whole tensors point m4 --dtype bf16 --advantage-estimator ppo -- "$tp" 4 --sequence-parallel
 whole tensors point f2 --dtype bf16 --advantage-estimator ppo -- "$tp" 2 --sequence-parallel
-whole experts_full full 4 --dtype fp8 "${moe[@]}" -- "$ep" 2
-whole experts_full full f2 --dtype fp8 "${moe[@]}" -- "$ep" 2
+moe_full=(--dtype fp8 "${moe[@]}" --debug-stats --debug-dump 'layer.1.*,grad.*,weight.*')
+whole experts_full full 4 "${moe_full[@]}" -- "$ep" 2
+whole experts_full full f2 "${moe_full[@]}" -- "$ep" 2
 whole both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
 holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
 ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
