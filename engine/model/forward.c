@@ -225,6 +225,7 @@ static void name_rows(invar_builder *b, invar_pass *pass)
             (invar_segments){invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS), d->own.units};
     }
     if (d->context.size > 1) {
+        invar_program_stretch(b->program, b->rows, invar_row_most(b->all_rows, d->context.size));
         b->context = &d->context;
         b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_CONTEXT_UNITS),
                                     d->context.units};

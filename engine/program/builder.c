@@ -235,7 +235,8 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
 invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
                                      int64_t cols)
 {
-    int64_t most = b->stream ? invar_row_most(b->rows, b->stream->size) : b->rows;
+    int64_t all = invar_program_rows(b->program, b->rows);
+    int64_t most = b->stream ? invar_row_most(all, b->stream->size) : b->rows;
     invar_tensor room = invar_program_room(b->program, dtype, parts * most, cols);
 
     return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_count(b->stream)) : room;

@@ -71,6 +71,7 @@ void invar_program_clear(invar_program *program)
     program->n_bytes = 0;
     program->n_segments = 0;
     program->block = 0;
+    program->rows = program->most = 0;
     memset(program->segment, 0, sizeof program->segment);
     memset(program->n_leads, 0, sizeof program->n_leads);
     for (int i = 0; i < INVAR_PROGRAM_MOST_GIVEN; i++)
@@ -117,17 +118,31 @@ static void *add_room(invar_program *program, size_t bytes, int32_t given)
     return name_of(program->n_rooms++);
 }
 
+void invar_program_stretch(invar_program *program, int64_t rows, int64_t most)
+{
+    program->rows = rows;
+    program->most = most > rows ? most : rows;
+}
+
+int64_t invar_program_rows(const invar_program *program, int64_t rows)
+{
+    return program->rows > 0 && rows % program->rows == 0 ? rows / program->rows * program->most
+                                                          : rows;
+}
+
 invar_tensor invar_program_room(invar_program *program, invar_dtype dtype, int64_t rows,
                                 int64_t cols)
 {
-    size_t bytes = (size_t)(rows * (cols ? cols : 1)) * (size_t)invar_dtype_bits(dtype) / 8;
+    int64_t most = invar_program_rows(program, rows);
+    size_t bytes = (size_t)(most * (cols ? cols : 1)) * (size_t)invar_dtype_bits(dtype) / 8;
     invar_tensor t;
 
     if (cols == 0)
         return invar_tensor_1d(add_room(program, bytes, -1), dtype, rows);
-    t = invar_tensor_quantised(add_room(program, bytes, -1), NULL, dtype, 1, rows, cols);
+    t = invar_tensor_quantised(add_room(program, bytes, -1), NULL, dtype, 1, most, cols);
     if (invar_dtype_scale_block(dtype))
         t.scale = add_room(program, invar_tensor_scale_bytes(&t), -1);
+    t.shape[0] = rows;
     return t;
 }
 

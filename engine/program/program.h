@@ -117,8 +117,9 @@ typedef struct invar_program {
     int32_t leads[INVAR_PROGRAM_MOST_SEGMENTS];       /* moves before its first call: the first, */
     int32_t n_leads[INVAR_PROGRAM_MOST_SEGMENTS];     /* and how many */
     int32_t n_segments;
-    size_t block;  /* bytes of planned memory */
-    void *scratch; /* of planning */
+    int64_t rows, most; /* invar_program_stretch; 0: none */
+    size_t block;       /* bytes of planned memory */
+    void *scratch;      /* of planning */
     size_t scratch_bytes;
 } invar_program;
 
@@ -131,6 +132,16 @@ void invar_program_clear(invar_program *program);
 /* Room for a new tensor: (rows, cols), or (rows) with cols 0; quantised types with their scales. */
 invar_tensor invar_program_room(invar_program *program, invar_dtype dtype, int64_t rows,
                                 int64_t cols);
+
+/*
+ * From now on, memory for so many rows, or for several times as many, is what `most` rows would
+ * take: the number of rows is one of those that a division of the same rows can have, and what it
+ * takes is to be the same for all of these.
+ */
+void invar_program_stretch(invar_program *program, int64_t rows, int64_t most);
+
+/* Rows that memory for so many has room for. */
+int64_t invar_program_rows(const invar_program *program, int64_t rows);
 
 /* The address by which the program names given memory of that number. */
 void *invar_program_given(invar_program *program, int32_t number);

@@ -136,11 +136,20 @@ static void test_divided_alloc__pipeline(void **state)
     fail_each_allocation(ranks);
 }
 
+static void test_divided_alloc__context(void **state)
+{
+    (void)state;
+    sizes = (invar_layout_sizes){
+        .tensor = 1, .expert_tensor = 1, .context = 2, .pipeline = 1, .chunks = 1};
+    fail_each_allocation(ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_divided_alloc__tensor),
         cmocka_unit_test(test_divided_alloc__pipeline),
+        cmocka_unit_test(test_divided_alloc__context),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

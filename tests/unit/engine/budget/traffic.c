@@ -319,12 +319,11 @@ static size_t learning_of(const invar_recipe *recipe, int ranks)
     return bytes;
 }
 
-/* Ranks that divide rows trade them for columns; what they compute is a share, and so is memory. */
+/* Ranks that divide rows trade them for columns; what they compute is a share. */
 static void test_traffic__of_contexts(void **state)
 {
     static const run_pair whole[] = {LONG, {NULL, NULL}};
     invar_recipe *undivided = run_recipe(run_below("context"), usual, whole);
-    invar_recipe *divided = run_recipe(run_below("context"), usual, context);
     static scene s;
     double flop;
 
@@ -337,11 +336,27 @@ static void test_traffic__of_contexts(void **state)
     s.ranks = 1;
     make_plans(&s, undivided);
     assert_true(s.plan[0][0].flop == 2.0 * flop);
-    assert_true(4 * learning_of(divided, 2) < 3 * learning_of(undivided, 1));
     make_scene(&s, "context-tensor", 8, context_tensor);
     assert_int_equal(differences(&s), 0);
     make_scene(&s, "context-expert", 4, context_expert);
     assert_int_equal(differences(&s), 0);
+    invar_recipe_free(undivided);
+}
+
+/* A rank of two has room for half of the rows and a block. */
+static void test_traffic__contexts_divide_memory(void **state)
+{
+    static const run_pair whole[] = {
+        {"rollout-max-response-len", "2000"}, {"max-position-embeddings", "2048"}, {NULL, NULL}};
+    static const run_pair half[] = {{"rollout-max-response-len", "2000"},
+                                    {"max-position-embeddings", "2048"},
+                                    {"context-parallel-size", "2"},
+                                    {NULL, NULL}};
+    invar_recipe *undivided = run_recipe(run_below("context"), usual, whole);
+    invar_recipe *divided = run_recipe(run_below("context"), usual, half);
+
+    (void)state;
+    assert_true(4 * learning_of(divided, 2) < 3 * learning_of(undivided, 1));
     invar_recipe_free(undivided);
     invar_recipe_free(divided);
 }
@@ -396,6 +411,7 @@ int main(void)
         cmocka_unit_test(test_traffic__ranks_share_products),
         cmocka_unit_test(test_traffic__of_divided_rows),
         cmocka_unit_test(test_traffic__of_contexts),
+        cmocka_unit_test(test_traffic__contexts_divide_memory),
         cmocka_unit_test(test_traffic__has_moves_of_every_kind),
         cmocka_unit_test(test_traffic__logits_stay_with_their_ranks),
     };

@@ -448,7 +448,8 @@ static void test_part_ranks__sums_by_rank_differ(void **state)
 static void test_part_ranks__far_device(void **state)
 {
     static const invar_layout_sizes sizes[] = {{.tensor = 2, .expert_tensor = 2, .expert = 1},
-                                               {.tensor = 1, .expert_tensor = 1, .expert = 2}};
+                                               {.tensor = 1, .expert_tensor = 1, .expert = 2},
+                                               {.tensor = 1, .expert_tensor = 1, .context = 2}};
     invar_rl_samples samples;
     invar_model *whole = NULL;
     invar_grads *grads = NULL;
@@ -458,7 +459,7 @@ static void test_part_ranks__far_device(void **state)
     lesson_init(&l, &samples, *state, INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8, false);
     expect(&l, &whole, &grads);
     assert_ok(invar_far_open(&l.far, &l.dev));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         check_sizes(&l, "far", sizes[i], 0);
     l.sizes.sequence = true; // each sample is a unit, and a block of tokens
     check_sizes(&l, "far, divided rows", sizes[0], 0);

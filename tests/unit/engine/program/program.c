@@ -198,6 +198,36 @@ static void test_program__calls_whose_results_move_stay(void **state)
     (void)state;
 }
 
+/* ---- rows that are some of others ------------------------------------------------------------ */
+
+/* Memory for so many rows has room for more; that for other numbers is what they need. */
+static void test_program__rows_have_room_for_more(void **state)
+{
+    static const struct {
+        int64_t rows, room;
+    } cases[] = {{10, 16}, {30, 48}, {11, 11}, {5, 5}, {0, 0}};
+    invar_program *p;
+
+    (void)state;
+    assert_ok(invar_program_new(&p));
+    for (int stretched = 0; stretched < 2; stretched++) {
+        if (stretched)
+            invar_program_stretch(p, 10, 16);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            invar_tensor t = invar_program_room(p, INVAR_DTYPE_F32, cases[i].rows, 8);
+            int64_t rows = stretched ? cases[i].room : cases[i].rows;
+
+            assert_int_equal(t.shape[0], cases[i].rows);
+            assert_int_equal(p->rooms[invar_program_room_of(t.data)].bytes, rows * 8 * 4);
+        }
+    }
+    invar_program_clear(p);
+    assert_int_equal(invar_program_rows(p, 10), 10);
+    invar_program_stretch(p, 10, 6); // never less than there are
+    assert_int_equal(invar_program_rows(p, 10), 10);
+    invar_program_free(p);
+}
+
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static struct {
@@ -286,6 +316,7 @@ int main(void)
         cmocka_unit_test(test_program__poison_shows_a_use_of_what_is_dead),
         cmocka_unit_test(test_program__calls_that_nobody_wants_are_dropped),
         cmocka_unit_test(test_program__calls_whose_results_move_stay),
+        cmocka_unit_test(test_program__rows_have_room_for_more),
         cmocka_unit_test(test_program__points_know_what_they_are_computed_from),
     };
 
