@@ -24,6 +24,7 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
                           .context = {.size = 1},
                           .expert = {.size = 1},
                           .data = axis_of(world),
+                          .samplers = axis_of(world),
                           .pipeline = {.size = 1},
                           .expert_tensor = 1,
                           .chunks = 1};
@@ -59,6 +60,19 @@ static invar_status make_axes(invar_layout *layout)
                      "pipeline-parallel ranks");
 }
 
+/* Without context-parallel ranks these are the data-parallel ones. */
+static invar_status make_samplers(invar_layout *layout)
+{
+    invar_layout_place first = invar_layout_place_of(layout, invar_comm_rank(layout->world));
+
+    first.data = first.context = 0;
+    layout->samplers = layout->data;
+    return layout->context.size == 1
+               ? INVAR_OK
+               : make_axis(&layout->samplers, layout, invar_layout_rank_of(layout, &first),
+                           "ranks that sample");
+}
+
 static int at_least_1(int size)
 {
     return size > 0 ? size : 1;
@@ -89,6 +103,7 @@ static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
     layout->chunks = sizes->chunks;
     layout->sequence = sizes->sequence;
     layout->data = (invar_layout_axis){.size = world / parts};
+    layout->samplers = (invar_layout_axis){.size = layout->data.size * layout->context.size};
     return INVAR_OK;
 }
 
@@ -98,6 +113,7 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
         return INVAR_OK;
     INVAR_TRY(cut(layout, sizes));
     INVAR_TRY(make_axes(layout));
+    INVAR_TRY(make_samplers(layout));
     return invar_comm_split(&layout->back, layout->pipeline.comm, 0, 0, "pipeline-parallel ranks",
                             layout->seconds);
 }
@@ -124,13 +140,14 @@ invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *s
     INVAR_TRY(invar_comm_imagined(&world, rank, ranks));
     invar_layout_init(out, world, 0);
     out->imagined = true;
-    out->data.comm = NULL;
+    out->data.comm = out->samplers.comm = NULL;
     INVAR_TRY(cut(out, sizes));
     place = invar_layout_place_of(out, rank);
     INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
     INVAR_TRY(imagine_axis(&out->context, place.context));
     INVAR_TRY(imagine_axis(&out->expert, place.expert));
     INVAR_TRY(imagine_axis(&out->data, place.data));
+    INVAR_TRY(imagine_axis(&out->samplers, place.data * out->context.size + place.context));
     INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
     return invar_comm_imagined(&out->back, place.pipeline, out->pipeline.size);
 }
@@ -140,6 +157,9 @@ void invar_layout_release(invar_layout *layout)
     invar_layout_axis *const axes[] = {&layout->tensor, &layout->context, &layout->expert,
                                        &layout->data, &layout->pipeline};
 
+    if (layout->samplers.comm != layout->data.comm && layout->samplers.comm != layout->world)
+        invar_comm_free(layout->samplers.comm);
+    layout->samplers.comm = NULL;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         if (axes[i]->comm != layout->world)
             invar_comm_free(axes[i]->comm);
@@ -201,8 +221,8 @@ int invar_layout_engine_count(const invar_layout *layout)
     const invar_layout_engines *engines = &layout->engines;
 
     if (engines->each == 0)
-        return layout->data.size;
-    return (layout->data.size - engines->first) / engines->each;
+        return layout->samplers.size;
+    return (layout->samplers.size - engines->first) / engines->each;
 }
 
 int invar_layout_engine_of(const invar_layout *layout, int rank)

@@ -44,6 +44,8 @@ typedef struct invar_layout {
     double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
     invar_layout_axis tensor, context, expert, data, pipeline;
+    invar_layout_axis
+        samplers;      /* the ranks of data and context: in a rollout all have other samples */
     invar_comm *back;  /* the pipeline's ranks again: gradients and streams overtake each other */
     int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
     int chunks;        /* runs of layers that a rank of the pipeline has */
@@ -142,7 +144,7 @@ typedef struct invar_layout_share {
 invar_layout_share invar_layout_share_of(int64_t count, int size, int rank);
 
 /*
- * Who samples: how many engines there are, that of a rank of the data axis (-1: it has none), and
+ * Who samples: how many engines there are, that of one of the samplers (-1: it has none), and
  * whether the rank is the one that gives the engine's samples to others.
  */
 int invar_layout_engine_count(const invar_layout *layout);

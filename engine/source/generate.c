@@ -162,7 +162,7 @@ static const invar_layout_axis *samplers(const invar_generation *how)
 {
     static const invar_layout_axis alone = {.size = 1};
 
-    return how->layout ? &how->layout->data : &alone;
+    return how->layout ? &how->layout->samplers : &alone;
 }
 
 static int engine_of(const invar_generation *how, int rank)
@@ -311,7 +311,7 @@ invar_status invar_generate(const invar_generation *how, invar_rl_sample *sample
                                     how->payload));
     if (!how->judge->asks)
         INVAR_TRY(invar_judge_run(how->judge, first, own.count));
-    if (invar_layout_divides(how->layout))
+    if (samplers(how)->size > 1)
         INVAR_TRY(gather(how, samples, count));
     return how->judge->asks ? ask_plugin(how, samples, count) : INVAR_OK;
 }

@@ -116,6 +116,8 @@ static invar_status divide_contexts(rank_run *run)
         status = check_axis(&layout.context, rank / 2 % 2, 2, rank);
     if (status == INVAR_OK)
         status = check_axis(&layout.data, rank / 4, 2, rank);
+    if (status == INVAR_OK)
+        status = check_axis(&layout.samplers, rank / 2, 4, rank);
     invar_layout_release(&layout);
     return status;
 }
@@ -166,6 +168,8 @@ static void test_layout__of_imagined_ranks(void **state)
         assert_int_equal(layout.data.size, 4);
         assert_int_equal(invar_comm_size(layout.expert.comm), 3);
         assert_int_equal(invar_comm_size(layout.context.comm), 2);
+        assert_int_equal(invar_layout_engine_count(&layout), 8);
+        assert_int_equal(layout.samplers.rank, 2 * layout.data.rank + layout.context.rank);
         assert_int_equal(invar_comm_rank(layout.back), layout.pipeline.rank);
         assert_false(invar_layout_silent(&layout, true));
         invar_layout_release(&layout);

@@ -53,14 +53,14 @@ static void test_sides__outlines_have_the_sizes(void **state)
 /* Without sides each rank is an engine; with them, each engine has one rank that gives. */
 static void test_sides__engines_give_once(void **state)
 {
-    invar_layout all = {.data = {.size = 5}};
+    invar_layout all = {.samplers = {.size = 5}};
     int given[4] = {0};
 
     (void)state;
     assert_int_equal(invar_layout_engine_count(&all), 5);
     for (int r = 0; r < 5; r++)
         assert_true(invar_layout_engine_of(&all, r) == r && invar_layout_engine_gives(&all, r));
-    all.data.size = 11;
+    all.samplers.size = 11;
     all.engines = (invar_layout_engines){.first = 3, .each = 2};
     assert_int_equal(invar_layout_engine_count(&all), 4);
     for (int r = 0; r < 11; r++) {
