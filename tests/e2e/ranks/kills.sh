@@ -29,10 +29,11 @@ recipe=(small.ini --num-rollout "$((8 + 6 * kills))" --save-interval 2
 cp "$here/small.ini" .
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size etp=--expert-tensor-parallel-size
 pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
+cp=--context-parallel-size sp=--sequence-parallel
 ro=--rollout-num-gpus re=--rollout-num-gpus-per-engine
 layouts=("3" "2 $tp 2" "4 $tp 4 $etp 1" "4 $tp 2" "2 $ep 2" "4 $ep 2" "4 $tp 2 $ep 2" "2 $pp 2"
     "2 $pp 2 $vp 2" "4 $pp 2 $vp 2" "4 $tp 2 $pp 2" "8 $tp 2 $pp 2"
-    "3 $ro 1" "6 $tp 2 $ro 2 $re 2")
+    "3 $ro 1" "6 $tp 2 $ro 2 $re 2" "2 $cp 2" "4 $cp 2 $tp 2 $sp")
 
 # choose LAYOUT: into `ranks` and `flags`.
 choose() {
