@@ -334,6 +334,12 @@ static invar_status check_contexts(const candidate *c)
                           "context-parallel-size %d divides the work of experts, too: with it "
                           "expert-model-parallel-size is 1",
                           contexts);
+    if (c->spec->experts > 0 && contexts > c->spec->experts)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "context-parallel-size %d divides the work of %d experts, too: it takes at "
+            "most that many",
+            contexts, (int)c->spec->experts);
     if (fits_contexts(c, contexts))
         return INVAR_OK;
     for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROWS_MOST_RANKS; n++)

@@ -144,37 +144,106 @@ static const char *param_of(const invar_model *model, int64_t piece)
     return "no parameter";
 }
 
-static int64_t first_other(const invar_digest *a, const invar_digest *b, int64_t count)
+/* Is piece number `piece` of all here, and not only known from another rank? */
+static bool is_here(const invar_model *model, int64_t piece)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (!invar_digest_equal(&a[i], &b[i]))
-            return i;
-    return count;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        for (int64_t k = 0; k < invar_pieces_here(p) && piece < invar_pieces_of(p); k++)
+            if (place_of(p, k) == piece)
+                return true;
+        piece -= invar_pieces_of(p);
+        if (piece < 0)
+            return false;
+    }
+    return false;
 }
 
-/* The rank that differs learns what most have, and tells where its own first differ. */
-static invar_status name_odd(const invar_sync_digests *own, const invar_layout *world,
-                             const invar_agree_odd *who)
+/* The first piece here that differs from what another rank knows; `count`: none. */
+static int64_t first_other(const invar_sync_digests *own, const invar_digest *usual)
 {
+    for (int64_t i = 0; i < own->count; i++)
+        if (!invar_digest_equal(&own->of[i], &usual[i]) && is_here(own->model, i))
+            return i;
+    return own->count;
+}
+
+/* The first piece that any rank has otherwise than rank `usual` knows it. A call of all. */
+static invar_status find_piece(int64_t *out, const invar_sync_digests *own,
+                               const invar_layout *world, int usual)
+{
+    size_t size = (size_t)invar_agree_size(world);
     size_t bytes = (size_t)own->count * sizeof *own->of;
-    invar_digest *usual = NULL;
-    int64_t first = 0;
+    invar_digest *known = NULL;
+    int64_t *firsts = NULL, first = own->count;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&usual, bytes, 1, PHASE));
-    memcpy(usual, own->of, bytes);
-    status = invar_agree_share(world, PHASE, who->usual, usual, bytes);
-    first = first_other(own->of, usual, own->count);
-    if (status == INVAR_OK)
-        status = invar_agree_share(world, PHASE, who->odd, &first, sizeof first);
-    invar_free(usual);
-    INVAR_TRY(status);
+    INVAR_TRY(invar_alloc((void **)&known, bytes + size * sizeof *firsts, 1, PHASE));
+    firsts = (int64_t *)(void *)(known + own->count);
+    memcpy(known, own->of, bytes);
+    status = invar_agree_share(world, PHASE, usual, known, bytes);
+    if (status == INVAR_OK) {
+        first = first_other(own, known);
+        status = invar_agree_gather(world, PHASE, &first, sizeof first, firsts);
+    }
+    *out = first;
+    for (size_t r = 0; status == INVAR_OK && r < size; r++)
+        *out = firsts[r] < *out ? firsts[r] : *out;
+    invar_free(known);
+    return status;
+}
+
+/* What a rank has of a piece. */
+typedef struct holding {
+    invar_digest digest;
+    uint64_t here;
+} holding;
+
+/* Of the ranks that have a piece the one that differs from most. A call of all. */
+static invar_status find_holder(invar_agree_odd *out, const invar_sync_digests *own,
+                                const invar_layout *world, int64_t piece)
+{
+    int size = invar_agree_size(world), count = 0;
+    holding mine = {.digest = own->of[piece], .here = is_here(own->model, piece)}, *all = NULL;
+    invar_digest *digests;
+    invar_status status;
+    int *ranks;
+
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)size,
+                          sizeof *all + sizeof *digests + sizeof *ranks, PHASE));
+    digests = (invar_digest *)(void *)(all + size);
+    ranks = (int *)(void *)(digests + size);
+    status = invar_agree_gather(world, PHASE, &mine, sizeof mine, all);
+    for (int r = 0; status == INVAR_OK && r < size; r++)
+        if (all[r].here) {
+            digests[count] = all[r].digest;
+            ranks[count++] = r;
+        }
+    if (status == INVAR_OK) {
+        *out = invar_agree_find_odd(digests, count);
+        INVAR_CHECK(out->odd >= 0);
+        out->odd = ranks[out->odd];
+        out->usual = ranks[out->usual];
+    }
+    invar_free(all);
+    return status;
+}
+
+/* Ranks know of a divided model what others have: the one that has what differs is named. */
+static invar_status name_odd(const invar_sync_digests *own, const invar_layout *world, int usual)
+{
+    invar_agree_odd who;
+    int64_t piece;
+
+    INVAR_TRY(find_piece(&piece, own, world, usual));
+    INVAR_CHECK(piece < own->count);
+    INVAR_TRY(find_holder(&who, own, world, piece));
     return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                       "rank %d on %s has other weights than rank %d on %s after they were synced: "
                       "%s differs; check both hosts and their network with invar doctor --ranks, "
                       "then start the run again",
-                      who->odd, invar_comm_host(world->world, who->odd), who->usual,
-                      invar_comm_host(world->world, who->usual), param_of(own->model, first));
+                      who.odd, invar_comm_host(world->world, who.odd), who.usual,
+                      invar_comm_host(world->world, who.usual), param_of(own->model, piece));
 }
 
 static invar_status compare(invar_sync_result *out, const invar_sync_digests *own,
@@ -190,7 +259,7 @@ static invar_status compare(invar_sync_result *out, const invar_sync_digests *ow
     who = invar_agree_find_odd(hashes, invar_agree_size(world));
     if (who.odd < 0)
         return INVAR_OK;
-    status = name_odd(own, world, &who);
+    status = name_odd(own, world, who.usual);
     out->differ = status == INVAR_E_MISMATCH;
     return status;
 }

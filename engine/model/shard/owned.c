@@ -116,15 +116,16 @@ static invar_status add_weight(invar_owned *to, const invar_model *model, int64_
     const invar_param *p = &model->params[param];
     invar_layout_share rows = invar_owners_rows(model, param, rank);
     invar_tensor own;
-    size_t bytes;
+    size_t bytes, before;
 
     if (rows.count == 0)
         return INVAR_OK;
     own = invar_tensor_rows(&p->weight, rows.first, rows.count);
     bytes =
         (size_t)(rows.count * p->weight.row_stride) * (size_t)invar_dtype_bits(p->weight.dtype) / 8;
+    before = (size_t)((char *)own.data - (char *)p->weight.data);
     if (rows.first + rows.count == p->own.experts * p->own.rows)
-        bytes = padded(bytes);
+        bytes = padded(before + bytes) - before; // of bf16, rows need not begin at a multiple
     INVAR_TRY(invar_owned_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
     if (!own.scale)
         return INVAR_OK;

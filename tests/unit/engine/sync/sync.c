@@ -232,6 +232,7 @@ static void check_flip(lesson *l, const pair *p, int rank, const char *name)
 static void test_sync__a_flipped_bit_is_named(void **state)
 {
     static const pair engine = {2, 1, 1, 1, 1, 1, 2, 2}, data = {2, 1, 1, 1, 1, 1, 1, 1};
+    static const pair one_engine = {1, 1, 1, 1, 1, 1, 2, 2};
     lesson l = {.dev = *state,
                 .spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8),
                 .format = INVAR_FORMAT_FP8,
@@ -243,6 +244,9 @@ static void test_sync__a_flipped_bit_is_named(void **state)
     check_flip(&l, &data, 1, "model.embed_tokens.weight");
     check_flip(&l, &engine, 2, "model.layers.0.self_attn.o_proj.weight");
     check_flip(&l, &engine, 3, "model.norm.weight");
+    check_flip(&l, &engine, 3, "model.layers.0.self_attn.o_proj.weight");
+    check_flip(&l, &one_engine, 1, "model.layers.1.mlp.up_proj.weight");
+    check_flip(&l, &one_engine, 2, "model.layers.0.self_attn.o_proj.weight");
     invar_model_free(l.one);
 }
 
