@@ -605,20 +605,32 @@ static bool leads_to(const char *path, const struct stat *wanted)
     return stat(path, &info) == 0 && info.st_dev == wanted->st_dev && info.st_ino == wanted->st_ino;
 }
 
+/* Where an open folder is now; it may be moved again between the two looks: they are repeated. */
+static bool find_open(char path[INVAR_PATH_SIZE], int fd, const struct stat *wanted)
+{
+    enum { TRIES = 100 };
+    char link[64];
+
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    for (int i = 0; i < TRIES; i++) {
+        ssize_t bytes = readlink(link, path, INVAR_PATH_SIZE - 1);
+        path[bytes > 0 ? bytes : 0] = '\0';
+        if (leads_to(path, wanted))
+            return true;
+    }
+    return false;
+}
+
 invar_status invar_folder_follow(invar_folder *folder)
 {
-    char link[64], path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
-    ssize_t bytes;
 
     if (fstat(folder->fd, &info) != 0)
         return io_error(folder->path, "cannot be looked at");
     if (leads_to(folder->path, &info))
         return INVAR_OK;
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", folder->fd);
-    bytes = readlink(link, path, sizeof path - 1);
-    path[bytes > 0 ? bytes : 0] = '\0';
-    if (!leads_to(path, &info)) {
+    if (!find_open(path, folder->fd, &info)) {
         invar_path_show(shown, folder->path);
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
@@ -626,7 +638,7 @@ invar_status invar_folder_follow(invar_folder *folder)
             "nothing more is written",
             shown);
     }
-    memcpy(folder->path, path, (size_t)bytes + 1);
+    memcpy(folder->path, path, strlen(path) + 1);
     return INVAR_OK;
 }
 

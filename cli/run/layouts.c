@@ -82,7 +82,7 @@ static void add_time(row *r, const table *t, const invar_traffic *traffic)
         r->sent[i] = (double)invar_traffic_sent(traffic, (invar_traffic_axis)i) / 1e9;
 }
 
-/* The first rank of a stage has most of what is divided unevenly. */
+/* The first rank of a stage stands for all: rows that ranks own differ by some parameters. */
 static invar_status plan_stage(row *r, table *t, int stage)
 {
     invar_memory_view *v = &t->view;

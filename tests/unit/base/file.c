@@ -517,6 +517,30 @@ static void test_base_file__finds_a_folder_that_was_moved(void **state)
     invar_folder_release(&held);
 }
 
+/* Another process moves it to and fro while it is looked for. */
+static void test_base_file__finds_a_folder_that_is_being_moved(void **state)
+{
+    char here[INVAR_PATH_SIZE], there[INVAR_PATH_SIZE];
+    invar_folder held;
+    pid_t mover;
+
+    (void)state;
+    (void)snprintf(here, sizeof here, "%s", in_work("here"));
+    (void)snprintf(there, sizeof there, "%s", in_work("there"));
+    assert_ok(invar_folder_make(here));
+    assert_ok(invar_folder_hold(&held, here));
+    mover = fork();
+    assert_true(mover >= 0);
+    for (int i = 0; mover == 0; i++)
+        if (rename(i % 2 ? there : here, i % 2 ? here : there) != 0)
+            _exit(1);
+    for (int i = 0; i < 20000; i++)
+        assert_ok(invar_folder_follow(&held));
+    assert_int_equal(kill(mover, SIGKILL), 0);
+    assert_int_equal(waitpid(mover, NULL, 0), mover);
+    invar_folder_release(&held);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -537,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_base_file__absent_files_have_their_whole_path),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
         cmocka_unit_test(test_base_file__finds_a_folder_that_was_moved),
+        cmocka_unit_test(test_base_file__finds_a_folder_that_is_being_moved),
     };
 
     return cmocka_run_group_tests(tests, make_work, remove_work);
