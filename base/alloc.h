@@ -20,6 +20,12 @@ extern "C" {
 
 #define INVAR_ALIGN 256
 
+/* So many bytes, filled up to a multiple of it. */
+static inline size_t invar_aligned(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
 typedef struct invar_allocator {
     void *(*alloc)(size_t bytes, void *payload); /* NULL on failure */
     void (*free)(void *block, void *payload);

@@ -44,11 +44,6 @@ struct invar_arena {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static size_t padded(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
 /* Room for one more push, so that the append which follows cannot fail. */
 static invar_status grow(invar_arena *arena)
 {
@@ -156,8 +151,8 @@ invar_status invar_arena_plan_scratch(invar_arena *arena, size_t bytes)
     if (bytes > PLAN_MAX)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: scratch: %zu bytes do not fit", arena->name,
                           bytes);
-    if (padded(bytes) > arena->bytes)
-        arena->bytes = padded(bytes);
+    if (invar_aligned(bytes) > arena->bytes)
+        arena->bytes = invar_aligned(bytes);
     return INVAR_OK;
 }
 
@@ -190,7 +185,7 @@ invar_status invar_arena_push(void **out, invar_arena *arena, size_t bytes, cons
         INVAR_TRY(push_debug(&block, arena, bytes, what));
     else
         block = arena->block + arena->top;
-    arena->top += padded(bytes);
+    arena->top += invar_aligned(bytes);
     *out = block;
     return INVAR_OK;
 }

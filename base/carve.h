@@ -28,7 +28,7 @@ static inline void *invar_carve(invar_carver *carver, size_t bytes)
 {
     void *piece = carver->block ? carver->block + carver->used : NULL;
 
-    carver->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    carver->used += invar_aligned(bytes);
     return piece;
 }
 

@@ -29,7 +29,7 @@ static void *take(size_t *used, char *memory, size_t bytes)
 {
     void *at = memory ? memory + *used : NULL;
 
-    *used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    *used += invar_aligned(bytes);
     return at;
 }
 

@@ -53,16 +53,11 @@ struct invar_bench {
 
 #define MEMORY_BYTES ((size_t)1 << 30)
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
 void *invar_bench_take(invar_bench *bench, size_t bytes)
 {
     void *p = (char *)bench->memory + bench->used;
 
-    bench->used += aligned(bytes);
+    bench->used += invar_aligned(bytes);
     INVAR_CHECK(bench->used <= MEMORY_BYTES);
     return p;
 }
@@ -155,7 +150,7 @@ static invar_status run_op(double *out, invar_op op, const void *args, invar_poo
 
     INVAR_TRY(invar_op_workspace(&bytes, &c.dev, op, args));
     INVAR_TRY(invar_arena_new(&c.dev.scratch, "bench"));
-    status = invar_arena_plan_scratch(c.dev.scratch, aligned(bytes));
+    status = invar_arena_plan_scratch(c.dev.scratch, invar_aligned(bytes));
     if (status == INVAR_OK)
         status = invar_arena_reserve(c.dev.scratch);
     if (status == INVAR_OK)
@@ -252,7 +247,7 @@ static invar_status measure_copy(double *out, invar_bench *b, size_t moved, inva
     copy_call copy = {invar_bench_take(b, bytes), invar_bench_take(b, bytes), bytes, pool};
     invar_status status;
 
-    memset(copy.to, 1, 2 * aligned(bytes)); // pages that exist, unlike fresh zeros
+    memset(copy.to, 1, 2 * invar_aligned(bytes)); // pages that exist, unlike fresh zeros
     status = measure(out, run_copy, &copy);
     b->used = mark;
     return status;

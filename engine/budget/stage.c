@@ -44,7 +44,7 @@ static invar_status take_elsewhere(invar_stage *s, void **out, size_t bytes, con
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
     invar_stage *s = stage_of(dev);
-    size_t need = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at = 0;
+    size_t need = invar_aligned(bytes + !bytes), at = 0;
     int place = 0;
 
     while (place < s->count && s->blocks[place].at - at < need) {

@@ -23,7 +23,7 @@ static size_t padded_bytes(const invar_tensor *grad)
 {
     size_t bytes = (size_t)(grad->shape[0] * grad->row_stride) * sizeof(float);
 
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return invar_aligned(bytes);
 }
 
 /* `at` counts from the beginning of the block. */

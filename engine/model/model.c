@@ -192,7 +192,7 @@ static void lay_out_grads(invar_model *model)
         next += (size_t)invar_param_elements(of) * sizeof(float);
         if (i < model->n_params) // the tied head's gradient is that of a product
             next += (size_t)(invar_param_spare_rows(of) * of->own.cols) * sizeof(float);
-        next = (next + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+        next = invar_aligned(next);
     }
     model->grad_bytes = next;
 }

@@ -27,11 +27,6 @@ typedef struct gaps {
     size_t end; /* of the block */
 } gaps;
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
 static void remove_gap(gaps *g, int32_t i)
 {
     memmove(&g->at[i], &g->at[i + 1], (size_t)(g->count - i - 1) * sizeof *g->at);
@@ -114,9 +109,9 @@ static void place_rooms(invar_program *p, const lists *l, gaps *g)
 {
     for (int32_t call = 0; call < p->n_calls + 2; call++) {
         for (int32_t i = l->first[call]; i >= 0; i = l->after_first[i])
-            p->rooms[i].offset = take(g, aligned(p->rooms[i].bytes));
+            p->rooms[i].offset = take(g, invar_aligned(p->rooms[i].bytes));
         for (int32_t i = l->last[call]; i >= 0; i = l->after_last[i])
-            give(g, p->rooms[i].offset, aligned(p->rooms[i].bytes));
+            give(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
     }
     p->block = g->end;
 }

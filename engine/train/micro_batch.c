@@ -59,7 +59,7 @@ static void *piece(char **next, size_t count, size_t size)
 {
     void *p = *next;
 
-    *next += (count * size + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    *next += invar_aligned(count * size);
     return p;
 }
 

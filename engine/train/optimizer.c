@@ -19,11 +19,6 @@ static size_t row_bytes(const invar_param *p)
     return (size_t)(p->cols ? p->own.cols : 1) * sizeof(float);
 }
 
-static size_t padded(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
 /* Of the rows of a parameter that are moved here. */
 static size_t own_bytes(const invar_model *model, int64_t param)
 {
@@ -68,8 +63,8 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         o->at[i] = o->bytes;
         INVAR_CHECK(p->own.experts == 0 ||
                     (char *)p->master.data == invar_masters_block(model) + o->whole[i]);
-        o->block += padded((size_t)invar_param_elements(p) * sizeof(float));
-        o->bytes += padded(own_bytes(model, i));
+        o->block += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
+        o->bytes += invar_aligned(own_bytes(model, i));
     }
 }
 

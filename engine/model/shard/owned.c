@@ -68,11 +68,6 @@ invar_status invar_owned_add(invar_owned *o, int rank, size_t first, size_t byte
     return INVAR_OK;
 }
 
-static size_t padded(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
 /* What a rank owns of a tensor of f32 that begins at `at`: the last rows with what fills it up. */
 static invar_status add_rows(invar_owned *to, const invar_model *model, int64_t param, int rank,
                              size_t at)
@@ -83,7 +78,7 @@ static invar_status add_rows(invar_owned *to, const invar_model *model, int64_t 
     size_t bytes = (size_t)rows.count * each;
 
     if (rows.first + rows.count == p->own.experts * p->own.rows)
-        bytes = padded(bytes);
+        bytes = invar_aligned(bytes);
     return invar_owned_add(to, rank, at + (size_t)rows.first * each, bytes);
 }
 
@@ -95,7 +90,7 @@ static invar_status add_masters(invar_owned *to, const invar_model *model, int r
         int64_t i = model->order[k];
 
         INVAR_TRY(add_rows(to, model, i, rank, at));
-        at += padded((size_t)invar_param_elements(&model->params[i]) * sizeof(float));
+        at += invar_aligned((size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     }
     return INVAR_OK;
 }
@@ -125,7 +120,8 @@ static invar_status add_weight(invar_owned *to, const invar_model *model, int64_
         (size_t)(rows.count * p->weight.row_stride) * (size_t)invar_dtype_bits(p->weight.dtype) / 8;
     before = (size_t)((char *)own.data - (char *)p->weight.data);
     if (rows.first + rows.count == p->own.experts * p->own.rows)
-        bytes = padded(before + bytes) - before; // of bf16, rows need not begin at a multiple
+        bytes =
+            invar_aligned(before + bytes) - before; // of bf16, rows need not begin at a multiple
     INVAR_TRY(invar_owned_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
     if (!own.scale)
         return INVAR_OK;

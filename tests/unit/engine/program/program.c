@@ -94,7 +94,7 @@ static void test_program__planned_memory_changes_no_result(void **state)
         block = s.program->block;
         planned += block;
         for (int32_t i = 0; i < s.program->n_rooms; i++)
-            apart += (s.program->rooms[i].bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+            apart += invar_aligned(s.program->rooms[i].bytes);
         assert_ok(invar_program_plan(s.program)); // a pure function
         assert_int_equal(s.program->block, block);
         invar_program_drop(s.program, 0);

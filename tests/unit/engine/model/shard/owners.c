@@ -107,9 +107,7 @@ static void check_bytes(const invar_model *model)
 
     assert_ok(invar_owned_masters(&owned, model));
     for (int64_t i = 0; i < model->n_params; i++)
-        block +=
-            ((size_t)invar_param_elements(&model->params[i]) * sizeof(float) + INVAR_ALIGN - 1) /
-            INVAR_ALIGN * INVAR_ALIGN;
+        block += invar_aligned((size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     for (int64_t i = 0; i < owned.count; i++)
         assert_true(owned.ranges[i].first + owned.ranges[i].bytes <= block);
     assert_true(check_apart(&owned) == block);
