@@ -162,7 +162,7 @@ equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-gr
 sweep 73 rows- "$cp"
 equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
-refused "divides the work of 3 experts, too: it takes at most" experts 4 "$cp" 4 --num-experts 3
+refused "divides the work of 8 experts, too: it takes at most" experts 9 "$cp" 9
 refused 'with it expert-model-parallel-size is 1' experts 4 "$cp" 2 "$ep" 2
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
