@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/layout/agree.h"
 #include "engine/model/shard/slices.h"
 #include "tests/support.h"
 
@@ -56,6 +57,7 @@ void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *sa
 
 typedef struct asked {
     const lesson *l;
+    const invar_layout *layout;
     invar_loss *loss;
     int64_t next;
     bool fails;
@@ -69,6 +71,16 @@ static void leave_one(const lesson *l, int64_t first, int64_t count, float *grad
         if (i != l->only)
             memset(gradient + (start[i] - start[first]), 0,
                    (size_t)(start[i + 1] - start[i]) * sizeof *gradient);
+}
+
+/* Whatever this rank has computed, rank 0's counts: a call of the world. */
+static invar_status take_led(const asked *l, int64_t first, int64_t count, float *dnow)
+{
+    size_t bytes = (size_t)(l->l->start[first + count] - l->l->start[first]) * sizeof *dnow;
+
+    if (!invar_agree_leads(l->layout))
+        memset(dnow, 0xff, bytes);
+    return invar_agree_share(l->layout, "loss", 0, dnow, bytes);
 }
 
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
@@ -86,7 +98,7 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     leave_one(l->l, first, count, dnow);
     if (dentropy)
         leave_one(l->l, first, count, dentropy);
-    return INVAR_OK;
+    return l->l->led ? take_led(l, first, count, dnow) : INVAR_OK;
 }
 
 /* Each rank has the sums of its own rows: the others' for the comparison. */
@@ -112,8 +124,9 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
                           const invar_model *model, int rank)
 {
     bool values = model->spec.value_head;
-    asked asks = {.l = l, .fails = rank == l->failing};
-    invar_trainer_loss loss = {run_loss, &asks, !values};
+    asked asks = {.l = l, .layout = model->layout, .fails = rank == l->failing};
+    invar_trainer_loss loss = {
+        .run = run_loss, .payload = &asks, .entropy = !values, .led = l->led};
     const invar_loss_metric *metrics;
     invar_grads *grads = NULL;
     invar_status status;

@@ -26,6 +26,7 @@ typedef struct lesson {
     uint8_t mask[MOST];
     float reward[SAMPLES], old[MOST], ref[MOST], advantage[MOST], values[MOST];
     size_t bucket;
+    bool led;    /* one rank computes the loss for all */
     int failing; /* the rank whose loss fails; -1: none */
     int only;    /* sample with gradients, those of others are zeros; -1: all have some */
     const struct outcome *expected;

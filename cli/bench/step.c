@@ -95,7 +95,7 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
 /* Up to the norm; the gradients are zero before. */
 static invar_status differentiate(lesson *l)
 {
-    const invar_trainer_loss loss = {mean_loss, l->train, false};
+    const invar_trainer_loss loss = {.run = mean_loss, .payload = l->train};
     invar_trainer_result result = {.now = l->flat.train_logp};
 
     return invar_learner_differentiate(&l->learner, l->trainer, l->samples.items, l->samples.count,

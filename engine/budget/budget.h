@@ -50,6 +50,7 @@ typedef struct invar_budget_ask {
     bool learns;
     bool samples_alone; /* nothing is scored either, and the actor has no masters */
     bool entropy;       /* the loss has a term of entropies */
+    bool led;           /* the policy's loss comes from rank 0, as plug-ins' does */
     int64_t level;      /* of the points that are recorded */
     bool replay;        /* experts are those of the rollout */
     invar_adamw_options adamw;

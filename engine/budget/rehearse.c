@@ -249,7 +249,8 @@ invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, c
 static invar_status learn(const invar_budget_parts *parts, const invar_budget_ask *ask,
                           const invar_model *model, invar_grads *grads)
 {
-    invar_trainer_loss loss = {invar_budget_no_loss, NULL, ask->entropy && !model->spec.value_head};
+    invar_trainer_loss loss = {.run = invar_budget_no_loss,
+                               .entropy = ask->entropy && !model->spec.value_head};
     scene s;
     invar_status status = set_up(&s, model, ask, true);
 

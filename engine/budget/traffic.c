@@ -111,10 +111,10 @@ static double queries_of(const invar_model *model)
 
 /*
  * 2 for every weight and row, forward, and 4 backward; attention over half of the square twice, and
- * as often again. The first forward is made a second time with `recompute`.
+ * as often again. A backward is as much as two forwards.
  */
 static double flop_of(const invar_model *model, const invar_rl_sample *samples, int64_t count,
-                      bool recompute)
+                      int forwards)
 {
     double weights = weights_of(model), queries = queries_of(model), flop = 0.0;
 
@@ -122,7 +122,7 @@ static double flop_of(const invar_model *model, const invar_rl_sample *samples, 
         double rows = (double)invar_micro_batch_rows(&samples[i]);
         flop += 2.0 * rows * (weights + rows * queries);
     }
-    return (recompute ? 4.0 : 3.0) * flop / (double)model->part.contexts;
+    return (double)(forwards + 2) * flop / (double)model->part.contexts;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -139,7 +139,10 @@ typedef struct scene {
 static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
-    const invar_trainer_loss loss = {invar_budget_no_loss, NULL, s->cast->ask->entropy && !critic};
+    const invar_budget_ask *ask = s->cast->ask;
+    const invar_trainer_loss loss = {.run = invar_budget_no_loss,
+                                     .entropy = ask->entropy && !critic,
+                                     .led = ask->led && !critic};
     invar_trainer_result result = {.now = s->now, .entropy = critic ? NULL : s->now + s->tokens};
 
     INVAR_TRY(invar_learner_differentiate(learner, trainer, s->samples, s->count, &loss, &result));
@@ -149,8 +152,10 @@ static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *
 /* The rank's own units, and how often ranks come together. */
 static invar_status count_products(invar_traffic *out, const scene *s)
 {
-    const invar_layout_axis *data = &s->cast->ask->layout->data;
-    bool recompute = s->options.recompute;
+    const invar_budget_ask *ask = s->cast->ask;
+    const invar_layout_axis *data = &ask->layout->data;
+    int forwards = s->options.recompute ? 2 : 1;
+    int ahead = ask->led && invar_layout_pipes(ask->layout); // forwards for the loss alone
     int64_t *rows = NULL;
     invar_plan units;
     invar_status status;
@@ -166,9 +171,9 @@ static invar_status count_products(invar_traffic *out, const scene *s)
         const invar_rl_sample *first = s->samples + units.unit_sample[u];
         int64_t count = units.unit_sample[u + 1] - units.unit_sample[u];
 
-        out->flop += flop_of(s->cast->actor, first, count, recompute);
+        out->flop += flop_of(s->cast->actor, first, count, forwards + ahead);
         if (s->cast->critic)
-            out->flop += flop_of(s->cast->critic, first, count, recompute);
+            out->flop += flop_of(s->cast->critic, first, count, forwards);
     }
     invar_plan_release(&units);
     return INVAR_OK;

@@ -208,7 +208,9 @@ static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int w
     const invar_step *is = &step->is;
     int64_t token = f->start[is->first];
     invar_rl_options rl = loop->set.rl;
-    invar_trainer_loss loss = {run_loss, NULL, !values && rl.entropy_coef != 0.0f};
+    invar_trainer_loss loss = {.run = run_loss,
+                               .entropy = !values && rl.entropy_coef != 0.0f,
+                               .led = !values && invar_loss_facts_of(rl.loss)->plugin};
 
     if (values)
         rl.loss = INVAR_LOSS_VALUE;

@@ -116,6 +116,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .critic = invar_settings_critic(r),
         .learns = !set->rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
+        .led = invar_loss_facts_of(set->rl.loss)->plugin,
         .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
         .replay = set->replay_routing,
         .adamw = set->adamw,

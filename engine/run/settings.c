@@ -141,20 +141,6 @@ bool invar_settings_supervised(const invar_recipe *r)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* The stage with the loss would wait for rank 0, which asks plug-ins, and that for its rows. */
-static invar_status check_pipeline(const invar_recipe *r, const invar_layout_sizes *sizes)
-{
-    if (sizes->chunks > 1 && sizes->pipeline == 1)
-        return invar_config_refuse(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
-                                   "needs a pipeline-model-parallel-size of 2 or more");
-    if (sizes->pipeline > 1 &&
-        INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_CUSTOM)
-        return invar_config_refuse(r, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
-                                   "is 1 where a plug-in computes the loss: divide the model "
-                                   "otherwise (docs/scale-out.md)");
-    return INVAR_OK;
-}
-
 /* Of the ranks that divide a layer, those that divide an expert where the recipe says nothing. */
 static int64_t expert_tensors(const invar_recipe *r, int64_t tensor)
 {
@@ -181,7 +167,10 @@ invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r
                           "expert-tensor-parallel-size %d: it is 1 or that of "
                           "tensor-model-parallel-size, %d",
                           out->expert_tensor, out->tensor);
-    return check_pipeline(r, out);
+    if (out->chunks > 1 && out->pipeline == 1)
+        return invar_config_refuse(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
+                                   "needs a pipeline-model-parallel-size of 2 or more");
+    return INVAR_OK;
 }
 
 invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)

@@ -5,6 +5,8 @@
  */
 #include "engine/train/trainer.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "engine/program/near.h"
 #include "engine/train/rank_grads.h"
@@ -335,6 +337,8 @@ typedef struct lesson {
     invar_grads *grads;
     invar_trainer_result *result;
     invar_rank_grads ranks;
+    /* (4, tokens) where the loss is asked ahead: gradients of rounds, and what it was asked for. */
+    float *ahead;
 } lesson;
 
 /* How often the routers of this forward chose otherwise than those of the rollout. */
@@ -393,17 +397,26 @@ static invar_status gather_round(const invar_walk *w, const lesson *l, const inv
     return gather(trainer, "entropies", entropies(l, w, r->token));
 }
 
-/* The loss of the round's samples; its gradients are the lane's. */
-static invar_status ask(const invar_walk *w, const lesson *l, const invar_round *r,
-                        invar_lane *lane)
+/* The loss of the round's samples; `gradient` (2, tokens of the round). */
+static invar_status ask(const invar_walk *w, const lesson *l, const invar_round *r, float *gradient)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
     const int64_t *sample = w->plan->sample + r->first;
 
-    INVAR_TRY(invar_lane_room(lane, r->tokens));
     return l->loss->run(l->loss->payload, sample[0], sample[r->count] - sample[0],
-                        l->result->now + r->token, entropies(l, w, r->token), lane->gradient,
-                        entropy ? lane->gradient + r->tokens : NULL);
+                        l->result->now + r->token, entropies(l, w, r->token), gradient,
+                        entropy ? gradient + r->tokens : NULL);
+}
+
+/* The lane has the gradients of its round. */
+static invar_status fill_gradient(const invar_walk *w, const lesson *l, const invar_round *r,
+                                  invar_lane *lane)
+{
+    INVAR_TRY(invar_lane_room(lane, r->tokens));
+    if (!l->ahead)
+        return ask(w, l, r, lane->gradient);
+    memcpy(lane->gradient, l->ahead + 2 * r->token, 2 * (size_t)r->tokens * sizeof(float));
+    return INVAR_OK;
 }
 
 static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
@@ -421,7 +434,7 @@ static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane
         return INVAR_OK;
     if (w->ranks > 1)
         INVAR_TRY(gather_round(w, l, r));
-    return ask(w, l, r, lane);
+    return fill_gradient(w, l, r, lane);
 }
 
 /* ---- learning: backward ---------------------------------------------------------------------- */
@@ -482,6 +495,45 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
     return status;
 }
 
+/* What was scored ahead are the log-probabilities that are learned from, and their entropies. */
+static invar_status compare_ahead(const invar_walk *w, const lesson *l, int64_t tokens)
+{
+    const float *scored = l->ahead + 2 * tokens, *entropy = entropies(l, w, 0);
+    size_t bytes = (size_t)tokens * sizeof *scored;
+
+    if (memcmp(scored, l->result->now, bytes) == 0 &&
+        (!entropy || memcmp(scored + tokens, entropy, bytes) == 0))
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_MISMATCH, 0,
+        "the loss was computed from log-probabilities of a scoring forward, and those "
+        "of the training forward differ: set audit to find the op");
+}
+
+/*
+ * A loss that one rank computes for all cannot be had while stages wait for each other's rows: a
+ * forward before has the same bits, and all ranks ask together.
+ */
+static invar_status ask_ahead(const invar_walk *w, lesson *l)
+{
+    int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
+    float *entropy = entropies(l, w, 0);
+
+    INVAR_TRY(invar_alloc((void **)&l->ahead, 4 * (size_t)tokens + 1, sizeof *l->ahead,
+                          "gradients of log-probabilities"));
+    memset(l->ahead, 0, 4 * (size_t)tokens * sizeof *l->ahead);
+    INVAR_TRY(invar_trainer_score(l->trainer, w->model, w->samples, w->plan->samples,
+                                  l->result->now, entropy));
+    memcpy(l->ahead + 2 * tokens, l->result->now, (size_t)tokens * sizeof *l->ahead);
+    if (entropy)
+        memcpy(l->ahead + 3 * tokens, entropy, (size_t)tokens * sizeof *l->ahead);
+    for (int64_t i = 0; i < invar_walk_rounds(w); i++) {
+        invar_round r = invar_walk_round(w, i);
+        INVAR_TRY(ask(w, l, &r, l->ahead + 2 * r.token));
+    }
+    return INVAR_OK;
+}
+
 /* Stages without the head hear of the loss when all is done: they only count. */
 static invar_status follow_loss(const invar_walk *w, const lesson *l)
 {
@@ -489,9 +541,11 @@ static invar_status follow_loss(const invar_walk *w, const lesson *l)
 
     INVAR_TRY(share(l->trainer, "log-probabilities", l->result->now, tokens));
     INVAR_TRY(share(l->trainer, "entropies", entropies(l, w, 0), tokens));
+    if (l->ahead)
+        return compare_ahead(w, l, tokens);
     for (int64_t i = 0; !has_head(l->trainer) && i < invar_walk_rounds(w); i++) {
         invar_round r = invar_walk_round(w, i);
-        INVAR_TRY(ask(w, l, &r, &w->lanes->of[0]));
+        INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->of[0]));
     }
     return INVAR_OK;
 }
@@ -529,6 +583,8 @@ static invar_status walk_lesson(invar_walk *w, lesson *l)
     const invar_layout *layout = w->layout;
 
     l->result->micro_batches = invar_walk_rounds(w);
+    if (l->loss->led && pipes(l->trainer))
+        INVAR_TRY(ask_ahead(w, l));
     if (l->trainer->bytes)
         INVAR_TRY(invar_rank_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
     INVAR_TRY(invar_walk_run(w));
@@ -554,6 +610,7 @@ static invar_status learn(invar_walk *w, lesson *l, int64_t samples)
     }
     status = walk_lesson(w, l);
     invar_rank_grads_release(&l->ranks);
+    invar_free(l->ahead);
     invar_plan_release(&own);
     return status;
 }

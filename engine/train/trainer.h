@@ -75,6 +75,9 @@ typedef struct invar_trainer_loss {
                         const float *entropy, float *dnow_out, float *dentropy_out);
     void *payload;
     bool entropy; /* it has a gradient with respect to entropies */
+    /* Of log-probabilities, by one rank, which tells the world: all ranks ask at the same time.
+       Stages of a pipeline ask before they learn, for the log-probabilities of one more forward. */
+    bool led;
 } invar_trainer_loss;
 
 typedef struct invar_trainer_result {

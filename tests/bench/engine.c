@@ -84,7 +84,7 @@ static void bench_train(bench *b, int repeats)
 {
     invar_trainer_options options = {.plan = {1, 1, 0, 0}, .temperature = 1.0f};
     invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
-    invar_trainer_loss loss = {mean_loss, b->samples, false};
+    invar_trainer_loss loss = {.run = mean_loss, .payload = b->samples};
     static float logp[SAMPLES * TRAIN_TOKENS];
     invar_trainer_result result = {.now = logp};
     invar_trainer *trainer;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # goals.sh FOLDER [DEEPGEMM] - everything that docs/records/gpu-goals.tsv says, in one sitting.
 #
-# Runs on a GPU node, in a bundle that is built (scripts/bundle), and needs PyTorch. Each part writes
-# FOLDER/PART.txt, and one that is there is not measured again: after a stop, give the same command.
+# Runs on a GPU node, in a bundle that is built (scripts/bundle), and needs PyTorch. Each part
+# writes FOLDER/PART.txt, and one that is there is not measured again: after a stop, repeat it.
 # DEEPGEMM is that project's repository (tests/bench/deepgemm.sh); without it its rows are left out.
 # Takes eleven minutes of a H200, on which nothing else may run. Exit code 1: a part failed.
 # SPDX-License-Identifier: Apache-2.0

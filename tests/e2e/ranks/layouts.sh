@@ -32,7 +32,8 @@ declare -A flags_of=(
     [critic]="--advantage-estimator ppo --use-kl-loss"
     [teacher]="--advantage-estimator on_policy_distillation
         --opd-teacher-load dense-bf16/checkpoints"
-    [custom]="--loss-type custom_loss --custom-loss-function-path loss.py"
+    [custom]="--loss-type custom_loss --custom-loss-function-path $here/loss.py
+        --num-steps-per-rollout 2"
 )
 # units of several blocks of tokens, whose rows can be divided
 for model in dense experts; do
@@ -176,6 +177,7 @@ equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-pro
 equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
 equal critic bf16 thread 4 "$pp" 2
 equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
+equal custom bf16 thread 4 "$pp" 2 "$vp" 2 # rank 0 asks the plug-in, the last rank has the head
 one dense bf16
 equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
@@ -222,7 +224,6 @@ refused 'finer points than those of "step"' dense 2 "$cp" 2 --debug-determinism 
 refused 'the model has only 4 layers' dense 8 "$pp" 8
 refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2
 refused 'needs a pipeline-model-parallel-size of 2 or more' dense 2 "$vp" 2
-refused 'where a plug-in computes the loss' custom 2 "$pp" 2
 
 refused 'this is one: start with --ranks 2' dense 1 "$ro" 1
 refused 'leaves 0 of 2 ranks to train' dense 2 "$ro" 2

@@ -69,7 +69,7 @@ static invar_status use(invar_trainer *trainer, invar_model *model)
 {
     float now[TOKENS], entropy[TOKENS];
     invar_trainer_result result = {.now = now, .entropy = entropy};
-    invar_trainer_loss loss = {ones, NULL, true};
+    invar_trainer_loss loss = {.run = ones, .entropy = true};
     invar_grads *grads;
     invar_status status;
 

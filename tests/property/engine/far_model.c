@@ -333,7 +333,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     const invar_adamw_options adamw = {
         .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-8f, .clip_grad = 1.0f};
     static float now[TOKENS];
-    invar_trainer_loss loss = {sum_loss, samples->items, false};
+    invar_trainer_loss loss = {.run = sum_loss, .payload = samples->items};
     invar_trainer_result result = {.now = now};
     invar_optimizer *optimizer;
     invar_trainer *trainer;

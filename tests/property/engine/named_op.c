@@ -48,7 +48,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
                   const invar_device *dev, int64_t level)
 {
     invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
-    invar_trainer_loss loss = {run_loss, samples->items, false};
+    invar_trainer_loss loss = {.run = run_loss, .payload = samples->items};
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
     const invar_probe_options watched = {.level = level};
     invar_probe_view view = {.prefix = ""};

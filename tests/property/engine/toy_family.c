@@ -70,7 +70,7 @@ static void learn(learnt *out, const invar_model *model, const invar_device *dev
         .temperature = 1.0f};
     invar_trainer_result result = {.now = out->now};
     invar_rl_samples samples = {0};
-    invar_trainer_loss loss = {run_loss, NULL, false};
+    invar_trainer_loss loss = {.run = run_loss};
     invar_trainer *trainer = NULL;
 
     memset(out->now, 0, sizeof out->now);

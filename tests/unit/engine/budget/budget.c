@@ -119,7 +119,7 @@ static size_t measure(invar_model *model, invar_grads *grads, const invar_device
                                      .layout = ask->layout};
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
     invar_trainer_result result = {.now = now, .entropy = entropy};
-    invar_trainer_loss loss = {some_loss, NULL, false};
+    invar_trainer_loss loss = {.run = some_loss};
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;
     size_t before = now_taken(far);
@@ -191,7 +191,7 @@ static invar_status take_part(partner *p, invar_trainer *trainer, const invar_rl
 {
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
     invar_trainer_result result = {.now = now, .entropy = entropy};
-    invar_trainer_loss loss = {some_loss, NULL, false};
+    invar_trainer_loss loss = {.run = some_loss};
     invar_grads *grads;
     invar_status status;
 

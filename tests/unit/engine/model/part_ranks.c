@@ -109,7 +109,7 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
         .recompute = l->recompute,
         .head_rows = l->head_rows,
         .temperature = 0.8f};
-    invar_trainer_loss loss = {run_loss, (void *)(uintptr_t)l, true};
+    invar_trainer_loss loss = {.run = run_loss, .payload = (void *)(uintptr_t)l, .entropy = true};
     invar_trainer_result result = {.now = out->now, .entropy = out->entropies};
     invar_trainer *trainer = NULL;
     invar_status status;

@@ -191,7 +191,7 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
     assert_ok(invar_trainer_new(&trainer, dev, &trainer_options));
     assert_ok(invar_learner_open(&learner, model, true, &options));
     for (int64_t number = 0; number < 2; number++) {
-        const invar_trainer_loss loss = {push, &s, false};
+        const invar_trainer_loss loss = {.run = push, .payload = &s};
         invar_trainer_result result = {.now = s.flat.train_logp};
         invar_step step = step_of(&s, number, 0, SAMPLES, start);
 

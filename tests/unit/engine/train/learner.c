@@ -68,7 +68,7 @@ static void close_scene(scene *s)
 
 static void differentiate(scene *s)
 {
-    const invar_trainer_loss loss = {push, s, false};
+    const invar_trainer_loss loss = {.run = push, .payload = s};
     float now[MOST];
     invar_trainer_result result = {.now = now};
 

@@ -357,7 +357,7 @@ static void test_ranks__refuses(void **state)
     invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
     float now[MOST], entropy[MOST];
     invar_trainer_result result = {.now = now, .entropy = entropy};
-    invar_trainer_loss loss = {never_asked, NULL, true};
+    invar_trainer_loss loss = {.run = never_asked, .entropy = true};
     invar_rl_samples samples;
     invar_trainer *trainer;
     invar_grads *grads;

@@ -184,6 +184,31 @@ static void test_stages__far_device(void **state)
     invar_model_free(model);
 }
 
+/* ---- a loss of one rank ---------------------------------------------------------------------- */
+
+/* Rank 0, which has no head, computes it for all: they ask at the same time. */
+static void test_stages__led_loss(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, false, dev);
+    invar_rl_samples samples;
+    outcome expected;
+    lesson l;
+    stage_run s = {.l = &l, .sizes = WHOLE_LAYERS};
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    lesson_init(&l, model, &samples, dev);
+    l.options = (invar_trainer_options){.plan = plans[0], .temperature = 0.8f};
+    assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
+    l.expected = &expected;
+    l.led = true;
+    all_equal(&s, &(shape){2, 2, 1}, 0);
+    all_equal(&s, &(shape){4, 2, 2}, 3);
+    free(expected.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
 /* ---- routing --------------------------------------------------------------------------------- */
 
 /* Each stage compares the choices of its own layers; all know the sum. */
@@ -287,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_stages__learn_as_one),
         cmocka_unit_test(test_stages__critic),
         cmocka_unit_test(test_stages__far_device),
+        cmocka_unit_test(test_stages__led_loss),
         cmocka_unit_test(test_stages__routes_are_counted),
         cmocka_unit_test(test_stages__descending_units_differ),
         cmocka_unit_test(test_stages__loss_fails),

@@ -56,7 +56,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
                   const invar_trainer_options *options, const invar_device *dev)
 {
     plain p = {.samples = samples->items, .entropy = !model->spec.value_head};
-    invar_trainer_loss loss = {plain_run, &p, p.entropy};
+    invar_trainer_loss loss = {.run = plain_run, .payload = &p, .entropy = p.entropy};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
