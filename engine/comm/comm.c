@@ -18,6 +18,8 @@
 
 #include "base/invar_banned.h"
 
+#define BEATS 8 /* in the time that ranks wait without one */
+
 const char *invar_comm_op_name(invar_comm_op op)
 {
     static const char *const names[INVAR_COMM_OPS] = {"allgatherv", "alltoallv", "sendrecv",
@@ -322,11 +324,27 @@ static void drop_due(invar_comm_ticket *ticket)
     ticket->due = false;
 }
 
-/* A call has completed: it counts, and who watches is shown it. */
-static void end_call(const invar_comm_ticket *ticket, double waited)
+static void beat(invar_world *world, double now, double seconds)
 {
-    const invar_world *world = ticket->comm->world;
+    if (!world->transport || world->failure.native || now - world->beat < seconds / BEATS)
+        return;
+    world->beat = now;
+    world->transport->beat(world->self);
+}
 
+void invar_comm_beat(invar_comm *comm, double seconds)
+{
+    beat(comm->world, invar_comm_clock(), seconds);
+}
+
+/* A call has completed: it counts, and who watches is shown it. */
+static void end_call(const invar_comm_ticket *ticket, double from)
+{
+    invar_world *world = ticket->comm->world;
+    double now = invar_comm_clock(), waited = now - from;
+
+    if (ticket->seconds > 0)
+        beat(world, now, ticket->seconds);
     count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
     if (world->done)
         world->done(world->payload, &(invar_comm_done){ticket->op, ticket->phase, ticket->sent,
@@ -415,7 +433,7 @@ invar_status invar_comm_wait(invar_comm_ticket *ticket)
 
     status = ticket->due ? carry(ticket) : meet(ticket);
     if (status == INVAR_OK)
-        end_call(ticket, invar_comm_clock() - from);
+        end_call(ticket, from);
     while (*link != ticket)
         link = &(*link)->next;
     *link = ticket->next;

@@ -9,6 +9,9 @@
  * their own (docs/adr/0020-transports-move-bytes.md). Nor can a caller see what arrived first: it
  * waits for moves that it names.
  *
+ * A rank that computes for long is not one that hangs: it beats (invar_comm_beat), and those who
+ * wait go on waiting. A deadline passes where no rank of the world beats, or completes a call.
+ *
  * A rank that dies, hangs, aborts or calls something else ends the calls of all others: each fails
  * with INVAR_E_IO and the same line, which names a rank, its host and the phase. After that every
  * call on the group and on what it was split into fails with that line. `native` says what it was:
@@ -60,7 +63,7 @@ const char *invar_comm_op_name(invar_comm_op op);
 typedef struct invar_comm_move {
     invar_comm_op op;
     const char *phase; /* what it is for: a part of messages */
-    double seconds;    /* invar_comm_wait waits for ranks at most so long; 0: for ever */
+    double seconds;    /* without a beat of any rank a wait for others ends; 0: never */
     const void *in;
     void *out;
     const size_t *in_bytes;  /* ALLTOALLV: for each rank */
@@ -86,6 +89,12 @@ invar_status invar_comm_wait(invar_comm_ticket *ticket) INVAR_MUST_USE;
  */
 invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour, int64_t key,
                               const char *phase, double seconds) INVAR_MUST_USE;
+
+/*
+ * This rank has got on with its work. So whoever waits for it, or for one that waits for it, waits
+ * `seconds` more. Without waiting; others are told now and then, several times in `seconds`.
+ */
+void invar_comm_beat(invar_comm *comm, double seconds);
 
 int invar_comm_rank(const invar_comm *comm);
 int invar_comm_size(const invar_comm *comm);

@@ -6,8 +6,9 @@
  * tag tells groups and headers apart; MPI keeps the order of messages between two ranks. Payload is
  * looked at when its header is as expected.
  *
- * Notes have a tag of their own: a rank that has failed tells why, one that leaves says so. All are
- * polled, because no wait of MPI ends at a deadline or when another rank is gone.
+ * Notes have a tag of their own: a rank that has failed tells why, one that leaves says so, and so
+ * does one that gets on with its work while others may wait for it. All are polled, because no wait
+ * of MPI ends at a deadline or when another rank is gone.
  *
  * After a failure MPI is not finalized, which would wait for ranks that do not come: the process
  * ends with an exit code other than 0, and the launcher ends the others.
@@ -58,8 +59,10 @@ typedef struct mpi_rank {
     double active;                    /* when a request was last seen to be done */
     const invar_comm_ticket *awaited; /* by this rank now; NULL: nothing */
     double since;                     /* when it began to wait */
+    double beat;                      /* when another rank was last heard to get on */
+    request *beats;                   /* (size) ours under way */
     int note_tag;                     /* of ours */
-    request *notes;                   /* (size) ours under way */
+    request *notes;                   /* (size) ours under way, and behind them `beats` */
     invar_comm_failure note;          /* what they tell; native 0: that we leave */
 } mpi_rank;
 
@@ -122,6 +125,22 @@ static void tell(void *self, invar_comm_failure *failure)
     send_notes(me);
 }
 
+/* Who cannot be reached is found by the rank that waits for it. */
+static void beat(void *self)
+{
+    static const invar_comm_failure gets_on = {.native = EINPROGRESS};
+    mpi_rank *me = self;
+
+    for (int r = 0; r < me->world->size; r++) {
+        request *of = &me->beats[r];
+        int done = 1;
+
+        if (r == me->world->rank || (!of->done && (me->mpi->test(&done, &of->handle) || !done)))
+            continue; // the last one is under way: that is enough
+        of->done = me->mpi->send(&of->handle, &gets_on, sizeof gets_on, r, me->note_tag) != 0;
+    }
+}
+
 /* It is said to be late. Has it waited itself, about as long as who says so, and told nobody? */
 static bool has_waited(const mpi_rank *me)
 {
@@ -135,6 +154,10 @@ static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failur
     if (!heard->native) {
         me->left_count += !me->left[peer];
         me->left[peer] = true;
+        return INVAR_OK;
+    }
+    if (heard->native == EINPROGRESS) {
+        me->beat = invar_comm_clock();
         return INVAR_OK;
     }
     heard->text[sizeof heard->text - 1] = '\0';
@@ -341,7 +364,6 @@ static invar_status hear_answers(mpi_rank *me)
 static invar_status wait(void *self, invar_comm_ticket *ticket)
 {
     mpi_rank *me = self;
-    double until = invar_comm_clock() + ticket->seconds;
     invar_status status = INVAR_OK;
     bool done = false;
 
@@ -350,11 +372,11 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
 
     if (me->world->failure.native)
         status = invar_world_adopt(me->world, &me->world->failure);
-    me->active = invar_comm_clock();
+    me->active = me->beat = me->since;
     while (status == INVAR_OK && (status = poll_once(&done, me, ticket)) == INVAR_OK && !done) {
         double now = invar_comm_clock();
 
-        if (ticket->seconds > 0 && now > until)
+        if (ticket->seconds > 0 && now > me->beat + ticket->seconds)
             status = invar_world_late(me->world, ticket, NULL);
         else if (now - me->active < SPIN)
             sched_yield(); // MPI moves bytes only while it is called
@@ -376,7 +398,8 @@ static bool notes_sent(mpi_rank *me)
     bool all = true;
 
     for (int r = 0; r < me->world->size; r++)
-        if (finished(&all, me, &me->notes[r], r) != INVAR_OK)
+        if (finished(&all, me, &me->notes[r], r) != INVAR_OK ||
+            finished(&all, me, &me->beats[r], r) != INVAR_OK)
             return true; // it failed otherwise
     return all;
 }
@@ -395,14 +418,14 @@ static void revive(void *self)
 /* Waits until all ranks leave, so that MPI's own end cannot hang. */
 static invar_status part(mpi_rank *me)
 {
-    double until = invar_comm_clock() + me->seconds;
     int other = me->world->rank ? 0 : 1;
 
+    me->beat = invar_comm_clock();
     memset(&me->note, 0, sizeof me->note);
     send_notes(me);
     while (!notes_sent(me) || me->left_count < me->world->size - 1) {
         INVAR_TRY(hear(me));
-        if (me->seconds > 0 && invar_comm_clock() > until) {
+        if (me->seconds > 0 && invar_comm_clock() > me->beat + me->seconds) {
             while (me->left[other] || other == me->world->rank)
                 other++;
             return invar_world_fail(me->world, other, ETIMEDOUT,
@@ -482,7 +505,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
 /* What it has allocated is the caller's, also when it fails. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {start, wait, hear, tell, revive, leave};
+    static const invar_transport transport = {start, wait, beat, hear, tell, revive, leave};
     invar_status status;
 
     status = invar_world_new(out, rank, size);
@@ -490,13 +513,14 @@ static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int siz
         status = invar_alloc((void **)&me->left, (size_t)size, sizeof *me->left, "ranks that left");
     if (status == INVAR_OK)
         status =
-            invar_alloc((void **)&me->notes, (size_t)size, sizeof *me->notes, "notes to ranks");
+            invar_alloc((void **)&me->notes, 2 * (size_t)size, sizeof *me->notes, "notes to ranks");
     if (status != INVAR_OK)
         return status;
     memset(me->left, 0, (size_t)size * sizeof *me->left);
-    memset(me->notes, 0, (size_t)size * sizeof *me->notes);
-    for (int r = 0; r < size; r++)
+    memset(me->notes, 0, 2 * (size_t)size * sizeof *me->notes);
+    for (int r = 0; r < 2 * size; r++)
         me->notes[r].done = true;
+    me->beats = me->notes + size;
     me->world = (*out)->world;
     me->world->self = me;
     me->world->transport = &transport;

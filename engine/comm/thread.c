@@ -30,6 +30,7 @@ typedef struct mailbox {
 typedef struct threads {
     pthread_mutex_t lock;           /* of all that follows */
     invar_comm_failure failures[2]; /* of the world, and of the revived one */
+    double beat;                    /* when a rank last got on */
     int size, present;
     mailbox *boxes; /* (size) */
 } threads;
@@ -207,18 +208,19 @@ static struct timespec point_in_time(double seconds)
     return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)(1e9 * (seconds - whole))};
 }
 
-/* Waits until something has changed for this rank. */
-static invar_status rest(thread_rank *me, const invar_comm_ticket *ticket, double until)
+/* Waits until something has changed for this rank; it has waited since `since`. */
+static invar_status rest(thread_rank *me, const invar_comm_ticket *ticket, double since)
 {
     threads *all = me->all;
     pthread_cond_t *wake = &all->boxes[me->world->rank].wake;
-    struct timespec end = point_in_time(until);
+    double from = all->beat > since ? all->beat : since;
+    struct timespec end = point_in_time(from + ticket->seconds);
     const invar_comm_ticket *of;
 
     if (ticket->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT && !choose(&of, me) &&
-             !all_done(ticket) && !failure_of(me)->native)
+             !all_done(ticket) && !failure_of(me)->native && all->beat <= from)
         return invar_world_late(me->world, ticket, NULL);
     return INVAR_OK;
 }
@@ -246,7 +248,7 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
-    double until = invar_comm_clock() + ticket->seconds;
+    double since = invar_comm_clock();
     invar_status status = INVAR_OK;
 
     pthread_mutex_lock(&all->lock);
@@ -259,12 +261,22 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
         else if (failure_of(me)->native)
             status = invar_world_adopt(me->world, failure_of(me));
         else if ((status = expect_peers(me, ticket)) == INVAR_OK)
-            status = rest(me, ticket, until);
+            status = rest(me, ticket, since);
     }
     if (status != INVAR_OK)
         withdraw(me, ticket);
     pthread_mutex_unlock(&all->lock);
     return status;
+}
+
+/* Wakes nobody: who waits looks here when its time is over. */
+static void beat(void *self)
+{
+    thread_rank *me = self;
+
+    pthread_mutex_lock(&me->all->lock);
+    me->all->beat = me->world->beat;
+    pthread_mutex_unlock(&me->all->lock);
 }
 
 static invar_status hear(void *self)
@@ -363,7 +375,7 @@ static void revive(void *self)
 
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {start, wait, hear, tell, revive, leave};
+    static const invar_transport transport = {start, wait, beat, hear, tell, revive, leave};
     invar_world *world;
     thread_rank *me;
     invar_status status;

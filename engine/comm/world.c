@@ -148,9 +148,9 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
     failure.culprit = first->peer;
     failure.answers = said ? said->answers + 1 : 0;
     (void)snprintf(failure.text, sizeof failure.text,
-                   "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited %g s; it "
-                   "hangs or is slow: look at its host, or raise distributed-timeout-minutes, then "
-                   "start the run again to resume it",
+                   "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited %g s, in "
+                   "which no rank got on; it hangs or is slow: look at its host, or raise "
+                   "distributed-timeout-minutes, then start the run again to resume it",
                    first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
                    ticket->phase, world->rank, ticket->seconds);
     return begin(world, &failure);

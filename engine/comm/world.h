@@ -86,6 +86,8 @@ typedef struct invar_transport {
     invar_status (*start)(void *self, invar_comm_ticket *ticket);
     /* Returns when all are done, or the world has failed; then the memory is the caller's again. */
     invar_status (*wait)(void *self, invar_comm_ticket *ticket);
+    /* Tells the other ranks that this one gets on, without waiting. */
+    void (*beat)(void *self);
     /* Without waiting: has another rank told a failure? */
     invar_status (*hear)(void *self);
     /* Tells the other ranks. One that was told earlier by another rank replaces it. */
@@ -117,6 +119,7 @@ typedef struct invar_world {
     int handles;   /* alive */
     invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
     uint64_t next_context;        /* that no group of this rank has had */
+    double beat;                  /* when it last told that it gets on */
     invar_comm_failure failure;
     invar_comm_failure halted;                                /* by it, before it was revived */
     void (*done)(void *payload, const invar_comm_done *call); /* invar_comm_watch; may be NULL */

@@ -243,6 +243,12 @@ bool invar_layout_engine_gives(const invar_layout *layout, int rank)
     return rank >= engines->first && (rank - engines->first) % engines->each == 0;
 }
 
+void invar_layout_beat(const invar_layout *layout)
+{
+    if (layout && layout->seconds > 0)
+        invar_comm_beat(layout->world, layout->seconds);
+}
+
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
                                  const char *phase, void *array, const size_t *bytes)
 {

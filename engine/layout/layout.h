@@ -41,7 +41,7 @@ typedef struct invar_layout_engines {
 typedef struct invar_layout {
     invar_comm *world; /* all ranks; borrowed, unless imagined */
     bool imagined;     /* one rank plans: moves on a dry device are made, and counted */
-    double seconds;    /* so long a rank waits for the others in one move; 0: for ever */
+    double seconds;    /* so long ranks wait where no rank gets on; 0: for ever */
     size_t bucket;     /* bytes of a block that travel at a time, more or less */
     invar_layout_axis tensor, context, expert, data, pipeline;
     invar_layout_axis
@@ -155,6 +155,9 @@ bool invar_layout_engine_gives(const invar_layout *layout, int rank);
 typedef struct invar_layout_slice {
     size_t first, bytes;
 } invar_layout_slice;
+
+/* This rank gets on, and whoever waits for it goes on waiting (invar_comm_beat). */
+void invar_layout_beat(const invar_layout *layout);
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 

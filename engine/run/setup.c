@@ -153,7 +153,8 @@ static invar_status make_trainer(invar_loop *loop)
         .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
         .replay = ask->replay ? loop->session.actor : NULL,
         .scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING),
-        .layout = loop->ranks};
+        .layout = loop->ranks,
+        .world = loop->world};
 
     return invar_trainer_new(&loop->trainer,
                              invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);

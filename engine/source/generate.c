@@ -301,14 +301,22 @@ static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *sam
     return status;
 }
 
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    const invar_generation *how = payload;
+
+    invar_layout_beat(how->layout);
+    return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
+}
+
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
     invar_layout_share own = own_share(how, count);
     invar_rl_sample *first = samples + own.first;
 
     if (own.count)
-        INVAR_TRY(invar_rollout_run(how->rollout, first, own.count, how->sampling, how->tick,
-                                    how->payload));
+        INVAR_TRY(invar_rollout_run(how->rollout, first, own.count, how->sampling, tick,
+                                    (void *)(uintptr_t)how));
     if (!how->judge->asks)
         INVAR_TRY(invar_judge_run(how->judge, first, own.count));
     if (samplers(how)->size > 1)

@@ -193,6 +193,7 @@ static invar_walk walk_of(invar_trainer *trainer, const invar_model *model,
     const invar_trainer_options *o = &trainer->options;
 
     return (invar_walk){.layout = o->layout,
+                        .world = o->world,
                         .alone = trainer->plan != NULL,
                         .ranks = 1,
                         .lanes = learns ? &trainer->learning : &trainer->scoring,

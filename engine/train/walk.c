@@ -250,8 +250,10 @@ static invar_status do_tasks(invar_walk *w)
                                         pipes ? l->pipeline.rank : 0, invar_walk_rounds(w),
                                         w->back != NULL));
     status = INVAR_OK;
-    for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++)
+    for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
         status = do_task(w, &tasks.of[i]);
+        invar_layout_beat(w->world);
+    }
     invar_pipeline_tasks_release(&tasks);
     return status;
 }

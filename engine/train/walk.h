@@ -60,6 +60,7 @@ typedef struct invar_round {
 typedef struct invar_walk invar_walk;
 struct invar_walk {
     const invar_layout *layout; /* NULL: one rank */
+    const invar_layout *world;  /* whose ranks may wait for this one */
     bool alone;                 /* no other rank takes part: what comes from one is missing */
     int ranks, rank;            /* that divide the plan's micro-batches, and this one */
     invar_lanes *lanes;

@@ -132,6 +132,31 @@ if [ -n "${INVAR_TEST_FULL:-}" ]; then
     goes_on hung-sampler
 fi
 
+# ---- slow -------------------------------------------------------------------------------------
+# One side takes longer than the other waits for a rank that hangs, which is a minute: it gets on,
+# and says so. All ranks are stopped for most of the time.
+slow() {
+    local pid pids
+    mpirun --oversubscribe -n 2 "$invar" train small.ini --run slow --no-report $ro 1 \
+        --distributed-timeout-minutes 1 --num-rollout 1 --rollout-batch-size 64 \
+        --max-position-embeddings 512 --rollout-max-response-len 480 --rollout-concurrency 1 \
+        --micro-batch-size 1 >out 2>err </dev/null &
+    pid=$!
+    while sleep 0.1 && kill -0 "$pid" 2>/dev/null; do
+        mapfile -t pids < <(pgrep -P "$pid")
+        kill -s STOP "${pids[@]}" 2>/dev/null
+        sleep 0.9
+        kill -s CONT "${pids[@]}" 2>/dev/null
+    done
+    checks=$((checks + 1))
+    wait "$pid" || complain "slow ranks: exit code $?:" "$(<err)"
+    for phase in rollout train; do
+        holds [ "$(ask slow "SELECT max(duration_ns) > 60e9 FROM work
+            WHERE phase = '$phase' AND move = ''")" = 1 ]
+    done
+}
+[ -z "${INVAR_TEST_FULL:-}" ] || slow
+
 # ---- cut --------------------------------------------------------------------------------------
 # The sockets between a rank and the others are closed by the kernel, where that may be asked to.
 # MPI connects again, or the others end when their time is over; the run goes on as if nothing was.

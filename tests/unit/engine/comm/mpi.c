@@ -102,6 +102,18 @@ static invar_status wait_in_row(invar_comm *comm)
                                                    .from_bytes = 1});
 }
 
+/* Rank 2 works for longer than the others wait without a beat; `hangs`: it never ends. */
+static invar_status work_long(invar_comm *comm, bool hangs)
+{
+    for (int i = 0; i < 20 && invar_comm_rank(comm) == 2; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 75000000}, NULL);
+        invar_comm_beat(comm, 0.5);
+    }
+    if (hangs && invar_comm_rank(comm) == 2)
+        (void)raise(SIGSTOP);
+    return barrier(comm, "samples", 0.5);
+}
+
 /* Rank 2 does what the word says; the others only go on. */
 static invar_status rank_part(invar_comm *comm, const char *word)
 {
@@ -113,6 +125,8 @@ static invar_status rank_part(invar_comm *comm, const char *word)
         return halt(comm);
     if (!strcmp(word, "waits"))
         return wait_in_row(comm);
+    if (!strcmp(word, "works") || !strcmp(word, "tires"))
+        return work_long(comm, word[0] == 't');
     if (odd && !strcmp(word, "leaves"))
         return INVAR_OK;
     if (odd && !strcmp(word, "other-op"))
@@ -256,6 +270,19 @@ static void test_comm_mpi__ranks_fail_together(void **state)
     ends("waits", " did not come to sendrecv in phase \"row\": rank 2 has waited", 12);
 }
 
+static void test_comm_mpi__who_is_slow_and_beats_is_awaited(void **state)
+{
+    job ran;
+
+    (void)state;
+    if (!mpi_is_here())
+        skip();
+    mpirun(&ran, 4, "works", 0, 0);
+    if (ran.code != 0)
+        fail_msg("exit code %d: %s", ran.code, ran.output);
+    ends("tires", "invar: rank 2 on ", 12);
+}
+
 static void test_comm_mpi__a_halted_world_is_revived(void **state)
 {
     char text[64];
@@ -326,6 +353,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_mpi__bytes_are_those_of_threads),
         cmocka_unit_test(test_comm_mpi__sends_more_than_2_gib),
         cmocka_unit_test(test_comm_mpi__ranks_fail_together),
+        cmocka_unit_test(test_comm_mpi__who_is_slow_and_beats_is_awaited),
         cmocka_unit_test(test_comm_mpi__a_halted_world_is_revived),
         cmocka_unit_test(test_comm_mpi__a_killed_rank_ends_all),
         cmocka_unit_test(test_comm_mpi__says_that_the_module_is_missing),

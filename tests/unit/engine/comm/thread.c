@@ -226,6 +226,45 @@ static void test_comm_thread__who_hangs_is_named(void **state)
     assert_true(((double)clock() - from) / CLOCKS_PER_SEC < 2); // waiting takes no CPU
 }
 
+#define PATIENCE 0.5 /* seconds */
+
+/* Rank 2 works for twice as long as the others wait for it, rank 3 among them; it may beat. */
+static invar_status works(rank_run *run)
+{
+    int beats = *(const int *)run->payload, rank = invar_comm_rank(run->comm);
+    invar_comm *pair;
+    invar_status status;
+
+    INVAR_TRY(invar_comm_split(&pair, run->comm, rank / 2, 0, "pairs", 0));
+    for (int i = 0; i < 20 && rank == 2; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        if (i < beats)
+            invar_comm_beat(run->comm, PATIENCE);
+    }
+    status = barrier(pair, "rollout", PATIENCE);
+    if (status == INVAR_OK)
+        status = barrier(run->comm, "samples", PATIENCE);
+    invar_comm_free(pair);
+    return status;
+}
+
+static void test_comm_thread__who_is_slow_and_beats_is_awaited(void **state)
+{
+    rank_run runs[MAX_RANKS];
+    int all = 20, none = 0, first = 3;
+
+    (void)state;
+    run_ranks(runs, 4, 0, 0, works, &all);
+    for (int r = 0; r < 4; r++)
+        if (runs[r].status != INVAR_OK)
+            fail_msg("rank %d: %s", r, runs[r].error.message);
+    for (int i = 0; i < 2; i++) { // one that never beats, one that hangs later
+        run_ranks(runs, 4, 0, 0, works, i ? &first : &none);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(runs[r].error.native, ETIMEDOUT);
+    }
+}
+
 /* Rank 0 leaves: then rank 1 speaks. */
 static invar_status zero_leaves(rank_run *run)
 {
@@ -367,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_comm_thread__another_call_is_named),
         cmocka_unit_test(test_comm_thread__who_leaves_or_aborts_is_named),
         cmocka_unit_test(test_comm_thread__who_hangs_is_named),
+        cmocka_unit_test(test_comm_thread__who_is_slow_and_beats_is_awaited),
         cmocka_unit_test(test_comm_thread__somebody_speaks),
         cmocka_unit_test(test_comm_thread__a_world_is_revived_once),
         cmocka_unit_test(test_comm_thread__exit_codes_are_those_of_who_aborts),

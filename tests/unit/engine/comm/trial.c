@@ -34,6 +34,11 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
     return status;
 }
 
+static void beat(void *self)
+{
+    threads->beat(self);
+}
+
 static invar_status hear(void *self)
 {
     return threads->hear(self);
@@ -56,7 +61,7 @@ static void leave(void *self)
 
 static invar_status spoil(rank_run *run)
 {
-    static const invar_transport faulty = {start, wait, hear, tell, revive, leave};
+    static const invar_transport faulty = {start, wait, beat, hear, tell, revive, leave};
     invar_comm_trial *trials = run->payload;
     invar_comm *comm = run->comm;
 
