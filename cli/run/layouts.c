@@ -34,7 +34,7 @@ typedef struct row {
     bool fits;
     double sent[INVAR_TRAFFIC_AXES]; /* GB of a rank, in a step */
     double computing, moving;        /* seconds */
-    int samplers, engine;            /* GPUs that only sample, and those of an engine; 0: none */
+    int rollout_ranks, engine;       /* GPUs that only sample, and those of an engine; 0: none */
     invar_budget sampler;            /* of one of them */
 } row;
 
@@ -125,7 +125,7 @@ static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *size
     INVAR_TRY(status);
     INVAR_TRY(invar_memory_plan_sampler(&t->view, sizes));
     out->gpus = gpus;
-    out->samplers = sizes->samplers;
+    out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;
     out->sampler = t->view.budget;
     out->fits = out->fits && out->sampler.fits;
@@ -138,8 +138,8 @@ static invar_status add_recipe(table *t, const invar_recipe *recipe, int gpus)
     invar_sides_sizes sizes;
 
     INVAR_TRY(invar_settings_sides(&sizes, recipe));
-    return sizes.samplers > 0 ? plan_sides(next, t, &sizes, gpus)
-                              : plan_row(next, t, &sizes.train, gpus);
+    return sizes.rollout_ranks > 0 ? plan_sides(next, t, &sizes, gpus)
+                                   : plan_row(next, t, &sizes.train, gpus);
 }
 
 /* One that the model or the memory does not allow is left out. */
@@ -308,10 +308,10 @@ static void print_samplers(const row *r)
 {
     const invar_budget *b = &r->sampler;
 
-    if (r->samplers > 0)
+    if (r->rollout_ranks > 0)
         printf("\n%d of %d GPUs only sample, in engines of %d: %.1f GiB each (%s). Before each "
                "rollout one gets\n%.3f GB of weights.\n",
-               r->samplers, r->gpus, r->engine, (double)b->need / (double)((size_t)1 << 30),
+               r->rollout_ranks, r->gpus, r->engine, (double)b->need / (double)((size_t)1 << 30),
                b->fits ? "fits" : "does not fit", (double)b->weights / 1e9);
 }
 
@@ -356,10 +356,10 @@ static json_t *sampler_json(const row *r)
 {
     const invar_budget *b = &r->sampler;
 
-    return json_pack("{s:i, s:i, s:I, s:o, s:I, s:b, s:I}", "gpus", r->samplers, "gpus_per_engine",
-                     r->engine, "need", (json_int_t)b->need, "items", invar_memory_items(b),
-                     "sampling", (json_int_t)b->sampling, "fits", b->fits, "weights",
-                     (json_int_t)b->weights);
+    return json_pack("{s:i, s:i, s:I, s:o, s:I, s:b, s:I}", "gpus", r->rollout_ranks,
+                     "gpus_per_engine", r->engine, "need", (json_int_t)b->need, "items",
+                     invar_memory_items(b), "sampling", (json_int_t)b->sampling, "fits", b->fits,
+                     "weights", (json_int_t)b->weights);
 }
 
 static invar_status print_json(const table *t)
@@ -369,7 +369,7 @@ static invar_status print_json(const table *t)
     for (int i = 0; i < t->count; i++) {
         const row *r = t->order[i];
         json_t *shown = row_json(r);
-        if (shown && r->samplers > 0)
+        if (shown && r->rollout_ranks > 0)
             (void)json_object_set_new(shown, "samplers", sampler_json(r));
         (void)json_array_append_new(list, shown);
     }

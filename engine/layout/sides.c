@@ -10,30 +10,30 @@
 static invar_status check(const invar_sides_sizes *sizes, int ranks)
 {
     int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
-    int rest = ranks - sizes->samplers;
+    int rest = ranks - sizes->rollout_ranks;
 
-    if (sizes->samplers % each != 0)
+    if (sizes->rollout_ranks % each != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus = %d: engines of %d ranks each "
                           "(rollout-num-gpus-per-engine) need a multiple of %d",
-                          sizes->samplers, each, each);
+                          sizes->rollout_ranks, each, each);
     if (rest < parts || rest % parts != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus = %d leaves %d of %d ranks to train, and a model cut "
                           "into %d part%s needs %s%d: start with --ranks %d or with mpirun "
                           "(docs/scale-out.md)",
-                          sizes->samplers, rest > 0 ? rest : 0, ranks, parts, parts == 1 ? "" : "s",
-                          parts == 1 ? "at least " : "a multiple of ", parts,
-                          sizes->samplers + parts * (rest > parts ? rest / parts + 1 : 1));
+                          sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, parts,
+                          parts == 1 ? "" : "s", parts == 1 ? "at least " : "a multiple of ", parts,
+                          sizes->rollout_ranks + parts * (rest > parts ? rest / parts + 1 : 1));
     return INVAR_OK;
 }
 
 invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *sizes, int ranks)
 {
-    *out = (invar_sides){.first = ranks - sizes->samplers};
+    *out = (invar_sides){.first = ranks - sizes->rollout_ranks};
     INVAR_TRY(check(sizes, ranks));
     INVAR_TRY(invar_layout_outline(&out->train, &sizes->train, out->first));
-    return invar_layout_outline(&out->rollout, &sizes->rollout, sizes->samplers);
+    return invar_layout_outline(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
 }
 
 invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,

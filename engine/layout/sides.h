@@ -24,10 +24,10 @@ typedef struct invar_sides {
     invar_comm *own;             /* the ranks of this one's side; owned */
 } invar_sides;
 
-/* How both divide the model; the last `samplers` ranks, at least one, sample. */
+/* How both divide the model; the last `rollout_ranks`, at least one, only sample. */
 typedef struct invar_sides_sizes {
     invar_layout_sizes train, rollout;
-    int samplers;
+    int rollout_ranks;
 } invar_sides_sizes;
 
 /*

@@ -287,7 +287,7 @@ invar_status invar_memory_plan_sampler(invar_memory_view *v, const invar_sides_s
     invar_budget_ask ask = v->ask;
 
     invar_layout_release(&v->layout);
-    INVAR_TRY(invar_layout_imagine(&v->layout, &sizes->rollout, sizes->samplers, 0));
+    INVAR_TRY(invar_layout_imagine(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
     ask.layout = &v->layout;
     invar_memory_sample_alone(&ask);
     return invar_budget_make(&v->budget, &ask, v->available);

@@ -177,12 +177,13 @@ invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)
 {
     int64_t each = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE);
 
-    *out = (invar_sides_sizes){.samplers = (int)invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS),
-                               .rollout = {.tensor = (int)each,
-                                           .expert_tensor = (int)expert_tensors(r, each),
-                                           .pipeline = 1,
-                                           .chunks = 1,
-                                           .expert = 1}};
+    *out =
+        (invar_sides_sizes){.rollout_ranks = (int)invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS),
+                            .rollout = {.tensor = (int)each,
+                                        .expert_tensor = (int)expert_tensors(r, each),
+                                        .pipeline = 1,
+                                        .chunks = 1,
+                                        .expert = 1}};
     if (invar_recipe_int(r, INVAR_KEY_LOGICAL_TP) % each != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus-per-engine = %d does not divide logical-tp = %d: take "

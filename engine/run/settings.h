@@ -45,7 +45,7 @@ bool invar_settings_supervised(const invar_recipe *recipe);
 invar_status invar_settings_sizes(invar_layout_sizes *out,
                                   const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* The same with ranks that only sample, `samplers` of them; 0: all ranks sample. */
+/* The same with ranks that only sample, `rollout_ranks` of them; 0: all ranks sample. */
 invar_status invar_settings_sides(invar_sides_sizes *out,
                                   const invar_recipe *recipe) INVAR_MUST_USE;
 

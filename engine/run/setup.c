@@ -500,7 +500,7 @@ static invar_status check_watched_apart(const invar_recipe *r)
 /* The least number of ranks that the recipe can have. */
 static int least_ranks(const invar_sides_sizes *sizes)
 {
-    return invar_layout_parts(&sizes->train) + sizes->samplers;
+    return invar_layout_parts(&sizes->train) + sizes->rollout_ranks;
 }
 
 /* One rank is none of several, whatever a recorded run had. */
@@ -510,11 +510,11 @@ static invar_status check_alone(const invar_loop *loop, const invar_sides_sizes 
 
     if (least == 1 || loop->options->replay)
         return INVAR_OK;
-    if (sizes->samplers > 0)
+    if (sizes->rollout_ranks > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus = %d of the ranks only sample, and this is one: start "
                           "with --ranks %d or with mpirun (docs/scale-out.md)",
-                          sizes->samplers, least);
+                          sizes->rollout_ranks, least);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "the recipe cuts the model into %d parts, for as many ranks, and this is "
                       "one: start with --ranks %d or with mpirun (docs/scale-out.md)",
@@ -542,9 +542,9 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
-    if (least_ranks(&sizes) - sizes.samplers > 1)
+    if (least_ranks(&sizes) - sizes.rollout_ranks > 1)
         INVAR_TRY(check_watched(loop->recipe, &sizes.train));
-    if (sizes.samplers > 0)
+    if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);
     return invar_layout_divide(&loop->layout, &sizes.train);
 }

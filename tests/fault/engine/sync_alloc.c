@@ -43,7 +43,7 @@ static invar_status part(rank_run *run)
     const invar_sides_sizes sizes = {
         .train = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
         .rollout = {.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
-        .samplers = 2};
+        .rollout_ranks = 2};
     const invar_device dev = {.backend = invar_backend_cpu()};
     const invar_model_spec spec = spec_of();
     invar_layout own = {.world = NULL};

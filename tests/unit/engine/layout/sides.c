@@ -11,12 +11,12 @@
 
 #define SECONDS 60
 
-static invar_sides_sizes sizes_of(int tensor, int pipeline, int samplers, int each)
+static invar_sides_sizes sizes_of(int tensor, int pipeline, int rollout_ranks, int each)
 {
     return (invar_sides_sizes){
         .train = {.tensor = tensor, .expert_tensor = 1, .pipeline = pipeline, .chunks = 1},
         .rollout = {.tensor = each, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
-        .samplers = samplers};
+        .rollout_ranks = rollout_ranks};
 }
 
 static void refuses(const char *text, int ranks, invar_sides_sizes sizes)

@@ -15,7 +15,7 @@
 typedef struct pair {
     int train;
     int tensor, expert_tensor, pipeline, chunks, expert; /* how these divide the model */
-    int samplers, each;
+    int rollout_ranks, each;
 } pair;
 
 static const pair pairs[] = {
@@ -54,7 +54,7 @@ static invar_sides_sizes sizes_of(const pair *p)
                   .chunks = p->chunks,
                   .expert = p->expert},
         .rollout = {.tensor = p->each, .expert_tensor = p->each, .pipeline = 1, .chunks = 1},
-        .samplers = p->samplers};
+        .rollout_ranks = p->rollout_ranks};
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
@@ -168,8 +168,8 @@ static void check_pair(lesson *l, const pair *p, size_t bucket, uint64_t schedul
     l->of = p;
     l->bucket = bucket;
     (void)snprintf(what, sizeof what, "%d ranks train (%d x %d x %d), %d sample by %d", p->train,
-                   p->tensor, p->expert, p->pipeline, p->samplers, p->each);
-    divided_run(p->train + p->samplers, schedule, rank_part, l, what);
+                   p->tensor, p->expert, p->pipeline, p->rollout_ranks, p->each);
+    divided_run(p->train + p->rollout_ranks, schedule, rank_part, l, what);
     if (p != pairs) // the hash knows nothing of layouts
         assert_true(invar_digest_equal(&before, &l->hash));
 }
@@ -219,9 +219,9 @@ static void check_flip(lesson *l, const pair *p, int rank, const char *name)
     l->of = p;
     l->flips = rank;
     l->name = name;
-    run_ranks(runs, p->train + p->samplers, 0, 0, rank_part, l);
+    run_ranks(runs, p->train + p->rollout_ranks, 0, 0, rank_part, l);
     (void)snprintf(text, sizeof text, "rank %d on ", rank);
-    for (int r = 0; r < p->train + p->samplers; r++) {
+    for (int r = 0; r < p->train + p->rollout_ranks; r++) {
         assert_int_equal(runs[r].status, INVAR_E_MISMATCH);
         assert_memory_equal(runs[r].error.message, text, strlen(text));
         assert_non_null(strstr(runs[r].error.message, name));
