@@ -203,22 +203,27 @@ invar_status invar_bench_op_moe_linear_dw(invar_bench *b)
     return INVAR_OK;
 }
 
+/* Combine, or back: who got which row is filled in here. */
+static invar_status run_combine(invar_bench *b, void *args, invar_tensor *weights,
+                                invar_tensor *slot_row, double bytes)
+{
+    dispatch d;
+
+    INVAR_TRY(make_dispatch(&d, b));
+    *weights = d.route.weights;
+    *slot_row = d.plan.slot_row;
+    return invar_case_run(b, invar_case_moves(args, INVAR_DTYPE_BF16, bytes), TOKENS, SLOTS, WIDTH);
+}
+
 invar_status invar_bench_op_moe_combine_fwd(invar_bench *b)
 {
     invar_moe_combine_fwd_args args = {
         .out = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
         .y = invar_case_make(b, INVAR_DTYPE_BF16, EXPERT_ROWS, WIDTH),
         .shared = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH)};
-    dispatch d;
 
-    INVAR_TRY(make_dispatch(&d, b));
-    args.weights = d.route.weights;
-    args.slot_row = d.plan.slot_row;
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         2 * invar_case_bytes(&args.out) + invar_case_bytes(&args.y)),
-        TOKENS, SLOTS, WIDTH);
+    return run_combine(b, &args, &args.weights, &args.slot_row,
+                       2 * invar_case_bytes(&args.out) + invar_case_bytes(&args.y));
 }
 
 invar_status invar_bench_op_moe_combine_bwd(invar_bench *b)
@@ -228,14 +233,7 @@ invar_status invar_bench_op_moe_combine_bwd(invar_bench *b)
         .dweights = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, SLOTS),
         .dout = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
         .y = invar_case_make(b, INVAR_DTYPE_BF16, EXPERT_ROWS, WIDTH)};
-    dispatch d;
 
-    INVAR_TRY(make_dispatch(&d, b));
-    args.weights = d.route.weights;
-    args.slot_row = d.plan.slot_row;
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         2 * invar_case_bytes(&args.dy) + invar_case_bytes(&args.dout)),
-        TOKENS, SLOTS, WIDTH);
+    return run_combine(b, &args, &args.weights, &args.slot_row,
+                       2 * invar_case_bytes(&args.dy) + invar_case_bytes(&args.dout));
 }

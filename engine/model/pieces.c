@@ -15,8 +15,6 @@
 
 #include "base/invar_banned.h"
 
-#define LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
-
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 static bool cut_along_columns(const invar_param *p)
@@ -118,8 +116,10 @@ static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_la
     int64_t each = t->rank == 2 ? t->shape[1] : 1, left = rows->count * each;
     float *at = (float *)t->data + rows->first * each;
 
-    for (; left > 0; left -= LEAF_ELEMENTS, at += LEAF_ELEMENTS)
-        *out++ = invar_tensor_1d(at, INVAR_DTYPE_F32, left < LEAF_ELEMENTS ? left : LEAF_ELEMENTS);
+    for (; left > 0; left -= INVAR_PIECE_LEAF_ELEMENTS, at += INVAR_PIECE_LEAF_ELEMENTS)
+        *out++ =
+            invar_tensor_1d(at, INVAR_DTYPE_F32,
+                            left < INVAR_PIECE_LEAF_ELEMENTS ? left : INVAR_PIECE_LEAF_ELEMENTS);
 }
 
 int64_t invar_piece_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,

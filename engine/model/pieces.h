@@ -19,6 +19,9 @@
 extern "C" {
 #endif
 
+/* Of f32 in a leaf of a piece's tree hash. */
+#define INVAR_PIECE_LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
+
 /* Of a whole parameter, and of what this rank has of it. */
 int64_t invar_pieces_of(const invar_param *param);
 int64_t invar_pieces_here(const invar_param *param);

@@ -73,10 +73,16 @@ static inline int32_t invar_heads_shards(int64_t heads, const invar_cut *cut, in
     return even ? cut->pieces / ranks : 1;
 }
 
+/* Elements of a row that this rank has; 1 of a vector. */
+static inline int64_t invar_param_row_elements(const invar_param *p)
+{
+    return p->cols ? p->own.cols : 1;
+}
+
 /* Elements that this rank has. */
 static inline int64_t invar_param_elements(const invar_param *p)
 {
-    return p->own.experts * p->own.rows * (p->cols ? p->own.cols : 1);
+    return p->own.experts * p->own.rows * invar_param_row_elements(p);
 }
 
 /* All elements of it. */

@@ -14,15 +14,10 @@ typedef struct area {
     int64_t row, rows, col, cols;
 } area;
 
-static int64_t width_of(const invar_param *p)
-{
-    return p->cols ? p->own.cols : 1;
-}
-
 static area area_of(const invar_param *p, int64_t piece)
 {
     const invar_param_box *own = &p->own;
-    area a = {0, own->experts * own->rows, 0, width_of(p)};
+    area a = {0, own->experts * own->rows, 0, invar_param_row_elements(p)};
     invar_layout_share share;
 
     if (p->cut.pieces == 1)
@@ -64,7 +59,8 @@ int invar_sync_planes(invar_tree_shard out[INVAR_SYNC_PLANES], const invar_param
     area a = area_of(p, piece);
     int64_t blocks, bits;
 
-    out[0] = plane_of(weight->data, &a, width_of(p), invar_dtype_bits(weight->dtype));
+    out[0] =
+        plane_of(weight->data, &a, invar_param_row_elements(p), invar_dtype_bits(weight->dtype));
     if (!invar_dtype_scale_block(weight->dtype))
         return 1;
     blocks = invar_tensor_scale_blocks(weight);

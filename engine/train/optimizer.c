@@ -16,7 +16,7 @@
 
 static size_t row_bytes(const invar_param *p)
 {
-    return (size_t)(p->cols ? p->own.cols : 1) * sizeof(float);
+    return (size_t)invar_param_row_elements(p) * sizeof(float);
 }
 
 /* Of the rows of a parameter that are moved here. */

@@ -74,7 +74,7 @@ static invar_status add_rows(invar_owned *to, const invar_model *model, int64_t 
 {
     const invar_param *p = &model->params[param];
     invar_layout_share rows = invar_owners_rows(model, param, rank);
-    size_t each = (size_t)(p->cols ? p->own.cols : 1) * sizeof(float);
+    size_t each = (size_t)invar_param_row_elements(p) * sizeof(float);
     size_t bytes = (size_t)rows.count * each;
 
     if (rows.first + rows.count == p->own.experts * p->own.rows)

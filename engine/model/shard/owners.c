@@ -13,18 +13,11 @@
 
 #include "base/invar_banned.h"
 
-#define LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static int64_t rows_here(const invar_param *p)
 {
     return p->own.experts * p->own.rows;
-}
-
-static int64_t row_elements(const invar_param *p)
-{
-    return p->cols ? p->own.cols : 1;
 }
 
 /* May the rows before this one and those from it on have different owners? */
@@ -35,11 +28,11 @@ static bool divisible(const invar_param *p, int64_t row)
 
     if (w->scale_period ? row % w->scale_period : w->scale_rows > 1 && row % w->scale_rows)
         return false;
-    if (row * row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
+    if (row * invar_param_row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
         return false;
     if (p->cut.pieces > 1 && p->cut.columns)
         return into == 0;
-    return into * row_elements(p) % LEAF_ELEMENTS == 0;
+    return into * invar_param_row_elements(p) % INVAR_PIECE_LEAF_ELEMENTS == 0;
 }
 
 static int64_t next_divisible(const invar_param *p, int64_t row)
@@ -60,7 +53,7 @@ static int64_t group_of(const invar_model *model, const invar_param *p)
 /* Where each rank begins in a parameter, before which its group has `at` of `total` elements. */
 static void divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
 {
-    int64_t rows = rows_here(p), each = row_elements(p);
+    int64_t rows = rows_here(p), each = invar_param_row_elements(p);
 
     for (int r = 0; r <= size; r++) {
         int64_t goal = total / size * r + total % size * r / size - at;

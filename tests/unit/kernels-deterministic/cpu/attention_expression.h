@@ -318,7 +318,7 @@ static inline void expression_probabilities(const expression *e, int64_t i, int6
 {
     int64_t dim = e->form->dim, at = i * e->form->heads + h;
     const float *d_o = e->d_o + at * dim;
-    float x[INVAR_ATTENTION_MAX_DIM], delta;
+    float x[INVAR_ATTENTION_MAX_DIM] = {0}, delta;
 
     for (int64_t d = 0; d < dim; d++)
         x[d] = d_o[d] * e->o[at * dim + d];

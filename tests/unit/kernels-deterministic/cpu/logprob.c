@@ -96,7 +96,7 @@ static answer logprob_ref(const float *logits, int64_t vocabulary, int32_t targe
                           float temperature, int64_t chunk)
 {
     int64_t chunks = (vocabulary + chunk - 1) / chunk;
-    float *block = malloc((size_t)(3 * chunks + 2 * chunk) * sizeof *block);
+    float *block = calloc((size_t)(3 * chunks + 2 * chunk), sizeof *block);
     float *m = block, *l = m + chunks, *a = l + chunks, *e = a + chunks, *d = e + chunk;
     float inverse = 1.0f / temperature, total, weighted;
     answer r;

@@ -13,8 +13,6 @@
 #include "engine/model/pieces.h"
 #include "tests/divided.h"
 
-#define LEAF ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
-
 static const int sizes[] = {2, 3, 8, 64};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -23,21 +21,16 @@ static int64_t rows_of(const invar_param *p)
     return p->own.experts * p->own.rows;
 }
 
-static int64_t row_elements(const invar_param *p)
-{
-    return p->cols ? p->own.cols : 1;
-}
-
 /* Where the rows of one owner end and those of another begin. */
 static void check_border(const invar_param *p, int64_t row)
 {
     int64_t into = row - invar_piece_rows(p, invar_piece_at(p, row)).first;
 
-    assert_int_equal(row * row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
+    assert_int_equal(row * invar_param_row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
     if (p->cut.pieces > 1 && p->cut.columns)
         assert_int_equal(into, 0);
     else
-        assert_int_equal(into * row_elements(p) % LEAF, 0);
+        assert_int_equal(into * invar_param_row_elements(p) % INVAR_PIECE_LEAF_ELEMENTS, 0);
     if (p->weight.scale_period)
         assert_int_equal(row % p->weight.scale_period, 0);
     else if (p->weight.scale_rows > 1)

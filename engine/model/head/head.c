@@ -1,0 +1,276 @@
+/*
+ * head.c - the end of the model: runs the head's program on chosen rows, and back.
+ *
+ * Rows without a target take no part: the last norm and the head see the chosen rows only, so the
+ * units of their gradients are counted over those. Logits are the largest tensor by far; they are
+ * made piece by piece, a piece being whole units, and kept for the backward only when one piece is
+ * all. A second computation gives the same bits.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/head/head.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/bf16.h"
+
+#include "base/invar_banned.h"
+
+static invar_program_run_args how_to_run(invar_pass *pass)
+{
+    invar_program_run_args how = invar_pass_how(pass, &pass->tail);
+
+    how.samples = pass->arrays.samples;
+    how.there = pass->arrays.there;
+    return how;
+}
+
+static invar_tensor find(invar_pass *pass, const invar_tensor *t)
+{
+    invar_program_run_args how = how_to_run(pass);
+
+    return invar_program_find(pass->tail.program, t, &how);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* `parts` is how many numbers say where the units of pieces begin. */
+static invar_status send_head(invar_pass *pass, int64_t parts)
+{
+    const invar_head_rows *head = &pass->head;
+    const invar_program_run_args body = invar_pass_how(pass, &pass->body);
+    const void **g = pass->given;
+    size_t rows = (size_t)head->count;
+    size_t divided = invar_vocab_divided(pass->model->head);
+    int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_chunks(pass->model->head);
+    const invar_staged arrays[] = {
+        {&g[INVAR_GIVEN_ROWS], rows * sizeof *pass->arrays.row},
+        {&g[INVAR_GIVEN_TARGETS], rows * sizeof *head->targets},
+        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
+        {&g[INVAR_GIVEN_PARTS], (size_t)parts * sizeof(int64_t)},
+        {&g[INVAR_GIVEN_OWN_TARGETS], divided * rows * sizeof *head->targets},
+        {&g[INVAR_GIVEN_CHUNKS], divided * (size_t)chunks * sizeof *pass->vocab.chunks},
+    };
+
+    if (divided)
+        INVAR_TRY(invar_vocab_head(&pass->vocab, pass->model->head, &pass->model->part,
+                                   head->targets, head->count, pass->acts.logits.shape[0]));
+    g[INVAR_GIVEN_OWN_TARGETS] = head->targets ? pass->vocab.own_targets : NULL;
+    g[INVAR_GIVEN_CHUNKS] = pass->vocab.chunks;
+    g[INVAR_GIVEN_ROWS] = pass->arrays.row;
+    g[INVAR_GIVEN_TARGETS] = head->targets;
+    g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;
+    g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
+    g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.all, &body).data;
+    g[INVAR_GIVEN_D_STREAM] =
+        invar_program_find(pass->body.program, &pass->ends.d_stream, &body).data;
+    INVAR_TRY(invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
+                                 sizeof arrays / sizeof *arrays));
+    invar_head_note_there(pass);
+    return INVAR_OK;
+}
+
+static invar_status run_head(invar_pass *pass, bool values)
+{
+    invar_program_run_args how;
+    int64_t parts;
+
+    if (pass->state == INVAR_PASS_EMPTY)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "the head was asked before the layers ran");
+    pass->state = INVAR_PASS_RUN; // what an earlier head left is overwritten
+    INVAR_TRY(invar_head_list_rows(&parts, pass));
+    INVAR_TRY(invar_head_build(pass, values, pass->entropy_back));
+    INVAR_TRY(send_head(pass, parts));
+    how = how_to_run(pass);
+    return invar_program_run(pass->tail.program, 0, &how);
+}
+
+/* In one go: a device is waited for once. */
+static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entropy_out)
+{
+    const float *fetched = pass->arrays.fetched;
+    size_t count = (size_t)pass->head.count, bytes = count * sizeof *logp_out;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_caller_get(&pass->caller, pass->arrays.fetched,
+                               find(pass, &pass->acts.logp).data, entropy_out ? 2 * bytes : bytes));
+    memcpy(logp_out, fetched, bytes);
+    if (entropy_out)
+        memcpy(entropy_out, fetched + count, bytes);
+    return INVAR_OK;
+}
+
+invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
+                             float *entropy_out)
+{
+    pass->head = *head;
+    INVAR_TRY(run_head(pass, false));
+    INVAR_TRY(fetch_results(pass, logp_out, entropy_out));
+    pass->state = INVAR_PASS_LOGPROBS;
+    return INVAR_OK;
+}
+
+invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
+                               int64_t count)
+{
+    pass->head = (invar_head_rows){.count = count, .row = row};
+    INVAR_TRY(run_head(pass, true));
+    *out = find(pass, &pass->acts.logits);
+    pass->state = INVAR_PASS_LOGITS;
+    return INVAR_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* Where no piece is there to write it. */
+static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grads)
+{
+    const invar_model *model = pass->model;
+    const invar_tensor *dw = model->head == model->embedding
+                                 ? &grads->tied_head
+                                 : &grads->of[model->head - model->params];
+
+    return invar_device_zero(&pass->caller.dev, dw->data,
+                             (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
+}
+
+/* The row that stands for all rows that were not chosen. */
+static invar_status zero_row(invar_pass *pass)
+{
+    invar_tensor d_x = find(pass, &pass->acts.d_x);
+    invar_tensor zeros = invar_tensor_rows(&d_x, pass->head.count, 1);
+
+    return invar_device_zero(&pass->caller.dev, zeros.data,
+                             (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8);
+}
+
+/* What a backward is given: with values `dentropy` is NULL, and the units are new. */
+static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy)
+{
+    const void **g = pass->given;
+    const invar_segments *units = &pass->head.units;
+    size_t rows = (size_t)pass->head.count;
+    const invar_staged arrays[] = {
+        {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
+        {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
+        {&g[INVAR_GIVEN_BACK],
+         (size_t)invar_row_count(&pass->division.context) * sizeof *pass->arrays.back},
+        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
+    };
+
+    invar_head_note_way_back(pass);
+    g[INVAR_GIVEN_DLOGP] = dlogp;
+    g[INVAR_GIVEN_DENTROPY] = dentropy;
+    g[INVAR_GIVEN_BACK] = pass->arrays.back;
+    g[INVAR_GIVEN_HEAD_UNITS] = units->start;
+    INVAR_TRY(invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
+                                 sizeof arrays / sizeof *arrays));
+    invar_head_note_there(pass);
+    return INVAR_OK;
+}
+
+/* Shows what no call of a program makes, or what was not shown when it was made. */
+static invar_status show_now(invar_pass *pass, const char *name, const char *op, bool backward,
+                             const invar_tensor *rows, const invar_value_name *input)
+{
+    invar_forward_value value = {.name = {.layer = -1},
+                                 .op = op,
+                                 .backward = backward,
+                                 .caller = &pass->caller,
+                                 .rows = rows,
+                                 .samples = &pass->head.units,
+                                 .there = &pass->arrays.there[0]};
+
+    if (!pass->probe.take)
+        return INVAR_OK;
+    (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);
+    if (input)
+        value.inputs[value.n_inputs++] = *input;
+    return pass->probe.take(pass->probe.payload, &value);
+}
+
+/* Gradients that the loss has handed in. */
+static invar_status show_given(invar_pass *pass, const invar_point *point, invar_given_memory which)
+{
+    invar_tensor rows =
+        invar_tensor_1d((void *)(uintptr_t)pass->given[which], INVAR_DTYPE_F32, pass->head.count);
+
+    return show_now(pass, point->name, "loss", true, &rows, NULL);
+}
+
+static invar_status run_back(invar_pass *pass, const invar_grads *grads)
+{
+    invar_program_run_args how = how_to_run(pass);
+
+    how.fresh = grads->fresh;
+    pass->state = INVAR_PASS_EMPTY;
+    return invar_program_run(pass->tail.program, 1, &how);
+}
+
+invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
+                                 invar_grads *grads)
+{
+    if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a backward needs a training pass whose head has just run");
+    if (pass->entropy_back != (dentropy != NULL)) { // another loss; the places are the same
+        pass->entropy_back = dentropy != NULL;
+        INVAR_TRY(invar_head_build(pass, false, pass->entropy_back));
+    }
+    INVAR_TRY(send_back(pass, dlogp, dentropy));
+    INVAR_TRY(zero_row(pass));
+    INVAR_TRY(show_given(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    if (dentropy)
+        INVAR_TRY(show_given(pass, &invar_head_dentropy, INVAR_GIVEN_DENTROPY));
+    if (grads->fresh && pass->head.units.count == 0)
+        INVAR_TRY(zero_head_gradient(pass, grads));
+    return run_back(pass, grads);
+}
+
+/* The gradient of the head's only column, rounded to storage. */
+static invar_status give_values(invar_pass *pass, const float *dvalue)
+{
+    invar_tensor to = find(pass, &pass->acts.d_logits);
+    size_t rows = (size_t)to.shape[0];
+    uint16_t *rounded = pass->arrays.values;
+
+    if (to.dtype == INVAR_DTYPE_F32)
+        return invar_device_put(&pass->caller.dev, to.data, dvalue, rows * sizeof *dvalue);
+    for (size_t i = 0; i < rows; i++)
+        rounded[i] = invar_bf16_from_f32(dvalue[i]);
+    return invar_device_put(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
+}
+
+/* What the forward could not show, without the units. */
+static invar_status show_values(invar_pass *pass)
+{
+    invar_tensor norm = find(pass, &pass->acts.norm), logits = find(pass, &pass->acts.logits);
+    invar_value_name stream = {.layer = pass->stream.layer, .text = "mlp"};
+    invar_value_name normed = {.layer = -1, .text = "head.norm"};
+
+    INVAR_TRY(
+        show_now(pass, "head.norm", invar_op_name(INVAR_OP_RMSNORM_FWD), false, &norm, &stream));
+    return show_now(pass, "head.logits", invar_op_name(INVAR_OP_LINEAR_FWD), false, &logits,
+                    &normed);
+}
+
+invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
+                                        const invar_segments *units, invar_grads *grads)
+{
+    if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a backward of values needs a training pass of a critic");
+    pass->head.units = *units; // the forward did not know them
+    pass->arrays.samples[0] = *units;
+    pass->arrays.samples[2] = pass->rows.samples;
+    INVAR_TRY(invar_head_build(pass, true, false)); // the places are the same
+    INVAR_TRY(send_back(pass, dvalue, NULL));
+    INVAR_TRY(zero_row(pass));
+    INVAR_TRY(show_values(pass));
+    INVAR_TRY(show_given(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
+    INVAR_TRY(give_values(pass, dvalue));
+    return run_back(pass, grads);
+}
