@@ -112,7 +112,7 @@ static invar_status plan_row(row *out, table *t, const invar_layout_sizes *sizes
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* GPUs that train sample nothing. */
-static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+static invar_status plan_both(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
 {
     const invar_budget_ask ask = t->view.ask;
     invar_sides sides;
@@ -122,8 +122,17 @@ static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *size
     memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
     status = plan_row(out, t, &sizes->train, sides.first);
     t->view.ask = ask;
+    return status == INVAR_OK ? invar_memory_plan_sampler(&t->view) : status;
+}
+
+static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+{
+    invar_status status;
+
+    invar_memory_take_sides(&t->view, sizes, gpus);
+    status = plan_both(out, t, sizes, gpus);
+    invar_memory_take_sides(&t->view, NULL, 0);
     INVAR_TRY(status);
-    INVAR_TRY(invar_memory_plan_sampler(&t->view, sizes));
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;

@@ -31,7 +31,7 @@ static invar_status fill(invar_grid *t, const invar_budget *b)
     for (int i = 0; i < b->n_items; i++)
         INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
     if (b->host > 0)
-        INVAR_TRY(add_line(t, "moments on the host", b->host, "not counted"));
+        INVAR_TRY(add_line(t, "on the host", b->host, "not counted"));
     INVAR_TRY(add_line(t, "resident", b->resident, "for the whole run"));
     if (b->cache > 0)
         (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));

@@ -97,9 +97,11 @@ static void show(void *payload, const invar_train_progress *p)
                        p->response_len, p->grad_norm, diff);
     if (p->measured)
         (void)snprintf(text, sizeof text, "%s", s->last);
-    else
+    else if (p->samples > 0)
         (void)snprintf(text, sizeof text, "%s  (sampling %" PRId64 "/%" PRId64 ")", s->last,
                        p->samples_done, p->samples);
+    else
+        (void)snprintf(text, sizeof text, "%s  (other ranks sample)", s->last);
     invar_progress_update(s->progress, p->rollout + (p->measured ? 1 : 0), text);
 }
 

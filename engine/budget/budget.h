@@ -7,7 +7,7 @@
  * are computed at a time, how many tokens a micro-batch has, how many pages the KV cache has and
  * how many sequences are sampled at a time.
  *
- *     resident                      for the whole run: weights, gradients, moments
+ *     resident                      for the whole run: weights, gradients, moments, buckets
  *     max(sampling, scoring,        one block, in which these lie in turn: the KV cache and the
  *         learning)                 activations
  *     around                        between the two: norms, hashes
@@ -18,7 +18,7 @@
 #define INVAR_ENGINE_BUDGET_BUDGET_H
 
 #include "engine/budget/stage.h"
-#include "engine/layout/layout.h"
+#include "engine/layout/sides.h"
 #include "engine/rollout/rollout.h"
 #include "engine/train/learner.h"
 
@@ -56,6 +56,8 @@ typedef struct invar_budget_ask {
     invar_adamw_options adamw;
     size_t piece; /* of the moments that visit the device; 0: they are there for good */
     const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
+    const invar_sides *sides;   /* between which weights travel; NULL: whoever trains samples */
+    size_t bucket;              /* of these weights: update-weight-buffer-size */
     invar_plan_options plan;    /* of micro-batches */
     bool dynamic;               /* plan.max_tokens is an upper bound */
     bool open;                  /* which no key of the recipe says */
@@ -88,7 +90,7 @@ typedef struct invar_budget {
     invar_budget_item items[INVAR_BUDGET_ITEMS]; /* (n_items) what is resident */
     int n_items;
     size_t resident; /* their sum */
-    size_t host;     /* of the host's memory, for moments that are there */
+    size_t host;     /* of the host's memory beside a far device: moments, bytes on their way */
     size_t weights;  /* of a rank that only samples: what it gets before a rollout */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;

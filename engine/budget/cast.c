@@ -54,6 +54,21 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
     return INVAR_OK;
 }
 
+static invar_status add_sync(invar_budget *out, invar_budget_cast *cast)
+{
+    const invar_sync_options o = {.sides = cast->ask->sides,
+                                  .model = cast->actor,
+                                  .dev = &cast->resident.dev,
+                                  .bucket = cast->ask->bucket};
+
+    if (!o.sides)
+        return INVAR_OK;
+    INVAR_TRY(invar_sync_new(&cast->sync, &o));
+    if (!invar_device_far(cast->ask->dev))
+        add_item(out, cast, "actor: weights on their way");
+    return INVAR_OK;
+}
+
 /* What ranks divide goes to a checkpoint through the host's memory. */
 static invar_status list_all(invar_digests *digests, const invar_learner *l)
 {
@@ -139,6 +154,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     if (ask->learns && cast->critic)
         INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
                               "critic: moments"));
+    INVAR_TRY(add_sync(out, cast));
     out->host = cast->resident.host;
     if (!ask->samples_alone)
         return count_around(out, cast);
@@ -158,6 +174,7 @@ invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
 
 void invar_budget_cast_release(invar_budget_cast *cast)
 {
+    invar_sync_free(cast->sync);
     invar_learner_close(&cast->critic_learner);
     invar_learner_close(&cast->actor_learner);
     invar_model_free(cast->critic);

@@ -9,6 +9,7 @@
 #define INVAR_ENGINE_BUDGET_CAST_H
 
 #include "engine/budget/budget.h"
+#include "engine/sync/sync.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +22,8 @@ typedef struct invar_budget_cast {
     invar_stage work;     /* a phase at a time */
     invar_model *actor, *reference, *teacher, *critic;
     invar_learner actor_learner, critic_learner;
-    size_t around; /* of the resident memory: norms, hashes */
+    invar_sync *sync; /* NULL: no weights travel */
+    size_t around;    /* of the resident memory: norms, hashes */
 } invar_budget_cast;
 
 /* All of them, and what is resident of `out`. The cast stays where it is. */

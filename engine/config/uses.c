@@ -132,9 +132,11 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
 {
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
+    static const char alone[] = "rollout-num-gpus, of ranks that only sample";
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
+    const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
     const bool tasks =
         f->task || strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
     const use uses[] = {
@@ -158,6 +160,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          "an empty custom-rm-path"},
         {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
+        {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,

@@ -5,27 +5,31 @@
  */
 #include "engine/layout/sides.h"
 
+#include <stdio.h>
+
 #include "base/invar_banned.h"
 
 static invar_status check(const invar_sides_sizes *sizes, int ranks)
 {
     int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
     int rest = ranks - sizes->rollout_ranks;
+    int right = sizes->rollout_ranks + parts * (rest > parts ? rest / parts + 1 : 1);
+    char why[96] = "";
 
     if (sizes->rollout_ranks % each != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus = %d: engines of %d ranks each "
                           "(rollout-num-gpus-per-engine) need a multiple of %d",
                           sizes->rollout_ranks, each, each);
-    if (rest < parts || rest % parts != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "rollout-num-gpus = %d leaves %d of %d ranks to train, and a model cut "
-                          "into %d part%s needs %s%d: start with --ranks %d or with mpirun "
-                          "(docs/scale-out.md)",
-                          sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, parts,
-                          parts == 1 ? "" : "s", parts == 1 ? "at least " : "a multiple of ", parts,
-                          sizes->rollout_ranks + parts * (rest > parts ? rest / parts + 1 : 1));
-    return INVAR_OK;
+    if (rest >= parts && rest % parts == 0)
+        return INVAR_OK;
+    if (parts > 1)
+        (void)snprintf(why, sizeof why, ", and a model cut into %d parts needs a multiple of %d",
+                       parts, parts);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "rollout-num-gpus = %d leaves %d of %d ranks to train%s: start with --ranks "
+                      "%d or mpirun -n %d, or set another rollout-num-gpus (docs/scale-out.md)",
+                      sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, why, right, right);
 }
 
 invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *sizes, int ranks)
@@ -36,13 +40,33 @@ invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *size
     return invar_layout_outline(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
 }
 
+/* All ranks; engines are groups of the last ones. */
+static void join(invar_sides *sides, invar_comm *world, double seconds,
+                 const invar_sides_sizes *sizes)
+{
+    sides->samples = invar_comm_rank(world) >= sides->first;
+    invar_layout_init(&sides->world, world, seconds);
+    sides->world.engines =
+        (invar_layout_engines){sides->first, invar_layout_parts(&sizes->rollout)};
+}
+
+invar_status invar_sides_imagine(invar_sides *out, const invar_sides_sizes *sizes, int ranks,
+                                 int rank)
+{
+    invar_comm *world;
+
+    INVAR_TRY(invar_sides_outline(out, sizes, ranks));
+    INVAR_TRY(invar_comm_imagined(&world, rank, ranks));
+    join(out, world, 0, sizes);
+    out->world.imagined = true;
+    return INVAR_OK;
+}
+
 invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,
                               double seconds, const invar_sides_sizes *sizes)
 {
     INVAR_TRY(invar_sides_outline(out, sizes, invar_comm_size(world)));
-    out->samples = invar_comm_rank(world) >= out->first;
-    invar_layout_init(&out->world, world, seconds);
-    out->world.engines = (invar_layout_engines){out->first, invar_layout_parts(&sizes->rollout)};
+    join(out, world, seconds, sizes);
     INVAR_TRY(invar_comm_split(&out->own, world, out->samples, 0,
                                "ranks that train, ranks that sample", seconds));
     invar_layout_init(own_out, out->own, seconds);
@@ -52,5 +76,6 @@ invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_com
 void invar_sides_close(invar_sides *sides)
 {
     invar_comm_free(sides->own);
+    invar_layout_release(&sides->world);
     *sides = (invar_sides){0};
 }

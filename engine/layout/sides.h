@@ -41,6 +41,10 @@ invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *size
 invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,
                               double seconds, const invar_sides_sizes *sizes) INVAR_MUST_USE;
 
+/* As one of `ranks` ranks would have it that are not there: no groups (invar_comm_imagined). */
+invar_status invar_sides_imagine(invar_sides *out, const invar_sides_sizes *sizes, int ranks,
+                                 int rank) INVAR_MUST_USE;
+
 /* After the layout of the side has been released. */
 void invar_sides_close(invar_sides *sides);
 

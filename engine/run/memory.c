@@ -123,6 +123,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .piece = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
                      ? INVAR_OPTIMIZER_PIECE
                      : 0,
+        .bucket = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
         .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
                  .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
                  .micro_batch = dynamic ? 0 : micro_batch,
@@ -273,21 +274,42 @@ invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recip
     return status;
 }
 
+void invar_memory_take_sides(invar_memory_view *v, const invar_sides_sizes *sizes, int world)
+{
+    v->apart = sizes;
+    v->world = world;
+}
+
+static invar_status imagine_sides(invar_memory_view *v, int rank)
+{
+    invar_sides_close(&v->sides);
+    v->ask.sides = NULL;
+    if (!v->apart)
+        return INVAR_OK;
+    INVAR_TRY(invar_sides_imagine(&v->sides, v->apart, v->world, rank));
+    v->ask.sides = &v->sides;
+    return INVAR_OK;
+}
+
 invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
                                     int ranks, int rank)
 {
     invar_layout_release(&v->layout);
+    INVAR_TRY(imagine_sides(v, rank));
     INVAR_TRY(invar_layout_imagine(&v->layout, sizes, ranks, rank));
     v->ask.layout = &v->layout;
     return invar_budget_make(&v->budget, &v->ask, v->available);
 }
 
-invar_status invar_memory_plan_sampler(invar_memory_view *v, const invar_sides_sizes *sizes)
+invar_status invar_memory_plan_sampler(invar_memory_view *v)
 {
-    invar_budget_ask ask = v->ask;
+    const invar_sides_sizes *sizes = v->apart;
+    invar_budget_ask ask;
 
     invar_layout_release(&v->layout);
+    INVAR_TRY(imagine_sides(v, v->world - sizes->rollout_ranks));
     INVAR_TRY(invar_layout_imagine(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
+    ask = v->ask;
     ask.layout = &v->layout;
     invar_memory_sample_alone(&ask);
     return invar_budget_make(&v->budget, &ask, v->available);
@@ -296,5 +318,6 @@ invar_status invar_memory_plan_sampler(invar_memory_view *v, const invar_sides_s
 void invar_memory_release(invar_memory_view *view)
 {
     invar_layout_release(&view->layout);
+    invar_sides_close(&view->sides);
     invar_session_close(&view->session);
 }

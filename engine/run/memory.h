@@ -41,9 +41,12 @@ size_t invar_memory_available(const invar_device *dev);
 typedef struct invar_memory_view {
     invar_session session; /* without models */
     invar_settings settings;
-    invar_memory_data data; /* what of them is there */
-    size_t available;       /* bytes of the device */
-    invar_layout layout;    /* whose other ranks are imagined; zeroed: one rank */
+    invar_memory_data data;         /* what of them is there */
+    size_t available;               /* bytes of the device */
+    invar_layout layout;            /* whose other ranks are imagined; zeroed: one rank */
+    const invar_sides_sizes *apart; /* ranks that train and ranks that sample; NULL: all do both */
+    int world;                      /* so many ranks on both sides */
+    invar_sides sides;              /* as the rank that is planned sees them */
     invar_budget_ask ask;
     invar_budget budget;
 } invar_memory_view;
@@ -61,9 +64,11 @@ invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recip
 invar_status invar_memory_plan_rank(invar_memory_view *view, const invar_layout_sizes *sizes,
                                     int ranks, int rank) INVAR_MUST_USE;
 
+/* From now on ranks are some of `world`, of which the last only sample; NULL: none of them. */
+void invar_memory_take_sides(invar_memory_view *view, const invar_sides_sizes *sizes, int world);
+
 /* The same for a rank that only samples. */
-invar_status invar_memory_plan_sampler(invar_memory_view *view,
-                                       const invar_sides_sizes *sizes) INVAR_MUST_USE;
+invar_status invar_memory_plan_sampler(invar_memory_view *view) INVAR_MUST_USE;
 void invar_memory_release(invar_memory_view *view);
 
 #ifdef __cplusplus

@@ -102,6 +102,7 @@ static void take_side(invar_budget_ask *ask, const invar_loop *loop)
 {
     if (loop->sides.first == 0)
         return;
+    ask->sides = &loop->sides;
     if (loop->sides.samples)
         invar_memory_sample_alone(ask);
     else
@@ -222,17 +223,17 @@ static invar_status make_rollout(invar_loop *loop)
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     const invar_loop *loop = payload;
+    int64_t all = loop->set.prompts * loop->set.per_prompt;
 
     if (loop->options->progress)
-        loop->options->progress(
-            loop->options->payload,
-            &(invar_train_progress){.rollout = loop->place.rollout,
-                                    .rollouts = loop->set.course.rollouts,
-                                    .step = loop->place.step,
-                                    .phase = "rollout",
-                                    .samples_done = samples_done,
-                                    .samples = loop->set.prompts * loop->set.per_prompt,
-                                    .tokens_done = tokens_done});
+        loop->options->progress(loop->options->payload,
+                                &(invar_train_progress){.rollout = loop->place.rollout,
+                                                        .rollouts = loop->set.course.rollouts,
+                                                        .step = loop->place.step,
+                                                        .phase = "rollout",
+                                                        .samples_done = samples_done,
+                                                        .samples = loop->rollout ? all : 0,
+                                                        .tokens_done = tokens_done});
     return INVAR_OK;
 }
 
@@ -321,11 +322,10 @@ static invar_status make_models(invar_loop *loop)
 
 static invar_status make_sync(invar_loop *loop)
 {
-    const invar_sync_options o = {
-        .sides = &loop->sides,
-        .model = loop->session.actor,
-        .dev = &loop->session.dev,
-        .bucket = (size_t)invar_recipe_int(loop->recipe, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE)};
+    const invar_sync_options o = {.sides = &loop->sides,
+                                  .model = loop->session.actor,
+                                  .dev = &loop->session.dev,
+                                  .bucket = loop->ask.bucket};
 
     loop->synced = -1;
     return loop->sides.first > 0 ? invar_sync_new(&loop->sync, &o) : INVAR_OK;

@@ -23,7 +23,7 @@ typedef struct invar_train_progress {
     int64_t rollout, rollouts;                  /* done, of */
     int64_t step;                               /* done in all */
     const char *phase;                          /* "rollout", "train", ... */
-    int64_t samples_done, samples, tokens_done; /* of the phase rollout */
+    int64_t samples_done, samples, tokens_done; /* of the phase rollout; samples 0: others sample */
     bool measured;                              /* a step is done: the numbers below are its own */
     bool compared;                              /* logp_diff_max is one of them */
     double reward, grad_norm, logp_diff_max, response_len;

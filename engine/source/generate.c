@@ -317,6 +317,8 @@ invar_status invar_generate(const invar_generation *how, invar_rl_sample *sample
     if (own.count)
         INVAR_TRY(invar_rollout_run(how->rollout, first, own.count, how->sampling, tick,
                                     (void *)(uintptr_t)how));
+    else if (how->tick) // who waits shows that others sample
+        INVAR_TRY(how->tick(how->payload, 0, 0));
     if (!how->judge->asks)
         INVAR_TRY(invar_judge_run(how->judge, first, own.count));
     if (samplers(how)->size > 1)

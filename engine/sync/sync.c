@@ -43,6 +43,33 @@ static size_t fullest(const invar_sync *sync)
     return most < sync->options.bucket ? (size_t)most : sync->options.bucket;
 }
 
+/* The host's memory, where copies of the device's are fastest. */
+static invar_status take_buckets(invar_sync *sync)
+{
+    const invar_device *dev = sync->options.dev;
+    size_t bytes = 2 * sync->options.bucket;
+    const char *what = "weights on their way (update-weight-buffer-size)";
+    void *memory = NULL;
+
+    INVAR_TRY(invar_device_far(dev) ? invar_device_take_host(dev, &memory, bytes, what)
+                                    : invar_device_take(dev, &memory, bytes, what));
+    sync->buckets[0] = memory;
+    sync->buckets[1] = sync->buckets[0] + sync->options.bucket;
+    return INVAR_OK;
+}
+
+static void give_buckets(invar_sync *sync)
+{
+    const invar_device *dev = sync->options.dev;
+
+    if (!sync->buckets[0])
+        return;
+    if (invar_device_far(dev))
+        invar_device_give_host(dev, sync->buckets[0]);
+    else
+        invar_device_give(dev, sync->buckets[0]);
+}
+
 invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options)
 {
     invar_sync *sync = NULL;
@@ -53,11 +80,10 @@ invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options)
     *sync = (invar_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
     status = invar_sync_plan_make(&sync->plan, options->sides, options->model,
                                   invar_comm_rank(options->sides->world.world));
-    if (status == INVAR_OK)
+    if (status == INVAR_OK) {
         sync->options.bucket = fullest(sync);
-    for (int i = 0; i < 2 && status == INVAR_OK; i++)
-        status = invar_alloc((void **)&sync->buckets[i], sync->options.bucket, 1,
-                             "a bucket of weights (update-weight-buffer-size)");
+        status = take_buckets(sync);
+    }
     if (status != INVAR_OK) {
         invar_sync_free(sync);
         return status;
@@ -72,8 +98,7 @@ void invar_sync_free(invar_sync *sync)
         return;
     invar_sync_plan_release(&sync->plan);
     invar_window_release(&sync->window);
-    invar_free(sync->buckets[0]);
-    invar_free(sync->buckets[1]);
+    give_buckets(sync);
     invar_free(sync);
 }
 

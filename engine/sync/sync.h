@@ -28,6 +28,7 @@ typedef struct invar_sync_options {
     size_t bucket; /* bytes that travel at a time, at most; there are two of them */
 } invar_sync_options;
 
+/* On a dry device it only takes its memory, and moves nothing. */
 invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options) INVAR_MUST_USE;
 void invar_sync_free(invar_sync *sync);
 

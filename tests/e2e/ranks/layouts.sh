@@ -231,6 +231,7 @@ refused 'needs a multiple of 2: start with --ranks 5' dense 4 "$ro" 1 "$tp" 2
 refused 'engines of 2 ranks each' dense 4 "$ro" 3 "$re" 2
 refused 'does not divide logical-tp = 8' dense 4 "$ro" 3 "$re" 3
 refused 'some ranks only sample' dense 2 "$ro" 1 --audit 10
+refused 'would be ignored: it needs rollout-num-gpus' dense 2 "$re" 2
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

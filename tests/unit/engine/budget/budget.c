@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "engine/sync/sync.h"
 #include "tests/device/counted.h"
 #include "tests/device/far.h"
 #include "tests/model.h"
@@ -28,12 +29,14 @@ static invar_device device_of(bool far)
 
     tables[far] = far ? *invar_far_backend() : *invar_backend_cpu();
     tables[far].memory.tight = true;
-    if (!far) {
+    if (far) {
+        tables[far].memory.take_host = invar_counted_take;
+        tables[far].memory.give_host = invar_counted_give;
+        invar_far_begin(0);
+    } else {
         tables[far].memory.take = invar_counted_take;
         tables[far].memory.give = invar_counted_give;
     }
-    if (far)
-        invar_far_begin(0);
     assert_ok(invar_device_open(&dev));
     return dev;
 }
@@ -269,6 +272,54 @@ static void test_budget__ranks_take_what_was_planned(void **state)
     }
 }
 
+/* ---- weights on their way -------------------------------------------------------------------- */
+
+/* Of two ranks one trains and one samples: both buckets of either, no fuller than all weights. */
+static void compare_sync(bool far, bool samples, size_t bucket)
+{
+    const invar_layout_sizes whole = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
+    const invar_sides_sizes sizes = {.train = whole, .rollout = whole, .rollout_ranks = 1};
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
+    invar_device dev = device_of(far);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_model *model = NULL;
+    invar_sync *sync = NULL;
+    invar_sides sides;
+    invar_budget alone, b;
+    size_t before, taken;
+
+    ask.samples_alone = samples;
+    ask.learns = !samples;
+    ask.bucket = bucket;
+    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
+    assert_ok(invar_sides_imagine(&sides, &sizes, 2, samples));
+    ask.sides = &sides;
+    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
+    before = invar_counted.taken;
+    assert_ok(invar_sync_new(&sync, &(invar_sync_options){&sides, model, &dev, bucket}));
+    taken = invar_counted.taken - before;
+    assert_int_equal(taken, 2 * (bucket < alone.items[0].bytes ? bucket : invar_sync_bytes(sync)));
+    assert_int_equal(b.host - alone.host, far ? taken : 0);
+    assert_int_equal(b.resident - alone.resident, far ? 0 : invar_aligned(taken));
+    assert_int_equal(b.need - alone.need, b.resident - alone.resident);
+    invar_sync_free(sync);
+    assert_int_equal(invar_counted.taken, before);
+    invar_model_free(model);
+    invar_sides_close(&sides);
+    invar_device_close(&dev);
+}
+
+static void test_budget__weights_on_their_way_take_what_was_planned(void **state)
+{
+    (void)state;
+    for (int far = 0; far < 2; far++)
+        for (int samples = 0; samples < 2; samples++) {
+            compare_sync(far, samples, 1000);
+            compare_sync(far, samples, PLENTY);
+        }
+}
+
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 static size_t sample(invar_model *model, const invar_device *dev, const invar_budget_ask *ask,
@@ -446,6 +497,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budget__training_takes_what_was_planned),
         cmocka_unit_test(test_budget__ranks_take_what_was_planned),
+        cmocka_unit_test(test_budget__weights_on_their_way_take_what_was_planned),
         cmocka_unit_test(test_budget__sampling_takes_no_more_than_planned),
         cmocka_unit_test(test_budget__smaller_batches_need_no_more),
         cmocka_unit_test(test_budget__fewer_divided_rows_need_no_more),
