@@ -103,6 +103,12 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     return INVAR_OK;
 }
 
+void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void *payload)
+{
+    if (plugin && plugin->program)
+        invar_line_program_watch(plugin->program, waits, payload);
+}
+
 static void forget(invar_plugin *plugin)
 {
     for (size_t i = 0; i < plugin->n_replies; i++)

@@ -59,6 +59,12 @@ invar_status invar_plugin_open(invar_plugin **out,
 /* Ends a program: it sees the end of its input, and is killed if that does not end it. */
 void invar_plugin_close(invar_plugin *plugin);
 
+/*
+ * Called every second or so while a program's reply is awaited; `plugin` may be NULL. A reply that
+ * is late ends the wait by itself (timeout): so whoever waits for us can be told that we go on.
+ */
+void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void *payload);
+
 /* The name that it has given itself; "" when there is none behind it. Borrowed. */
 const char *invar_plugin_title(const invar_plugin *plugin);
 

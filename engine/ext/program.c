@@ -28,6 +28,7 @@
 #include "base/invar_banned.h"
 
 #define LOG_BYTES ((size_t)1 << 20) /* of standard error that are passed on for one request */
+#define WATCH_MS 1000               /* who watches is called as often while a reply is awaited */
 #define END_MS 1000            /* how long a program may take to end after its input has ended */
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
 
@@ -41,7 +42,9 @@ struct invar_line_program {
     int in, out, err; /* our ends; -1: closed */
     char *line;       /* what came from it */
     size_t used, capacity;
-    invar_process_tail tail; /* of its standard error */
+    invar_process_tail tail;      /* of its standard error */
+    void (*waits)(void *payload); /* may be NULL */
+    void *payload;
 };
 
 static void close_fd(int *fd)
@@ -325,8 +328,10 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_line_pro
     *readable_out = *writable_out = false;
     if (program->timeout_ms && left <= 0)
         return report_silence(program);
-    left = program->timeout_ms && left < 60000 ? left : 60000;
+    left = program->timeout_ms && left < WATCH_MS ? left : WATCH_MS;
     ready = poll(fds, 3, (int)left);
+    if (ready == 0 && program->waits)
+        program->waits(program->payload);
     if (ready < 0 && errno != EINTR)
         return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
     if (ready <= 0)
@@ -336,6 +341,13 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_line_pro
     *readable_out = fds[0].revents != 0;
     *writable_out = fds[2].revents != 0;
     return INVAR_OK;
+}
+
+void invar_line_program_watch(invar_line_program *program, void (*waits)(void *payload),
+                              void *payload)
+{
+    program->waits = waits;
+    program->payload = payload;
 }
 
 /* Both directions until the reply is there. */

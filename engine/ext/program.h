@@ -30,6 +30,10 @@ invar_status invar_line_program_open(invar_line_program **out, const char *name,
                                      int log_fd) INVAR_MUST_USE;
 void invar_line_program_close(invar_line_program *program);
 
+/* Called every second or so while a reply is awaited; NULL: nothing is. */
+void invar_line_program_watch(invar_line_program *program, void (*waits)(void *payload),
+                              void *payload);
+
 /* Sends a line, its newline included; gets one, without: borrowed until the next exchange. */
 invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
                                          invar_line_program *program, const char *line,

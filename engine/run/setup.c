@@ -361,6 +361,22 @@ static invar_status open_trace(invar_loop *loop, const char *path)
     return INVAR_OK;
 }
 
+/* The other ranks wait as long as plug-ins may take. */
+static void wait_for_reply(void *payload)
+{
+    const invar_loop *loop = payload;
+
+    invar_layout_beat(loop->world);
+}
+
+static invar_status open_plugins(invar_loop *loop)
+{
+    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        invar_plugin_watch(loop->plugins.of[i], wait_for_reply, loop);
+    return INVAR_OK;
+}
+
 /* All that the one rank has that writes. */
 static invar_status open_outputs(invar_loop *loop)
 {
@@ -369,7 +385,7 @@ static invar_status open_outputs(invar_loop *loop)
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
     // a wrong plug-in or folder is found before the ledger has a run with it
-    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
+    INVAR_TRY(open_plugins(loop));
     INVAR_TRY(open_source(loop));
     if (trace[0])
         INVAR_TRY(invar_trace_check_path(trace));

@@ -64,6 +64,11 @@ static invar_status ask(invar_plugin *plugin, double reward[6])
     return status;
 }
 
+static void count_wait(void *payload)
+{
+    ++*(int *)payload;
+}
+
 /* ---- good programs --------------------------------------------------------------------------- */
 
 static void test_ext_program__example_says_what_the_object_says(void **state)
@@ -284,6 +289,24 @@ static void test_ext_program__words_of_a_command(void **state)
                         "'{\"invar\":1,\"name\":\"a b\"' \"\" ',\"kinds\":['\"\"'\"reward\"]}' ",
                         INVAR_PLUGIN_KIND_REWARD, PATIENT));
     assert_string_equal(invar_plugin_title(plugin), "a b");
+    invar_plugin_close(plugin);
+    assert_no_child();
+}
+
+/* Whoever watches knows that a reply is awaited, and nothing of one that comes at once. */
+static void test_ext_program__waits_are_told(void **state)
+{
+    invar_plugin *plugin;
+    double reward[6];
+    int waits = 0;
+
+    (void)state;
+    invar_plugin_watch(NULL, count_wait, &waits);
+    assert_ok(open_spec(&plugin, SILENT "hang", INVAR_PLUGIN_KIND_REWARD, 1.5));
+    invar_plugin_watch(plugin, count_wait, &waits);
+    assert_int_equal(waits, 0);
+    assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1.5 s (plugin-timeout)");
+    assert_true(waits >= 1 && waits <= 2); // a second, and the rest
     invar_plugin_close(plugin);
     assert_no_child();
 }
@@ -555,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_ext_program__stored_replies),
         cmocka_unit_test(test_ext_program__bad_commands),
         cmocka_unit_test(test_ext_program__words_of_a_command),
+        cmocka_unit_test(test_ext_program__waits_are_told),
         cmocka_unit_test(test_ext_program__early_greeting),
         cmocka_unit_test(test_ext_program__bad_greetings),
         cmocka_unit_test(test_ext_program__deaths),
