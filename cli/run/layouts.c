@@ -6,6 +6,10 @@
  * nothing overlaps. Ranks are numbered so that tensor-parallel ones are neighbours in a node, then
  * those of the context, of experts, of data, of the pipeline.
  *
+ * With --all each way to divide the model is planned as it is. Where that does not fit, what needs
+ * less memory and takes longer is tried in turn: tensor-parallel ranks divide rows, then
+ * context-parallel ranks do, then other GPUs sample.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/run/layouts.h"
@@ -16,6 +20,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/console/progress.h"
+#include "base/console/term.h"
 #include "base/sort.h"
 #include "cli/grid.h"
 #include "cli/ledger/rows.h"
@@ -25,7 +31,14 @@
 
 #include "base/invar_banned.h"
 
-enum { NODE = 8, MOST_ROWS = 256, MOST_TENSOR = 8 };
+enum {
+    NODE = 8,
+    MOST_ROWS = 1024,
+    MOST_TENSOR = 8,
+    MOST_CONTEXT = 8,
+    MOST_ENGINE = 8,
+    MOST_SHOWN = 16
+};
 
 typedef struct row {
     int gpus, data;
@@ -38,12 +51,21 @@ typedef struct row {
     invar_budget sampler;            /* of one of them */
 } row;
 
+/* A way to divide a model, on so many GPUs. */
+typedef struct task {
+    int gpus;
+    invar_layout_sizes sizes;
+} task;
+
 typedef struct table {
     const invar_layouts_options *options;
     invar_memory_view view;
+    invar_sides_sizes recipe;
     row rows[MOST_ROWS];
     const void *order[MOST_ROWS]; /* rows, as they are shown */
     int count;
+    task tasks[MOST_ROWS];
+    int n_tasks;
 } table;
 
 static double seconds_of(const row *r)
@@ -82,13 +104,13 @@ static void add_time(row *r, const table *t, const invar_traffic *traffic)
         r->sent[i] = (double)invar_traffic_sent(traffic, (invar_traffic_axis)i) / 1e9;
 }
 
-/* The first rank of a stage stands for all: rows that ranks own differ by some parameters. */
+/* Bytes and time are those of the first rank of a stage, which has most units. */
 static invar_status plan_stage(row *r, table *t, int stage)
 {
     invar_memory_view *v = &t->view;
     invar_traffic traffic;
 
-    INVAR_TRY(invar_memory_plan_rank(v, &r->sizes, r->gpus, stage * (r->gpus / r->sizes.pipeline)));
+    INVAR_TRY(invar_memory_plan_stage(v, &r->sizes, r->gpus, stage));
     r->data = v->layout.data.size;
     if (v->budget.need > r->budget.need)
         r->budget = v->budget;
@@ -109,10 +131,10 @@ static invar_status plan_row(row *out, table *t, const invar_layout_sizes *sizes
     return last > 0 ? plan_stage(out, t, last) : INVAR_OK;
 }
 
-/* ---- layouts --------------------------------------------------------------------------------- */
+/* ---- the recipe's ---------------------------------------------------------------------------- */
 
 /* GPUs that train sample nothing. */
-static invar_status plan_both(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+static invar_status plan_trainers(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
 {
     const invar_budget_ask ask = t->view.ask;
     invar_sides sides;
@@ -122,58 +144,65 @@ static invar_status plan_both(row *out, table *t, const invar_sides_sizes *sizes
     memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
     status = plan_row(out, t, &sizes->train, sides.first);
     t->view.ask = ask;
-    return status == INVAR_OK ? invar_memory_plan_sampler(&t->view) : status;
+    return status;
 }
 
-static invar_status plan_sides(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+/* With --all the smallest engine that fits. */
+static invar_status plan_samplers(row *out, table *t, invar_sides_sizes *sizes)
+{
+    bool experts = t->view.ask.spec->experts > 0;
+    int next;
+
+    for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
+        INVAR_TRY(invar_memory_plan_sampler(&t->view));
+        next = 2 * sizes->rollout.tensor;
+        if (!t->options->all || t->view.budget.fits || next > MOST_ENGINE ||
+            sizes->rollout_ranks % next != 0)
+            break;
+    }
+    out->sampler = t->view.budget;
+    out->fits = out->fits && out->sampler.fits;
+    return INVAR_OK;
+}
+
+static invar_status plan_both(row *out, table *t, invar_sides_sizes *sizes, int gpus)
+{
+    INVAR_TRY(plan_trainers(out, t, sizes, gpus));
+    return out->fits || !t->options->all ? plan_samplers(out, t, sizes) : INVAR_OK;
+}
+
+static invar_status plan_sides(row *out, table *t, invar_sides_sizes *sizes, int gpus)
 {
     invar_status status;
 
     invar_memory_take_sides(&t->view, sizes, gpus);
     status = plan_both(out, t, sizes, gpus);
     invar_memory_take_sides(&t->view, NULL, 0);
-    INVAR_TRY(status);
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;
-    out->sampler = t->view.budget;
-    out->fits = out->fits && out->sampler.fits;
-    return INVAR_OK;
+    return status;
 }
 
-static invar_status add_recipe(table *t, const invar_recipe *recipe, int gpus)
+static invar_status add_recipe(table *t, int gpus)
 {
+    invar_sides_sizes sizes = t->recipe;
     row *next = &t->rows[t->count++];
-    invar_sides_sizes sizes;
 
-    INVAR_TRY(invar_settings_sides(&sizes, recipe));
     return sizes.rollout_ranks > 0 ? plan_sides(next, t, &sizes, gpus)
                                    : plan_row(next, t, &sizes.train, gpus);
 }
 
-/* One that the model or the memory does not allow is left out. */
-static invar_status try_layout(table *t, const invar_layout_sizes *sizes, int gpus)
+/* ---- all ------------------------------------------------------------------------------------- */
+
+/* What the model or the memory does not allow is left out: it does not fit. */
+static invar_status forgive(invar_status status, bool *fits)
 {
-    row *next = &t->rows[t->count];
-    invar_status status = plan_row(next, t, sizes, gpus);
-
-    if (status == INVAR_E_INVALID || status == INVAR_E_NOMEM) {
-        invar_error_clear();
-        return INVAR_OK;
-    }
-    t->count += status == INVAR_OK && next->fits;
-    return status;
-}
-
-/* Divided rows need less memory and send more: only where it would not fit without. */
-static invar_status try_both(table *t, const invar_layout_sizes *sizes, int gpus)
-{
-    invar_layout_sizes divided = *sizes;
-    int before = t->count;
-
-    INVAR_TRY(try_layout(t, sizes, gpus));
-    divided.sequence = true;
-    return t->count > before || sizes->tensor == 1 ? INVAR_OK : try_layout(t, &divided, gpus);
+    *fits = *fits && status == INVAR_OK;
+    if (status != INVAR_E_INVALID && status != INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
 }
 
 /* Data-parallel ranks without a unit would be idle. */
@@ -184,33 +213,117 @@ static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
     int64_t units =
         ask->plan.unit_count < ask->step_samples ? ask->plan.unit_count : ask->step_samples;
 
-    return gpus % parts == 0 && gpus / parts <= units && s->expert_tensor <= s->tensor &&
-           (s->expert == 1 || s->expert <= ask->spec->experts) &&
-           s->pipeline <= ask->spec->layers && t->count < MOST_ROWS;
+    return gpus > 0 && gpus % parts == 0 && gpus / parts <= units;
 }
 
-/* All with so many tensor-parallel ranks. */
-static invar_status add_all_with(table *t, int tensor, int gpus)
+/* How many of the GPUs only sample: none, a quarter, a half; or as many as the recipe says. */
+static int rollout_ranks(const table *t, int gpus, int quarters)
 {
-    bool experts = t->view.ask.spec->experts > 0;
-    invar_layout_sizes s = {.tensor = tensor, .context = 1, .chunks = 1};
+    return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
+}
 
-    for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
-        for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline *= 2)
-            for (int etp = 1; etp <= (experts && tensor > 1 ? 2 : 1); etp++) {
-                s.expert_tensor = etp == 1 ? 1 : tensor;
-                if (wanted(t, &s, gpus))
-                    INVAR_TRY(try_both(t, &s, gpus));
+/* One layout; *hopeless: none with more GPUs that sample, or more contexts, fits. */
+static invar_status try_layout(bool *hopeless, table *t, const invar_layout_sizes *sizes, int gpus,
+                               int quarters)
+{
+    invar_sides_sizes sides = t->recipe;
+    row *next = &t->rows[t->count];
+    invar_status status;
+
+    *hopeless = false;
+    *next = (row){.fits = false};
+    sides.train = *sizes;
+    sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
+    if (!wanted(t, sizes, gpus - sides.rollout_ranks))
+        return INVAR_OK;
+    status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
+                                     : plan_row(next, t, sizes, gpus);
+    INVAR_TRY(forgive(status, &next->fits));
+    *hopeless = next->budget.resident > next->budget.usable;
+    t->count += next->fits;
+    return INVAR_OK;
+}
+
+/* What needs less memory takes longer: only where it would not fit without. */
+static invar_status try_task(table *t, const task *k)
+{
+    int before = t->count;
+    bool hopeless = false;
+
+    for (int quarters = 0; quarters <= (t->recipe.rollout_ranks || k->gpus < 4 ? 0 : 2); quarters++)
+        for (int context = 1; context <= MOST_CONTEXT; context *= 2)
+            for (int sequence = 0; sequence <= (k->sizes.tensor > 1); sequence++) {
+                invar_layout_sizes sizes = k->sizes;
+                sizes.context = context;
+                sizes.sequence = sequence;
+                if (t->count == before && !hopeless)
+                    INVAR_TRY(try_layout(&hopeless, t, &sizes, k->gpus, quarters));
             }
     return INVAR_OK;
 }
 
-static invar_status add_all(table *t, int gpus)
+static invar_status list_task(table *t, const invar_layout_sizes *s, int gpus)
 {
-    for (int tensor = 1; tensor <= MOST_TENSOR; tensor *= 2)
-        INVAR_TRY(add_all_with(t, tensor, gpus));
+    const invar_model_spec *spec = t->view.ask.spec;
+    int trainers = gpus - t->recipe.rollout_ranks;
+
+    if (s->pipeline % 3 == 0 && trainers % s->pipeline != 0)
+        return INVAR_OK;
+    if (invar_layout_parts(s) > trainers || s->pipeline > spec->layers ||
+        s->expert > (spec->experts > 0 ? spec->experts : 1))
+        return INVAR_OK;
+    if (t->n_tasks == MOST_ROWS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--gpus %.40s: more than %d layouts: ask for fewer numbers at a time",
+                          t->options->gpus, MOST_ROWS);
+    t->tasks[t->n_tasks++] = (task){gpus, *s};
     return INVAR_OK;
 }
+
+/* 1, 2, 3, 4, 6, 8, 12, ... */
+static int next_stages(int stages)
+{
+    return stages % 3 == 0 ? stages / 3 * 4 : stages > 1 ? stages / 2 * 3 : 2;
+}
+
+static invar_status list_tasks(table *t, int gpus)
+{
+    bool experts = t->view.ask.spec->experts > 0;
+    invar_layout_sizes s = {.context = 1, .chunks = 1};
+
+    for (s.tensor = 1; s.tensor <= MOST_TENSOR; s.tensor *= 2)
+        for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
+            for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline = next_stages(s.pipeline))
+                for (int etp = 1; etp <= (experts && s.tensor > 1 ? 2 : 1); etp++) {
+                    s.expert_tensor = etp == 1 ? 1 : s.tensor;
+                    INVAR_TRY(list_task(t, &s, gpus));
+                }
+    return INVAR_OK;
+}
+
+/* On a terminal with a line that says how far it is. */
+static invar_status try_tasks(table *t)
+{
+    const invar_progress_options o = {.stream = stderr,
+                                      .title = "plan",
+                                      .unit = "layouts",
+                                      .total = t->n_tasks,
+                                      .mode = invar_term_live(stderr) ? INVAR_PROGRESS_MODE_AUTO
+                                                                      : INVAR_PROGRESS_MODE_SILENT};
+    invar_progress *progress = NULL;
+    invar_status status = invar_progress_new(&progress, &o);
+
+    for (int i = 0; i < t->n_tasks && status == INVAR_OK; i++) {
+        char fit[32];
+        status = try_task(t, &t->tasks[i]);
+        (void)snprintf(fit, sizeof fit, "%d fit", t->count);
+        invar_progress_update(progress, i + 1, fit);
+    }
+    invar_progress_free(progress);
+    return status;
+}
+
+/* ---- how many GPUs --------------------------------------------------------------------------- */
 
 /* By GPUs, then the fastest first. */
 static int compare(const void *a, const void *b)
@@ -228,6 +341,9 @@ static invar_status fill(table *t, const invar_recipe *recipe)
     const char *next = t->options->gpus;
     char *end;
 
+    INVAR_TRY(invar_settings_sides(&t->recipe, recipe));
+    t->view.ask.must_fit = t->options->all;
+
     for (;; next = end + 1) {
         long gpus = strtol(next, &end, 10);
 
@@ -236,9 +352,9 @@ static invar_status fill(table *t, const invar_recipe *recipe)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "--gpus: \"%.40s\" is no list of numbers from 1 to %d, as in 8,64",
                               t->options->gpus, INVAR_COMM_MAX_SIZE);
-        INVAR_TRY(t->options->all ? add_all(t, (int)gpus) : add_recipe(t, recipe, (int)gpus));
+        INVAR_TRY(t->options->all ? list_tasks(t, (int)gpus) : add_recipe(t, (int)gpus));
         if (!*end)
-            return INVAR_OK;
+            return try_tasks(t);
     }
 }
 
@@ -253,60 +369,97 @@ static invar_status add_real(invar_grid *grid, const char *format, double value)
 }
 
 /* Columns that only some layouts have something for. */
-typedef struct columns {
-    bool sequence, contexts;
-} columns;
+typedef enum column { ALWAYS, SEQUENCE, CONTEXTS, SAMPLERS, COLUMNS } column;
 
-static columns columns_of(const table *t)
+static void find_columns(bool shown[COLUMNS], const table *t)
 {
-    columns shown = {false, false};
-
+    for (int i = 0; i < COLUMNS; i++)
+        shown[i] = i == ALWAYS;
     for (int i = 0; i < t->count; i++) {
-        shown.sequence = shown.sequence || t->rows[i].sizes.sequence;
-        shown.contexts = shown.contexts || t->rows[i].sizes.context > 1;
+        const row *r = &t->rows[i];
+        shown[SEQUENCE] = shown[SEQUENCE] || r->sizes.sequence;
+        shown[CONTEXTS] = shown[CONTEXTS] || r->sizes.context > 1;
+        shown[SAMPLERS] = shown[SAMPLERS] || r->rollout_ranks > 0;
     }
-    return shown;
 }
 
-static invar_status add_row(invar_grid *grid, const row *r, const columns *shown)
+static double gib(size_t bytes)
+{
+    return (double)bytes / (double)((size_t)1 << 30);
+}
+
+static invar_status add_row(invar_grid *grid, const row *r, const bool shown[COLUMNS])
 {
     const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
 
     INVAR_TRY(invar_grid_int(grid, r->gpus));
     INVAR_TRY(invar_grid_int(grid, r->sizes.tensor));
-    if (shown->sequence)
+    if (shown[SEQUENCE])
         INVAR_TRY(invar_grid_string(grid, r->sizes.sequence ? "yes" : "no"));
-    if (shown->contexts)
+    if (shown[CONTEXTS])
         INVAR_TRY(invar_grid_int(grid, r->sizes.context));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         INVAR_TRY(invar_grid_int(grid, sizes[i]));
-    INVAR_TRY(add_real(grid, "%.1f", (double)r->budget.need / (double)((size_t)1 << 30)));
+    INVAR_TRY(add_real(grid, "%.1f", gib(r->budget.need)));
+    if (shown[SAMPLERS]) {
+        INVAR_TRY(invar_grid_int(grid, r->rollout_ranks));
+        INVAR_TRY(invar_grid_int(grid, r->engine));
+        INVAR_TRY(add_real(grid, "%.1f", gib(r->sampler.need)));
+    }
     INVAR_TRY(invar_grid_string(grid, r->fits ? "yes" : "no"));
     for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
-        if (i != INVAR_TRAFFIC_CONTEXT || shown->contexts)
+        if (i != INVAR_TRAFFIC_CONTEXT || shown[CONTEXTS])
             INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
     INVAR_TRY(add_real(grid, "%.3f", r->computing));
     INVAR_TRY(add_real(grid, "%.3f", r->moving));
     return add_real(grid, "%.3f", seconds_of(r));
 }
 
-static invar_status print_grid(const table *t)
+/* Of those with as many GPUs. */
+static bool among_fastest(const table *t, int place)
 {
-    static const char *const heads[] = {"gpus",  "tp",    "sp",    "cp",        "ep",     "etp",
-                                        "pp",    "dp",    "GiB",   "fits",      "tp GB",  "cp GB",
-                                        "ep GB", "dp GB", "pp GB", "compute s", "move s", "step s"};
-    enum { HEADS = sizeof heads / sizeof *heads };
-    columns shown = columns_of(t);
-    invar_grid *grid = NULL;
-    invar_status status = invar_grid_new(&grid, HEADS - !shown.sequence - (shown.contexts ? 0 : 2));
+    const row *r = t->order[place],
+              *before = place < MOST_SHOWN ? NULL : t->order[place - MOST_SHOWN];
 
-    for (int i = 0; i < HEADS && status == INVAR_OK; i++) {
-        bool context = strncmp(heads[i], "cp", 2) == 0, sequence = strcmp(heads[i], "sp") == 0;
-        if ((!context || shown.contexts) && (!sequence || shown.sequence))
-            status = invar_grid_string(grid, heads[i]);
-    }
+    return !before || before->gpus != r->gpus;
+}
+
+static void print_rest(const table *t)
+{
+    int more = 0;
+
+    for (int i = 0; i < t->count; i++)
+        more += !among_fastest(t, i);
+    if (more > 0)
+        printf("%d more fit, which take longer: --json lists all of them.\n", more);
+}
+
+static invar_status print_grid(const table *t, const bool shown[COLUMNS])
+{
+    static const struct {
+        const char *name;
+        column of;
+    } heads[] = {{"gpus", ALWAYS},      {"tp", ALWAYS},       {"sp", SEQUENCE},
+                 {"cp", CONTEXTS},      {"ep", ALWAYS},       {"etp", ALWAYS},
+                 {"pp", ALWAYS},        {"dp", ALWAYS},       {"GiB", ALWAYS},
+                 {"rollout", SAMPLERS}, {"engine", SAMPLERS}, {"their GiB", SAMPLERS},
+                 {"fits", ALWAYS},      {"tp GB", ALWAYS},    {"cp GB", CONTEXTS},
+                 {"ep GB", ALWAYS},     {"dp GB", ALWAYS},    {"pp GB", ALWAYS},
+                 {"compute s", ALWAYS}, {"move s", ALWAYS},   {"step s", ALWAYS}};
+    enum { HEADS = sizeof heads / sizeof *heads };
+    int columns = 0;
+    invar_grid *grid = NULL;
+    invar_status status;
+
+    for (int i = 0; i < HEADS; i++)
+        columns += shown[heads[i].of];
+    status = invar_grid_new(&grid, columns);
+    for (int i = 0; i < HEADS && status == INVAR_OK; i++)
+        if (shown[heads[i].of])
+            status = invar_grid_string(grid, heads[i].name);
     for (int i = 0; i < t->count && status == INVAR_OK; i++)
-        status = add_row(grid, t->order[i], &shown);
+        if (among_fastest(t, i))
+            status = add_row(grid, t->order[i], shown);
     if (status == INVAR_OK)
         status = invar_grid_show(grid, stdout);
     invar_grid_free(grid);
@@ -320,18 +473,24 @@ static void print_samplers(const row *r)
     if (r->rollout_ranks > 0)
         printf("\n%d of %d GPUs only sample, in engines of %d: %.1f GiB each (%s). Before each "
                "rollout one gets\n%.3f GB of weights.\n",
-               r->rollout_ranks, r->gpus, r->engine, (double)b->need / (double)((size_t)1 << 30),
+               r->rollout_ranks, r->gpus, r->engine, gib(b->need),
                b->fits ? "fits" : "does not fit", (double)b->weights / 1e9);
 }
 
 static invar_status print_text(const table *t)
 {
     const invar_budget_ask *ask = &t->view.ask;
+    bool shown[COLUMNS];
 
-    INVAR_TRY(print_grid(t));
-    for (int i = 0; i < t->count; i++)
-        print_samplers(t->order[i]);
+    find_columns(shown, t);
+    if (t->count == 0)
+        puts("No layout fits: more GPUs, more memory of each, shorter samples or\n"
+             "recompute-granularity = full would help.");
+    else
+        INVAR_TRY(print_grid(t, shown));
+    print_rest(t);
     if (t->count == 1) {
+        print_samplers(&t->rows[0]);
         putchar('\n');
         INVAR_TRY(invar_memory_show(&t->rows[0].budget));
     }
@@ -341,6 +500,8 @@ static invar_status print_text(const table *t)
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
         ask->step_samples, invar_budget_longest(ask), t->options->tflops, t->options->node, NODE,
         t->options->net);
+    if (shown[SAMPLERS])
+        puts("rollout: GPUs that only sample; engine: those of them that hold a model together.");
     return INVAR_OK;
 }
 

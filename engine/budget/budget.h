@@ -49,6 +49,7 @@ typedef struct invar_budget_ask {
     bool reference, teacher, critic;
     bool learns;
     bool samples_alone; /* nothing is scored either, and the actor has no masters */
+    bool must_fit;      /* what does not is not looked at further */
     bool entropy;       /* the loss has a term of entropies */
     bool led;           /* the policy's loss comes from rank 0, as plug-ins' does */
     int64_t level;      /* of the points that are recorded */
@@ -92,6 +93,7 @@ typedef struct invar_budget {
     size_t resident; /* their sum */
     size_t host;     /* of the host's memory beside a far device: moments, bytes on their way */
     size_t weights;  /* of a rank that only samples: what it gets before a rollout */
+    int heaviest;    /* rank of the same stage that holds most, as far as this one knows */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;
     size_t block; /* the largest of these three */

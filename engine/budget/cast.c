@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/digests.h"
+#include "engine/model/shard/owners.h"
 #include "engine/probe/leaves.h"
 #include "engine/program/watch.h"
 
@@ -118,7 +119,7 @@ static invar_status step(invar_learner *learner)
 }
 
 /* The hash twice: what the points of a step hash stays there. */
-static invar_status count_around(const invar_budget *out, invar_budget_cast *cast)
+invar_status invar_budget_cast_around(const invar_budget *out, invar_budget_cast *cast)
 {
     invar_stage *s = &cast->resident;
 
@@ -129,6 +130,55 @@ static invar_status count_around(const invar_budget *out, invar_budget_cast *cas
     INVAR_TRY(step(&cast->critic_learner));
     cast->around += s->most - out->resident;
     return INVAR_OK;
+}
+
+/* Elements of all parameters that a rank holds which differs in the tensor axis alone. */
+static int64_t elements_of(const invar_model *model, int tensor)
+{
+    invar_model_part part = model->part;
+    int64_t elements = 0;
+
+    part.tensor = tensor;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        invar_param_box box = invar_model_part_box(&part, &model->spec, &model->params[i]);
+        elements += box.experts * box.rows * (model->params[i].cols ? box.cols : 1);
+    }
+    return elements;
+}
+
+/* Those whose rows a data-parallel rank owns. */
+static int64_t elements_owned(const invar_model *model, int data)
+{
+    int64_t elements = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        elements +=
+            invar_owners_rows(model, i, data).count * invar_param_row_elements(&model->params[i]);
+    return elements;
+}
+
+/*
+ * Who has most to hold in this rank's stage. Pieces may be uneven, and so are owned rows; of
+ * experts, contexts and samples the first rank has most. What a rank of another tensor axis owns
+ * this one does not know: that one does.
+ */
+static int heaviest(const invar_model *model)
+{
+    invar_layout_place place = {.tensor = 0};
+    int64_t most = elements_of(model, 0);
+
+    if (!model->layout)
+        return 0;
+    place.pipeline = model->part.stage;
+    for (int t = 1; t < model->part.tensors; t++)
+        if (elements_of(model, t) > most) {
+            most = elements_of(model, t);
+            place.tensor = t;
+        }
+    for (int d = 1; invar_owners_divide(model) && d < model->layout->data.size; d++)
+        if (elements_owned(model, d) > elements_owned(model, place.data))
+            place.data = d;
+    return invar_layout_rank_of(model->layout, &place);
 }
 
 static invar_status make(invar_budget_cast *cast, invar_budget *out)
@@ -156,9 +206,9 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
                               "critic: moments"));
     INVAR_TRY(add_sync(out, cast));
     out->host = cast->resident.host;
-    if (!ask->samples_alone)
-        return count_around(out, cast);
-    out->weights = invar_model_weight_bytes(cast->actor);
+    out->heaviest = heaviest(cast->actor);
+    if (ask->samples_alone)
+        out->weights = invar_model_weight_bytes(cast->actor);
     return INVAR_OK;
 }
 

@@ -29,6 +29,10 @@ typedef struct invar_budget_cast {
 /* All of them, and what is resident of `out`. The cast stays where it is. */
 invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
                                     const invar_budget_ask *ask) INVAR_MUST_USE;
+
+/* What norms and hashes need of the resident memory; before what learning needs. */
+invar_status invar_budget_cast_around(const invar_budget *out,
+                                      invar_budget_cast *cast) INVAR_MUST_USE;
 void invar_budget_cast_release(invar_budget_cast *cast);
 
 /* Of the run's trainer, with the settings of `choice`. */

@@ -4,7 +4,8 @@
  * Sampling, scoring and learning have one block in turn, so each is chosen for itself: as large as
  * the block can be. Of learning, the rows of logits at a time give way first: in several pieces
  * they are computed a second time, however many pieces there are. Then the tokens of a micro-batch
- * do. What a phase needs only grows with either, so the largest that fits is found by halving.
+ * do. What a phase needs only grows with either, so the largest that fits is found by halving, and
+ * where the smallest does not fit, nothing does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,6 +27,11 @@ static int64_t smaller(int64_t a, int64_t b)
 }
 
 static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t larger_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -64,15 +70,22 @@ static invar_status choose_rows(bool *fits, invar_budget *b, invar_budget_cast *
     return INVAR_OK;
 }
 
-/* The most tokens of a micro-batch that fit; the longest unit is one in any case. */
+/* The longest unit is a micro-batch in any case. */
+static int64_t least_tokens(const invar_budget_ask *ask)
+{
+    int64_t most = ask->plan.max_tokens;
+
+    return ask->dynamic ? smaller(most, invar_budget_batch_of(ask, ask->learns).unit_rows) : most;
+}
+
+/* The most tokens of a micro-batch that fit. */
 static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast *cast)
 {
     const invar_budget_ask *ask = cast->ask;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
-    int64_t unit = invar_budget_batch_of(ask, ask->learns).unit_rows;
-    int64_t low = smaller(most, unit), high = most;
+    int64_t unit = least_tokens(ask), low = unit, high = most;
 
-    if (*fits || !ask->dynamic || low == most)
+    if (*fits || low == most)
         return INVAR_OK;
     INVAR_TRY(try_training(fits, b, cast, low, rows));
     while (*fits && high - low > TOKENS) {
@@ -100,13 +113,21 @@ static int64_t most_rows(const invar_budget_ask *ask)
 static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
 {
     const invar_budget_ask *ask = cast->ask;
-    int64_t rows = ask->head_rows;
+    int64_t rows = ask->head_rows, tokens = ask->plan.max_tokens;
     bool fits;
 
     if (rows == 0)
         rows = smaller(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
 
-    INVAR_TRY(try_training(&fits, b, cast, ask->plan.max_tokens, rows));
+    INVAR_TRY(try_training(&fits, b, cast, tokens, rows));
+    if (fits)
+        return INVAR_OK;
+    INVAR_TRY(try_training(&fits, b, cast, least_tokens(ask), ask->head_rows ? rows : 1));
+    if (!fits)
+        return INVAR_OK;
+    fits = false;
+    b->choice.max_tokens = tokens;
+    b->choice.head_rows = rows;
     INVAR_TRY(choose_rows(&fits, b, cast, FEW_ROWS));
     INVAR_TRY(choose_tokens(&fits, b, cast));
     return choose_rows(&fits, b, cast, 1);
@@ -203,13 +224,28 @@ static invar_status check_pages(const invar_budget_ask *ask)
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+/* What is known so far does not fit, and no more is asked. */
+static bool hopeless(const invar_budget *b, const invar_budget_ask *ask)
+{
+    return ask->must_fit &&
+           b->resident + b->around + larger_size(b->scoring, b->learning) > b->usable;
+}
+
+static invar_status choose_all(invar_budget *b, invar_budget_cast *cast)
+{
+    if (hopeless(b, cast->ask))
+        return INVAR_OK;
+    if (!cast->ask->samples_alone) {
+        INVAR_TRY(invar_budget_cast_around(b, cast));
+        INVAR_TRY(choose_training(b, cast));
+    }
+    return hopeless(b, cast->ask) ? INVAR_OK : choose_cache(b, cast);
+}
+
 static invar_status choose(invar_budget *b, invar_budget_cast *cast)
 {
-    if (!cast->ask->samples_alone)
-        INVAR_TRY(choose_training(b, cast));
-    INVAR_TRY(choose_cache(b, cast));
-    b->block = b->sampling > b->scoring ? b->sampling : b->scoring;
-    b->block = b->learning > b->block ? b->learning : b->block;
+    INVAR_TRY(choose_all(b, cast));
+    b->block = larger_size(b->sampling, larger_size(b->scoring, b->learning));
     b->need = b->resident + b->block + b->around;
     b->fits = b->need <= b->usable;
     return INVAR_OK;

@@ -146,7 +146,21 @@ static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *
     invar_trainer_result result = {.now = s->now, .entropy = critic ? NULL : s->now + s->tokens};
 
     INVAR_TRY(invar_learner_differentiate(learner, trainer, s->samples, s->count, &loss, &result));
-    return invar_learner_move(learner, 0, false);
+    INVAR_TRY(invar_learner_move(learner, 0, false));
+    return invar_grads_zero(learner->grads); // for another step
+}
+
+static invar_status make_plan(invar_plan *out, const scene *s)
+{
+    int64_t *rows = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rows, (size_t)s->count, sizeof *rows, "rows of samples"));
+    for (int64_t i = 0; i < s->count; i++)
+        rows[i] = invar_micro_batch_rows(&s->samples[i]);
+    status = invar_plan_make(out, rows, s->count, &s->options.plan);
+    invar_free(rows);
+    return status;
 }
 
 /* The rank's own units, and how often ranks come together. */
@@ -156,16 +170,9 @@ static invar_status count_products(invar_traffic *out, const scene *s)
     const invar_layout_axis *data = &ask->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
     int ahead = ask->led && invar_layout_pipes(ask->layout); // forwards for the loss alone
-    int64_t *rows = NULL;
     invar_plan units;
-    invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&rows, (size_t)s->count, sizeof *rows, "rows of samples"));
-    for (int64_t i = 0; i < s->count; i++)
-        rows[i] = invar_micro_batch_rows(&s->samples[i]);
-    status = invar_plan_make(&units, rows, s->count, &s->options.plan);
-    invar_free(rows);
-    INVAR_TRY(status);
+    INVAR_TRY(make_plan(&units, s));
     out->rounds = (units.units + data->size - 1) / data->size;
     for (int64_t u = data->rank; u < units.units; u += data->size) {
         const invar_rl_sample *first = s->samples + units.unit_sample[u];
@@ -179,6 +186,7 @@ static invar_status count_products(invar_traffic *out, const scene *s)
     return INVAR_OK;
 }
 
+/* The moves of a step. */
 static invar_status run(invar_traffic *out, const scene *s)
 {
     const invar_layout *layout = s->cast->ask->layout;
@@ -186,7 +194,6 @@ static invar_status run(invar_traffic *out, const scene *s)
     invar_trainer *trainer = NULL;
     invar_status status;
 
-    INVAR_TRY(count_products(out, s));
     invar_stage_init(&s->cast->work, s->cast->ask->dev, 1);
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
     watch_axes(watches, out, layout);
@@ -214,7 +221,86 @@ static invar_status fill(invar_rl_sample *to, int32_t **tokens, const scene *s)
     return INVAR_OK;
 }
 
-static invar_status make(invar_traffic *out, scene *s)
+/* ---- a step of equal samples ----------------------------------------------------------------- */
+
+/* Units that ranks compute together, or that are a micro-batch, and how often that comes again. */
+typedef struct turns {
+    int64_t units, count;
+    int64_t each; /* samples of a unit */
+} turns;
+
+static turns turns_of(const scene *s, const invar_plan *plan)
+{
+    const invar_layout *layout = s->cast->ask->layout;
+    bool by_unit = invar_layout_divides(layout) || invar_layout_pipes(layout);
+    turns t = {by_unit ? layout->data.size : plan->unit[1], 0, plan->unit_sample[1]};
+
+    t.count = (plan->units - 1) / t.units; // the last unit may be smaller: it stands by itself
+    return t;
+}
+
+/* The moves of the same step without so many turns; *same: what is left is divided as before. */
+static invar_status run_without(invar_traffic *out, bool *same, const scene *s, const turns *t,
+                                int64_t dropped, const invar_plan *whole)
+{
+    int64_t units = whole->units - dropped * t->units;
+    scene less = *s;
+    invar_plan plan;
+
+    less.count -= dropped * t->units * t->each;
+    less.options.plan.unit_count = units;
+    less.tokens = invar_trainer_tokens(less.samples, less.count);
+    INVAR_TRY(make_plan(&plan, &less));
+    *same = plan.units == units && plan.unit_sample[1] == t->each && plan.unit[1] == whole->unit[1];
+    invar_plan_release(&plan);
+    return *same ? run(out, &less) : INVAR_OK;
+}
+
+/* As often as turns are left out of `to`, what it has more than a step with one turn less. */
+static void add_turns(invar_traffic *to, const invar_traffic *less, int64_t dropped)
+{
+    uint64_t times = (uint64_t)dropped;
+
+    for (int i = 0; i < to->count; i++) {
+        invar_traffic_move *move = &to->moves[i], before = {.calls = 0};
+
+        for (int k = 0; k < less->count; k++)
+            if (less->moves[k].axis == move->axis && strcmp(less->moves[k].name, move->name) == 0)
+                before = less->moves[k];
+        move->calls += times * (move->calls - before.calls);
+        move->sent += times * (move->sent - before.sent);
+        move->received += times * (move->received - before.received);
+    }
+}
+
+enum { FEW_TURNS = 3 }; // they are gone through
+
+/* Turns of equal units move the same: two steps that differ by one turn tell the rest. */
+static invar_status run_equal(invar_traffic *out, const scene *s)
+{
+    invar_traffic less = {.count = 0};
+    bool same = false;
+    invar_plan plan;
+    invar_status status;
+    turns t;
+
+    INVAR_TRY(make_plan(&plan, s));
+    t = turns_of(s, &plan);
+    status = t.count > FEW_TURNS ? run_without(&less, &same, s, &t, t.count - 1, &plan) : INVAR_OK;
+    if (status == INVAR_OK && same)
+        status = run_without(out, &same, s, &t, t.count - 2, &plan);
+    invar_plan_release(&plan);
+    INVAR_TRY(status);
+    if (!same)
+        return run(out, s);
+    add_turns(out, &less, t.count - 2);
+    return INVAR_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+/* `equal`: the samples are. */
+static invar_status make(invar_traffic *out, scene *s, bool equal)
 {
     invar_rl_sample *samples = NULL;
     int32_t *tokens = NULL;
@@ -229,10 +315,32 @@ static invar_status make(invar_traffic *out, scene *s)
         status = fill(samples, &tokens, s);
     s->samples = samples;
     if (status == INVAR_OK)
-        status = run(out, s);
+        status = count_products(out, s);
+    if (status == INVAR_OK)
+        status = equal ? run_equal(out, s) : run(out, s);
     invar_free(tokens);
     invar_free(samples);
     invar_free(s->now);
+    return status;
+}
+
+static invar_status make_all(invar_traffic *out, scene *s, const invar_budget_ask *ask,
+                             const invar_budget_choice *choice, bool equal)
+{
+    invar_budget budget;
+    invar_status status;
+
+    *out = (invar_traffic){.count = 0};
+    INVAR_CHECK(ask->learns && ask->layout && ask->layout->imagined);
+    INVAR_TRY(invar_alloc((void **)&s->cast, 1, sizeof *s->cast, "the plan of a step"));
+    *s->cast = (invar_budget_cast){0};
+    status = invar_budget_cast_make(s->cast, &budget, ask);
+    s->options = invar_budget_cast_options(s->cast, choice);
+    s->options.replay = NULL; // whose routing it is moves no byte
+    if (status == INVAR_OK)
+        status = make(out, s, equal);
+    invar_budget_cast_release(s->cast);
+    invar_free(s->cast);
     return status;
 }
 
@@ -241,37 +349,25 @@ invar_status invar_traffic_make(invar_traffic *out, const invar_budget_ask *ask,
                                 int64_t count)
 {
     scene s = {.samples = samples, .count = count};
-    invar_budget budget;
-    invar_status status;
 
-    *out = (invar_traffic){.count = 0};
-    INVAR_CHECK(ask->learns && ask->layout && ask->layout->imagined);
-    INVAR_TRY(invar_alloc((void **)&s.cast, 1, sizeof *s.cast, "the plan of a step"));
-    *s.cast = (invar_budget_cast){0};
-    status = invar_budget_cast_make(s.cast, &budget, ask);
-    s.options = invar_budget_cast_options(s.cast, choice);
-    s.options.replay = NULL; // whose routing it is moves no byte
-    if (status == INVAR_OK)
-        status = make(out, &s);
-    invar_budget_cast_release(s.cast);
-    invar_free(s.cast);
-    return status;
+    return make_all(out, &s, ask, choice, false);
 }
 
 invar_status invar_traffic_make_longest(invar_traffic *out, const invar_budget_ask *ask,
                                         const invar_budget_choice *choice)
 {
     int64_t longest = invar_budget_longest(ask), response = ask->response;
+    scene s = {.count = ask->step_samples};
     invar_rl_sample *samples = NULL;
     invar_status status;
 
     if (response >= longest)
         response = longest - 1;
-    INVAR_TRY(
-        invar_alloc((void **)&samples, (size_t)ask->step_samples, sizeof *samples, "samples"));
-    for (int64_t i = 0; i < ask->step_samples; i++)
+    INVAR_TRY(invar_alloc((void **)&samples, (size_t)s.count, sizeof *samples, "samples"));
+    for (int64_t i = 0; i < s.count; i++)
         samples[i] = (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - response};
-    status = invar_traffic_make(out, ask, choice, samples, ask->step_samples);
+    s.samples = samples;
+    status = make_all(out, &s, ask, choice, true);
     invar_free(samples);
     return status;
 }

@@ -55,7 +55,10 @@ invar_status invar_traffic_make(invar_traffic *out, const invar_budget_ask *ask,
                                 const invar_budget_choice *choice, const invar_rl_sample *samples,
                                 int64_t count) INVAR_MUST_USE;
 
-/* The same for as many samples as a step has, all of them as long as can be. */
+/*
+ * The same for as many samples as a step has, all of them as long as can be. Units that are alike
+ * move alike: few of them are gone through, and the rest is multiplied.
+ */
 invar_status invar_traffic_make_longest(invar_traffic *out, const invar_budget_ask *ask,
                                         const invar_budget_choice *choice) INVAR_MUST_USE;
 

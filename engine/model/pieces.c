@@ -312,7 +312,7 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
     g->at = g->bytes + ranks;
     total = walk(g, NULL);
-    if (dry) // nothing was computed
+    if (dry && out) // nothing was computed
         memset(out, 0, total);
     if (ranks == 1 && !dry && total > 0)
         memcpy(out, own, total);
@@ -321,7 +321,7 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     for (int r = 1; r < ranks; r++)
         g->at[r] = g->at[r - 1] + g->bytes[r - 1];
     INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
-    if (g->bytes[self] > 0)
+    if (g->bytes[self] > 0 && !dry)
         memcpy(g->all + g->at[self], own, g->bytes[self]);
     INVAR_TRY(move(g, phase));
     if (!dry)
@@ -346,6 +346,7 @@ typedef struct hashing {
     const invar_model *model;
     const invar_tensor *of; /* NULL: masters */
     bool owned;             /* other ranks have other rows of them */
+    bool dry;               /* nothing is hashed: moves are made, and digests are zeros */
     invar_caller caller;
     invar_staging staging;
     int64_t *starts;         /* of the segments of all parameters that are given */
@@ -476,7 +477,7 @@ static invar_status hash_own(hashing *h)
         starts += segments_of(&h->model->params[i], &rows) + 1;
     }
     INVAR_CHECK(used == h->own);
-    return used > 0
+    return used > 0 && !h->dry
                ? invar_caller_get(&h->caller, h->came, h->there, (size_t)used * sizeof *h->came)
                : INVAR_OK;
 }
@@ -519,7 +520,8 @@ static invar_status gather_owned(invar_digest *out, const hashing *h, const inva
     invar_status status;
 
     INVAR_TRY(invar_owners_count(&counts, h->model, leaves_among));
-    status = invar_owners_gather(out, h->model, "digests of leaves", own, sizeof *own, counts);
+    status = invar_owners_gather(h->dry ? NULL : out, h->model, "digests of leaves", own,
+                                 sizeof *own, counts);
     invar_free(counts);
     return status;
 }
@@ -550,20 +552,24 @@ static invar_status hash_all(invar_digest *out, hashing *h)
     own = h->came + h->own;
     given = own + h->own;
     all = given + h->given;
-    sort_own(own, h);
+    if (!h->dry)
+        sort_own(own, h);
     if (h->owned)
         INVAR_TRY(gather_owned(given, h, own));
     else
         given = own;
-    INVAR_TRY(
-        invar_pieces_gather(all, h->model, "digests of pieces", given, sizeof *given, h->counts));
-    return make_roots(out, h, all);
+    INVAR_TRY(invar_pieces_gather(h->dry ? NULL : all, h->model, "digests of pieces", given,
+                                  sizeof *given, h->counts));
+    if (!h->dry)
+        return make_roots(out, h, all);
+    memset(out, 0, (size_t)h->model->n_params * sizeof *out);
+    return INVAR_OK;
 }
 
 invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
                                   const invar_tensor *of, bool owned, const invar_device *dev)
 {
-    hashing h = {.model = model, .of = of, .owned = owned};
+    hashing h = {.model = model, .of = of, .owned = owned, .dry = model->dev.backend->memory.dry};
     invar_status status;
 
     invar_caller_init(&h.caller, dev);

@@ -67,7 +67,7 @@ bool invar_pieces_given(const invar_model *model, const invar_param *param);
 /*
  * `out` is what the ranks have of all pieces in canonical order: counts[i] elements (NULL: one) of
  * `size` bytes of piece i. `own` is that of the pieces that this rank gives. The host's memory; a
- * call of all ranks that hold the model together. A device that is dry gets zeros.
+ * call of all ranks that hold the model together. A device that is dry gets zeros; NULL: nothing.
  */
 invar_status invar_pieces_gather(void *out, const invar_model *model, const char *phase,
                                  const void *own, size_t size,

@@ -140,7 +140,7 @@ invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
         void *address = invar_carve(&there, arrays[i].bytes);
         if (!*arrays[i].array)
             continue;
-        if (arrays[i].bytes > 0)
+        if (arrays[i].bytes > 0 && !dev->backend->memory.dry) // which only wants the places
             memcpy(copy, *arrays[i].array, arrays[i].bytes);
         *arrays[i].array = address;
     }

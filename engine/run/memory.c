@@ -291,14 +291,38 @@ static invar_status imagine_sides(invar_memory_view *v, int rank)
     return INVAR_OK;
 }
 
-invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
-                                    int ranks, int rank)
+static invar_status imagine(invar_memory_view *v, const invar_layout_sizes *sizes, int ranks,
+                            int rank)
 {
     invar_layout_release(&v->layout);
     INVAR_TRY(imagine_sides(v, rank));
     INVAR_TRY(invar_layout_imagine(&v->layout, sizes, ranks, rank));
     v->ask.layout = &v->layout;
+    return INVAR_OK;
+}
+
+invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
+                                    int ranks, int rank)
+{
+    INVAR_TRY(imagine(v, sizes, ranks, rank));
     return invar_budget_make(&v->budget, &v->ask, v->available);
+}
+
+invar_status invar_memory_plan_stage(invar_memory_view *v, const invar_layout_sizes *sizes,
+                                     int ranks, int stage)
+{
+    int first = stage * (ranks / (sizes->pipeline > 0 ? sizes->pipeline : 1)), rank = first, next;
+    invar_budget most = {.need = 0};
+
+    for (int i = 0; i < 3; i++, rank = next) { // who divides tensors, who owns rows
+        INVAR_TRY(invar_memory_plan_rank(v, sizes, ranks, rank));
+        most = v->budget.need > most.need ? v->budget : most;
+        next = v->budget.heaviest;
+        if (next == rank || (v->ask.must_fit && !most.fits))
+            break;
+    }
+    v->budget = most;
+    return imagine(v, sizes, ranks, first);
 }
 
 invar_status invar_memory_plan_sampler(invar_memory_view *v)

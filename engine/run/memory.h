@@ -64,6 +64,10 @@ invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recip
 invar_status invar_memory_plan_rank(invar_memory_view *view, const invar_layout_sizes *sizes,
                                     int ranks, int rank) INVAR_MUST_USE;
 
+/* The budget of the rank of a stage that needs most; the layout is that of its first rank. */
+invar_status invar_memory_plan_stage(invar_memory_view *view, const invar_layout_sizes *sizes,
+                                     int ranks, int stage) INVAR_MUST_USE;
+
 /* From now on ranks are some of `world`, of which the last only sample; NULL: none of them. */
 void invar_memory_take_sides(invar_memory_view *view, const invar_sides_sizes *sizes, int world);
 

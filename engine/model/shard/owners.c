@@ -187,12 +187,12 @@ static invar_status gather(void *out, gathering *g, const char *phase, const voi
                           "the bytes of a move"));
     g->at = g->bytes + layout->data.size;
     total = count_bytes(g);
-    if (dry) // nothing was computed
+    if (dry && out) // nothing was computed
         memset(out, 0, total);
     if (invar_layout_silent(layout, dry))
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&g->all, total + 1, 1, "what ranks know of their rows"));
-    if (g->bytes[rank] > 0)
+    if (g->bytes[rank] > 0 && !dry)
         memcpy(g->all + g->at[rank], own, g->bytes[rank]);
     INVAR_TRY(invar_layout_gather(layout, &layout->data, phase, g->all, g->bytes));
     if (!dry)

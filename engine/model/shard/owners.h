@@ -46,7 +46,7 @@ invar_status invar_owners_count(int64_t **out, const invar_model *model,
 /*
  * `out` becomes what all ranks know of the parameters, parameter by parameter: `counts` elements of
  * `size` bytes, of which this rank has `own`. The host's memory; a call of all of them. A device
- * that is dry gets zeros.
+ * that is dry gets zeros; NULL: nothing.
  */
 invar_status invar_owners_gather(void *out, const invar_model *model, const char *phase,
                                  const void *own, size_t size,

@@ -191,7 +191,7 @@ holds plan 143GB "${many[@]}" --all
 holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
 holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
 holds [ "$(grep -c '"sequence": true' plan.json)" -eq 0 ]
-expect 1 "Seconds are a prediction" large.ini --memory 20GB "${many[@]}" --all
+expect 1 "No layout fits" large.ini --memory 20GB "${many[@]}" --all
 expect 1 " no " large.ini --memory 60GB "${many[@]}"
 expect 129 "needs a multiple of 4" large.ini --memory 143GB "${many[@]}" --gpus 6 \
     --tensor-model-parallel-size 4
@@ -244,6 +244,15 @@ expect 1 " no " dense.ini --memory "$between" --gpus 4 "${tp[@]}"
 holds dense "$between" --all
 holds [ "$(layout tensor)" -eq 4 ]
 holds [ "$(layout sequence)" = true ]
+# what needs less memory still: more ranks for the rows of a sample, or for the cache
+holds dense 15GB --gpus 8 --all
+holds grep -q '"context": [248],' plan.json
+holds grep -q '"context": 1,' plan.json
+holds dense 143GB --all
+holds [ "$(grep -c '"context": 1,' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
+holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq 0 ]
+holds dense 40GB --all --kv-pages 130000
+holds grep -q '"gpus_per_engine"' plan.json
 # ranks that only sample have weights and a cache; the others, as many as before, have no cache
 holds dense 143GB
 colocated=$(layout need)
@@ -255,6 +264,8 @@ holds [ "$(layout gpus_per_engine)" -eq 2 ]
 weights=$(layout weights)
 holds dense 143GB --gpus 6 --rollout-num-gpus 2
 holds awk -v a="$(layout weights)" -v b="$weights" 'BEGIN { exit !(a > 1.9 * b && a < 2 * b) }'
+holds dense 143GB --gpus 8 --rollout-num-gpus 2 --all
+holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
 expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2
 
 # the recipes for many GPUs fit, with all layers of the model
