@@ -193,6 +193,13 @@ typedef struct invar_add_args {
     invar_tensor b;   /* (T, D) storage */
 } invar_add_args;
 
+/* y = round(factor * x), the factor finite; y may be x where both are f32. */
+typedef struct invar_scale_args {
+    invar_tensor y; /* (T, D) storage */
+    invar_tensor x; /* (T, D) f32 */
+    float factor;
+} invar_scale_args;
+
 /* The rotation that follows a norm: what rope.fwd takes beside the rows. Optional as a whole. */
 typedef struct invar_rotation {
     invar_tensor positions; /* (T) i32, below P */

@@ -260,6 +260,18 @@ invar_status invar_bench_op_embedding_bwd(invar_bench *b)
         VOCABULARY, WIDTH);
 }
 
+invar_status invar_bench_op_scale(invar_bench *b)
+{
+    invar_scale_args args = {.y = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
+                             .x = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, WIDE),
+                             .factor = 2.0f};
+
+    return invar_case_run(b,
+                          invar_case_moves(&args, INVAR_DTYPE_BF16,
+                                           invar_case_bytes(&args.x) + invar_case_bytes(&args.y)),
+                          TOKENS, WIDE, 0);
+}
+
 invar_status invar_bench_op_add(invar_bench *b)
 {
     invar_add_args args = {.out = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),

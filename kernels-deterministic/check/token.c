@@ -1,8 +1,10 @@
 /*
- * token.c - arguments of the sums over tokens, of the embedding and of the addition.
+ * token.c - arguments of the sums over tokens, of the embedding, of the addition and of the factor.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <float.h>
+
 #include "kernels-deterministic/check/check.h"
 
 #include "base/invar_banned.h"
@@ -70,4 +72,14 @@ invar_status invar_check_add(const invar_device *dev, const invar_add_args *a)
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_like(op, "a", &a->a, "out", &a->out));
     return invar_check_like(op, "b", &a->b, "out", &a->out);
+}
+
+invar_status invar_check_scale(const invar_device *dev, const invar_scale_args *a)
+{
+    invar_op op = INVAR_OP_SCALE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPE(F32), a->y.shape[0], a->y.shape[1]);
+    return invar_check_range(op, "factor", (double)a->factor, -FLT_MAX, FLT_MAX);
 }

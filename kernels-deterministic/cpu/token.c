@@ -352,6 +352,31 @@ invar_status invar_cpu_add(const invar_device *dev, const invar_add_args *a, voi
     return invar_pieces_run(dev, a->out.shape[0], a->out.shape[1], add_piece, a);
 }
 
+/* ---- a factor -------------------------------------------------------------------------------- */
+
+static void scale_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_scale_args *a = payload;
+    float x[INVAR_PIECE];
+
+    invar_row_load(x, &a->x, row, first, count);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = a->factor * x[i];
+    invar_row_store(&a->y, row, first, count, x);
+}
+
+size_t invar_cpu_scale_workspace(const invar_device *dev, const invar_scale_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
+{
+    (void)workspace;
+    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], scale_piece, a);
+}
+
 /* ---- shards of ranks ------------------------------------------------------------------------- */
 
 /* sum[0..count) of row: the tree over the shards, neighbours first. */

@@ -42,6 +42,16 @@ static invar_status leaves(invar_selfcheck *r, const invar_tensor *table)
     return emit_leaves(r, "digest of fp8", &quantised);
 }
 
+static invar_status factor(invar_selfcheck *r)
+{
+    invar_tensor x, y;
+
+    INVAR_TRY(invar_selfcheck_make_random(&x, r, INVAR_DTYPE_F32, TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(invar_selfcheck_make(&y, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(invar_scale(r->dev, &(invar_scale_args){.y = y, .x = x, .factor = 1.3f}));
+    return invar_selfcheck_emit_tensor(r, INVAR_OP_SCALE, "y", &y);
+}
+
 static invar_status run_all(invar_selfcheck *r)
 {
     int32_t tokens[TOKENS];
@@ -70,7 +80,8 @@ static invar_status run_all(invar_selfcheck *r)
     INVAR_TRY(leaves(r, &table));
     INVAR_TRY(invar_selfcheck_products_of_ranks(r));
     INVAR_TRY(invar_selfcheck_norm_of_ranks(r));
-    return invar_selfcheck_logprobs_of_ranks(r);
+    INVAR_TRY(invar_selfcheck_logprobs_of_ranks(r));
+    return factor(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)

@@ -69,11 +69,15 @@ invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, b
 /* Which random numbers an op's cases draw: ops that come or go leave those of others alone. */
 static inline uint64_t invar_case_stream(invar_op op)
 {
+    uint64_t number = (uint64_t)op - (op > INVAR_OP_SCALE); // the last one that came
+
+    if (op == INVAR_OP_SCALE)
+        return 128;
     if (op == INVAR_OP_TOKEN_FOLD || op == INVAR_OP_SHARDS_FOLD || op == INVAR_OP_LOGPROB_SUM ||
         op == INVAR_OP_LOGPROB_JOIN)
-        return 64 + (uint64_t)op;
+        return 64 + number;
     // two came, one had gone; two more came
-    return (uint64_t)op - (op > INVAR_OP_SHARDS_FOLD) - (op > INVAR_OP_LOGPROB_JOIN ? 2 : 0);
+    return number - (op > INVAR_OP_SHARDS_FOLD) - (op > INVAR_OP_LOGPROB_JOIN ? 2 : 0);
 }
 
 /* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most

@@ -266,6 +266,16 @@ static void make_add(maker *m)
     }
 }
 
+static void make_scale(maker *m)
+{
+    invar_scale_args *a = &m->c->args.scale;
+    invar_tensor x = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, m->f.rows, m->f.cols), 1.0f);
+
+    a->x = x;
+    a->y = m->dtype == INVAR_DTYPE_F32 && invar_roll(&m->dice, 2) ? x : output(m, matrix(m));
+    a->factor = (float)INVAR_PICK(&m->dice, 0, 1, 2, -3) / (float)INVAR_PICK(&m->dice, 1, 7, 8);
+}
+
 static void make_shards_fold(maker *m)
 {
     invar_shards_fold_args *a = &m->c->args.shards_fold;
@@ -465,6 +475,7 @@ static void make(invar_case *c, uint64_t seed)
     case INVAR_OP_EMBEDDING_FWD: make_embedding_fwd(&m); return;
     case INVAR_OP_EMBEDDING_BWD: make_embedding_bwd(&m); return;
     case INVAR_OP_ADD: make_add(&m); return;
+    case INVAR_OP_SCALE: make_scale(&m); return;
     case INVAR_OP_RMSNORM_FWD: make_rmsnorm_fwd(&m); return;
     case INVAR_OP_RMSNORM_BWD: make_rmsnorm_bwd(&m); return;
     case INVAR_OP_ROPE_TABLE: make_rope_table(&m); return;

@@ -114,6 +114,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
     const invar_token_fold_args token_fold = {out_1d(F32, 16), in_2d(F32, 0, 16), none, 0};
     const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 0, 16), rows, 4};
+    const invar_scale_args scale = {rows, in_2d(F32, 0, 16), 2.0f};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_FP8, 128, 0, 128),
                                           in_2d(BF16, 0, 128)};
     const invar_dequantise_args dequantise = {in_2d(BF16, 0, 128),
@@ -193,6 +194,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
         {INVAR_OP_EMBEDDING_BWD, &embedding_bwd, NULL},
         {INVAR_OP_ADD, &add, NULL},
+        {INVAR_OP_SCALE, &scale, NULL},
         {INVAR_OP_RMSNORM_FWD, &rmsnorm_fwd, NULL},
         {INVAR_OP_RMSNORM_BWD, &rmsnorm_bwd, NULL},
         {INVAR_OP_ROPE_TABLE, &rope_table, NULL},
@@ -269,6 +271,7 @@ static void test_empty__no_columns(void **state)
     const invar_token_sum_args token_sum = {in_1d(F32, 0), rows, unit};
     const invar_token_fold_args token_fold = {in_1d(F32, 0), in_2d(F32, 1, 0), unit, 3};
     const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 6, 0), rows, 2};
+    const invar_scale_args scale = {rows, in_2d(F32, 3, 0), 2.0f};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
     const invar_dequantise_args dequantise = {rows, in_quantised(INVAR_DTYPE_FP8, 1, 3, 0)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 5, 0), ids};
@@ -315,6 +318,7 @@ static void test_empty__no_columns(void **state)
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
         {INVAR_OP_EMBEDDING_BWD, &embedding_bwd, NULL},
         {INVAR_OP_ADD, &add, NULL},
+        {INVAR_OP_SCALE, &scale, NULL},
         {INVAR_OP_RMSNORM_FWD, &norm_d, "rmsnorm.fwd: x: nothing to normalise over"},
         {INVAR_OP_RMSNORM_FWD, &norm_h, NULL},
         {INVAR_OP_ROPE_TABLE, &table, NULL},

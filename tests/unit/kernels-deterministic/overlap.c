@@ -226,6 +226,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_token_fold_args fold = {v, invar_tensor_2d(at(0), F32, 1, 32), unit, 4};
     const invar_shards_fold_args shards = {invar_tensor_2d(at(1), F32, 2, 32), a,
                                            invar_tensor_2d(at(2), F32, 2, 32), 2};
+    const invar_scale_args scale = {invar_tensor_2d(at(1), BF16, 4, 32), a, 2.0f};
     const invar_quantise_args quantise = {q, a};
     const invar_dequantise_args dequantise = {a, q};
     const invar_embedding_fwd_args embed = {a, b, ids};
@@ -273,6 +274,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     OVERLAP(token_fold, fold, out, sums);
     OVERLAP(shards_fold, shards, y, x);
     OVERLAP(shards_fold, shards, y, residual);
+    OVERLAP(scale, scale, y, x);
     OVERLAP(quantise, quantise, q, x);
     scales.q.scale = a.data;
     assert_refused(invar_quantise(dev, &scales), "quantise: q and x overlap");

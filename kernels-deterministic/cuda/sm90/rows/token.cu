@@ -339,6 +339,48 @@ invar_status invar_cuda_add(const invar_device *dev, const invar_add_args *a, vo
     });
 }
 
+/* ---- a factor -------------------------------------------------------------------------------- */
+
+template <typename T> struct scale_rows {
+    static constexpr int width = INVAR_RUN;
+    invar_view<T> y;
+    invar_view<float> x;
+    float factor;
+    bool aligned;
+
+    __device__ __forceinline__ void operator()(int64_t row, int64_t first, int64_t count) const
+    {
+        invar_run<float> in;
+        invar_run<T> out;
+        float product[width];
+
+        in.load(x.row(row) + first, count, aligned);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            product[i] = factor * in.get(i);
+        out.set(product);
+        out.store(y.row(row) + first, count, aligned);
+    }
+};
+
+size_t invar_cuda_scale_workspace(const invar_device *dev, const invar_scale_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
+{
+    (void)workspace;
+    return invar_by_storage(a->y.dtype, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        scale_rows<T> scale = {invar_view_of<T>(&a->y), invar_view_of<float>(&a->x), a->factor,
+                               invar_aligned({&a->y, &a->x})};
+        return invar_map(dev, INVAR_OP_SCALE, a->y.shape[0], a->y.shape[1],
+                         invar_joined({&a->y, &a->x}), scale);
+    });
+}
+
 /* ---- shards of ranks ------------------------------------------------------------------------- */
 
 template <typename T, int Shards> struct fold_shards {

@@ -461,6 +461,58 @@ static void test_shards_fold__minus_zero_becomes_plus_zero(void **state)
     invar_assert_bits_f32(y, zero, 2, "y with a residual");
 }
 
+/* ---- a factor -------------------------------------------------------------------------------- */
+
+/* `late`: rounded before it is multiplied, too. */
+static void scale_ref(const invar_tensor *y, const invar_scale_args *a, bool late)
+{
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < y->shape[1]; j++) {
+            float x = invar_test_get(&a->x, i, j);
+            if (late) {
+                invar_test_set(y, i, j, x);
+                x = invar_test_get(y, i, j);
+            }
+            invar_test_set(y, i, j, a->factor * x);
+        }
+}
+
+static void check_scale(const invar_device *dev, invar_dtype dtype, float factor)
+{
+    enum { ROWS = 9, COLS = 700 };
+    invar_tensor view = invar_tensor_2d(NULL, dtype, ROWS, COLS);
+    invar_tensor expected = invar_test_tensor(view);
+    invar_scale_args a = {
+        .y = invar_test_strided(view, 3),
+        .x = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, COLS), 1),
+        .factor = factor};
+
+    invar_test_fill_normal(&a.x, 1, 1.0f);
+    assert_ok(invar_scale(dev, &a));
+    scale_ref(&expected, &a, false);
+    invar_assert_bits_tensor(&a.y, &expected, "scale");
+    scale_ref(&expected, &a, true);
+    assert_int_equal(invar_tensors_differ(&a.y, &expected), dtype == INVAR_DTYPE_BF16);
+    if (dtype == INVAR_DTYPE_F32) {
+        invar_test_free(&a.y);
+        a.y = a.x;
+        assert_ok(invar_scale(dev, &a));
+        invar_assert_bits_tensor(&a.y, &expected, "scale, y is x");
+        invar_test_free(&a.y, &expected);
+        return;
+    }
+    invar_test_free(&a.y, &a.x, &expected);
+}
+
+static void test_scale__bits_match_reference(void **state)
+{
+    static const float factors[] = {2.0f / 3.0f, -1.7f, 3.0f};
+
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++)
+            check_scale(*state, invar_test_storage[d], factors[i]);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_token__bad_arguments_are_refused(void **state)
@@ -531,6 +583,11 @@ static void test_token__bad_arguments_are_refused(void **state)
     assert_refused(ADD(x, table, x), "add: a: extent 3");
     assert_refused(ADD(x, x, x16), "add: b is bf16 but out is f32");
     assert_refused(ADD(none, x, x), "add: out: missing");
+#define SCALE(...) invar_scale(dev, &(invar_scale_args){__VA_ARGS__})
+    assert_refused(SCALE(x, table, 1.0f), "scale: x: extent 3");
+    assert_refused(SCALE(x, x16, 1.0f), "scale: x: type bf16");
+    assert_refused(SCALE(none, x, 1.0f), "scale: y: missing");
+    assert_refused(SCALE(big, x, INFINITY), "scale: factor: inf");
 }
 
 static void test_token__nothing_to_do(void **state)
@@ -546,6 +603,7 @@ static void test_token__nothing_to_do(void **state)
     assert_ok(EMBEDDING_FWD(empty, table, ids));
     assert_ok(EMBEDDING_BWD(table, empty, ids, {NULL, 0}));
     assert_ok(ADD(empty, empty, empty));
+    assert_ok(SCALE(empty, empty, 2.0f));
     assert_true(one == 3.0f);
 }
 
@@ -564,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_add__accuracy_vs_f64),
         cmocka_unit_test(test_shards_fold__bits_match_reference),
         cmocka_unit_test(test_shards_fold__minus_zero_becomes_plus_zero),
+        cmocka_unit_test(test_scale__bits_match_reference),
         cmocka_unit_test(test_token__bad_arguments_are_refused),
         cmocka_unit_test(test_token__nothing_to_do),
     };
