@@ -18,10 +18,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/json.h"
-#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
+#include "engine/model/shard/whole.h"
 
 #include "base/invar_banned.h"
 

@@ -139,6 +139,7 @@ static void restore(invar_builder *b, const invar_model *model, int64_t i, const
     invar_tensor y, d;
 
     b->quiet = true;
+    invar_build_of(b, &x[0])->readers = 0; // those of the first time were forgotten
     b->next_param = model->first[i];
     y = layer(b, &model->spec, i, x[0]);
     b->quiet = false;
@@ -171,6 +172,7 @@ static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t
 
     b->next_param = model->first[i];
     invar_program_touch(b->program, &x);
+    invar_program_enter(b->program, &(invar_point){.name = "mlp", .layer = i - 1, .rows = x});
     invar_build_of(b, &x)->stream = true;
     return x;
 }
@@ -204,6 +206,11 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
         return out;
     out.d_stream = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
     invar_program_touch(b->program, &out.d_stream);
+    if (layers->first + layers->count < model->spec.layers)
+        invar_program_enter(b->program, &(invar_point){.name = "x",
+                                                       .gradient = true,
+                                                       .layer = layers->first + layers->count,
+                                                       .rows = out.d_stream});
     invar_gradient_set(b, &out.stream, &out.d_stream);
     back(b, &out, model, layers, x, before, recompute);
     invar_program_end_segment(b->program);

@@ -83,6 +83,7 @@ static invar_status unpack_value(invar_probe *probe, invar_parcel_rest *from)
     v->shards += p->shards;
     v->bytes += p->bytes;
     v->present = true;
+    v->counted = v->counted || p->samples > 0;
     for (int64_t i = 0; i < p->samples; i++)
         invar_stat_join(&v->stat, (const invar_ledger_stat *)samples + i);
     return INVAR_OK;

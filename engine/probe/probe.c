@@ -572,6 +572,25 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
     return read_back(probe, point, tensor, NULL);
 }
 
+invar_status invar_probe_values(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    if (point == -1)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    if (point >= 0) {
+        INVAR_TRY(check_tensor(&probe->points[point], tensor));
+        INVAR_TRY(count_rows(probe, point, tensor, NULL));
+    }
+    return dumped_tensor(probe, point, tensor)
+               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
+               : INVAR_OK;
+}
+
+bool invar_probe_wants(const invar_probe *probe, int64_t point)
+{
+    return point != -1 && (probe->options.stats || dumped(probe, point));
+}
+
 bool invar_probe_reads(const invar_probe *probe)
 {
     return probe->options.stats || probe->dump || probe->options.level >= INVAR_PROBE_FULL;

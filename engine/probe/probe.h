@@ -38,6 +38,7 @@ typedef struct invar_probe_options {
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
     /* Another rank has all samples: definitions are not compared, and a point may have no value. */
     bool part;
+    bool later; /* of a stage of a pipeline behind the first */
 } invar_probe_options;
 
 typedef struct invar_probe invar_probe;
@@ -86,6 +87,11 @@ invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
 invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
                                        const invar_tensor *tensor,
                                        const invar_digest *digest) INVAR_MUST_USE;
+
+/* The values of a whole tensor in the host's memory whose digest is there, where somebody wants. */
+invar_status invar_probe_values(invar_probe *probe, int64_t point,
+                                const invar_tensor *tensor) INVAR_MUST_USE;
+bool invar_probe_wants(const invar_probe *probe, int64_t point);
 
 /* Whether it may read the values of tensors whose digests it is given, or of others of a step. */
 bool invar_probe_reads(const invar_probe *probe);

@@ -22,8 +22,7 @@ typedef struct sequence {
 } sequence;
 
 typedef struct point {
-    invar_forward_value value; /* with the shape of its rows, without its rows */
-    invar_tensor rows;
+    invar_listed is;
     bool hashed;            /* not above the level */
     sequence *of;           /* (capacity) by number */
     int64_t capacity;       /* zeroed where there are no rows yet */
@@ -113,28 +112,35 @@ static bool same_name(const invar_value_name *a, const invar_value_name *b)
     return a->layer == b->layer && strcmp(a->text, b->text) == 0;
 }
 
+static invar_status insert_point(invar_sequences *s, int64_t at, const invar_listed *is)
+{
+    invar_forward_value value = invar_listed_value(is);
+
+    INVAR_TRY(grow((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
+                   sizeof *s->points));
+    memmove(s->points + at + 1, s->points + at, (size_t)(s->n_points - at) * sizeof *s->points);
+    s->points[at] = (point){.is = *is,
+                            .hashed = invar_probe_view_level(&value) <= s->options.level,
+                            .counted = s->options.stats && invar_stat_counts(is->rows.dtype)};
+    s->n_points++;
+    return INVAR_OK;
+}
+
 static invar_status find_point(int64_t *out, invar_sequences *s, const invar_forward_value *value)
 {
-    point *p;
+    invar_listed is;
 
     for (int64_t i = 0; i < s->n_points; i++) {
         *out = (s->cursor + i) % s->n_points;
-        if (same_name(&s->points[*out].value.name, &value->name)) {
+        if (same_name(&s->points[*out].is.name, &value->name)) {
             s->cursor = *out + 1;
             return INVAR_OK;
         }
     }
-    INVAR_TRY(grow((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
-                   sizeof *s->points));
-    *out = s->n_points++;
-    s->cursor = s->n_points;
-    p = &s->points[*out];
-    *p = (point){.value = *value,
-                 .rows = *value->rows,
-                 .hashed = invar_probe_view_level(value) <= s->options.level,
-                 .counted = s->options.stats && invar_stat_counts(value->rows->dtype)};
-    p->rows.data = p->rows.scale = NULL;
-    return INVAR_OK;
+    invar_listed_of(&is, value, s->options.later);
+    *out = s->n_points;
+    s->cursor = *out + 1;
+    return insert_point(s, *out, &is);
 }
 
 /* The sequence with this number. */
@@ -283,13 +289,13 @@ bool invar_sequences_any(const invar_sequences *s)
 static invar_status give_point(point *p, const invar_probe_view *view, const uint32_t *numbers,
                                int64_t count)
 {
+    const invar_forward_value value = invar_listed_value(&p->is);
     invar_ledger_stat stat = {0};
     invar_digest digest;
     invar_hasher hasher;
     int64_t number;
 
-    p->value.rows = &p->rows;
-    INVAR_TRY(invar_probe_view_define(&number, view, &p->value));
+    INVAR_TRY(invar_probe_view_define(&number, view, &value));
     invar_hasher_init(&hasher);
     for (int64_t i = 0; i < count; i++) {
         sequence *of;
@@ -325,15 +331,16 @@ static bool has_rows(const sequence *s)
     return !invar_digest_equal(&s->chain, &none);
 }
 
+/* Of a point above the level only what it is computed from. */
 static invar_status pack_point(invar_parcel *to, const point *p)
 {
     int64_t count = 0;
 
-    for (int64_t i = 0; i < p->capacity; i++)
+    for (int64_t i = 0; p->hashed && i < p->capacity; i++)
         count += has_rows(&p->of[i]);
-    INVAR_TRY(invar_parcel_put(to, &p->value.name, 1, sizeof p->value.name));
+    INVAR_TRY(invar_parcel_put(to, &p->is, 1, sizeof p->is));
     INVAR_TRY(invar_parcel_put(to, &count, 1, sizeof count));
-    for (int64_t i = 0; i < p->capacity; i++) {
+    for (int64_t i = 0; p->hashed && i < p->capacity; i++) {
         const packed one = {(uint64_t)i, p->of[i]};
         if (has_rows(&p->of[i]))
             INVAR_TRY(invar_parcel_put(to, &one, 1, sizeof one));
@@ -343,33 +350,44 @@ static invar_status pack_point(invar_parcel *to, const point *p)
 
 invar_status invar_sequences_pack(invar_parcel *to, const invar_sequences *s)
 {
-    int64_t count = 0;
+    INVAR_TRY(invar_parcel_put(to, &s->n_points, 1, sizeof s->n_points));
+    for (int64_t i = 0; i < s->n_points; i++)
+        INVAR_TRY(pack_point(to, &s->points[i]));
+    return INVAR_OK;
+}
 
-    for (int64_t i = 0; i < s->n_points; i++)
-        count += s->points[i].hashed;
-    INVAR_TRY(invar_parcel_put(to, &count, 1, sizeof count));
-    for (int64_t i = 0; i < s->n_points; i++)
-        if (s->points[i].hashed)
-            INVAR_TRY(pack_point(to, &s->points[i]));
+/* The point of that name; one of another stage of a pipeline gets its place in the order. */
+static invar_status find_listed(point **out, invar_sequences *s, const invar_listed *is)
+{
+    int64_t at = s->n_points;
+
+    INVAR_TRY(invar_listed_check(is));
+    for (int64_t i = 0; i < s->n_points; i++) {
+        *out = &s->points[i];
+        if (same_name(&s->points[i].is.name, &is->name))
+            return INVAR_OK;
+    }
+    while (at > 0 && s->points[at - 1].is.place > is->place)
+        at--;
+    INVAR_TRY(insert_point(s, at, is));
+    *out = &s->points[at];
     return INVAR_OK;
 }
 
 static invar_status unpack_point(invar_sequences *s, invar_parcel_rest *from)
 {
-    const void *name, *count, *items;
-    point *p = NULL;
+    const void *is, *count, *items;
+    point *p;
 
-    INVAR_TRY(invar_parcel_take(&name, from, 1, sizeof(invar_value_name)));
+    INVAR_TRY(invar_parcel_take(&is, from, 1, sizeof(invar_listed)));
+    INVAR_TRY(find_listed(&p, s, is));
     INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
-    for (int64_t i = 0; i < s->n_points && !p; i++)
-        if (same_name(&s->points[i].value.name, name))
-            p = &s->points[i];
     for (int64_t i = 0; i < *(const int64_t *)count; i++) {
         const packed *one;
         sequence *of;
         INVAR_TRY(invar_parcel_take(&items, from, 1, sizeof *one));
         one = items;
-        if (!p || one->number > UINT32_MAX)
+        if (one->number > UINT32_MAX)
             return invar_parcel_damaged();
         INVAR_TRY(find_sequence(&of, p, (uint32_t)one->number));
         *of = one->is;
@@ -389,13 +407,13 @@ invar_status invar_sequences_unpack(invar_sequences *s, invar_parcel_rest *from)
 
 /* ---- what is not finite ---------------------------------------------------------------------- */
 
-const invar_forward_value *invar_sequences_odd(invar_ledger_stat *out, const invar_sequences *s)
+const invar_listed *invar_sequences_odd(invar_ledger_stat *out, const invar_sequences *s)
 {
     for (int64_t i = 0; i < s->n_points; i++) {
         *out = s->points[i].seen;
         out->point = i;
         if (out->nans || out->infs)
-            return &s->points[i].value;
+            return &s->points[i].is;
     }
     return NULL;
 }

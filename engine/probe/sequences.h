@@ -57,8 +57,8 @@ invar_status invar_sequences_give(invar_sequences *sequences, const invar_probe_
                                   const uint32_t *numbers, int64_t count) INVAR_MUST_USE;
 
 /*
- * The sequences that this rank has followed, and those of another rank beside the own ones. Which
- * points there are a rank knows by itself, once it has followed a sequence.
+ * The sequences that this rank has followed, and those of another rank beside the own ones. Points
+ * of another stage of a pipeline get their place in the order of layers.
  */
 invar_status invar_sequences_pack(invar_parcel *to,
                                   const invar_sequences *sequences) INVAR_MUST_USE;
@@ -69,8 +69,7 @@ invar_status invar_sequences_unpack(invar_sequences *sequences,
  * Where statistics are wanted: the first value, in order, with a number that is not finite, and its
  * statistics; NULL: none has one. Borrowed until the next call.
  */
-const invar_forward_value *invar_sequences_odd(invar_ledger_stat *out,
-                                               const invar_sequences *sequences);
+const invar_listed *invar_sequences_odd(invar_ledger_stat *out, const invar_sequences *sequences);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,8 @@
  */
 #include "engine/probe/view.h"
 
+#include <inttypes.h>
+
 #include "base/text.h"
 #include "engine/program/watch.h"
 
@@ -93,6 +95,8 @@ invar_status invar_probe_take(void *view, const invar_forward_value *value)
     invar_tensor rows;
     int64_t number;
 
+    if (v->listing)
+        INVAR_TRY(invar_listing_add(v->listing, value));
     INVAR_TRY(invar_probe_view_define(&number, v, value));
     if (value->stream)
         INVAR_TRY(invar_probe_view_name(v->stream[value->backward], v, &value->name));
@@ -102,22 +106,24 @@ invar_status invar_probe_take(void *view, const invar_forward_value *value)
     return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
 }
 
-void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, size_t offset)
+void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, int64_t number)
 {
-    (void)snprintf(out, sizeof(name), "%sgrad.at.%zu", prefix, offset);
+    (void)snprintf(out, sizeof(name), "%sgrad.sum.%" PRId64, prefix, number);
 }
 
 /* A point of a level that nobody records: it only stands for what it is computed from. */
-invar_status invar_probe_sum(const invar_probe_view *view, size_t offset,
+invar_status invar_probe_sum(const invar_probe_view *view, int64_t number,
                              const invar_forward_sum *sum)
 {
-    int64_t number;
+    int64_t point;
     inputs from;
     name own;
 
-    invar_probe_sum_name(own, view->prefix, offset);
+    if (view->listing)
+        return invar_listing_add_sum(view->listing, number, sum);
+    invar_probe_sum_name(own, view->prefix, number);
     INVAR_TRY(name_inputs(&from, view, sum->inputs, sum->n_inputs));
-    return invar_probe_define_from(&number, view->probe,
+    return invar_probe_define_from(&point, view->probe,
                                    &(invar_ledger_point){.name = own, .level = INVAR_PROBE_LEVELS},
                                    from.list);
 }

@@ -7,6 +7,7 @@
 #define INVAR_ENGINE_PROBE_VIEW_H
 
 #include "engine/model/forward.h"
+#include "engine/probe/listing.h"
 #include "engine/probe/probe.h"
 
 #ifdef __cplusplus
@@ -25,6 +26,7 @@ typedef struct invar_probe_view {
     /* What the forward and the backward begin with: names of points, NULL after the last. */
     const char *const *given[2];
     char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* where they stand; "" at first */
+    invar_listing *listing; /* of a stage of a pipeline: what it shows; NULL: nobody lists it */
 } invar_probe_view;
 
 /* The name of its point. */
@@ -41,12 +43,13 @@ invar_status invar_probe_view_define(int64_t *point_out, const invar_probe_view 
 invar_status invar_probe_take(void *view, const invar_forward_value *value) INVAR_MUST_USE;
 
 /*
- * What the gradient at `offset` is computed from is known by the name of its sum from then on, for
- * invar_probe_define_from.
+ * What the gradient with this number is computed from is known by the name of its sum from then on,
+ * for invar_probe_define_from.
  */
-invar_status invar_probe_sum(const invar_probe_view *view, size_t offset,
+invar_status invar_probe_sum(const invar_probe_view *view, int64_t number,
                              const invar_forward_sum *sum) INVAR_MUST_USE;
-void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, size_t offset);
+void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix,
+                          int64_t number);
 
 #ifdef __cplusplus
 }

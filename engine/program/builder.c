@@ -186,8 +186,9 @@ static void show(invar_builder *b, const invar_point *point)
 {
     invar_point p = *point;
 
-    if (b->quiet || !p.name)
+    if (!p.name)
         return;
+    p.again = b->quiet;
     p.layer = b->layer;
     if (p.stream && b->stream)
         p.shares = b->stream->row;

@@ -144,7 +144,7 @@ struct invar_builder {
     invar_tensor cosine, sine; /* named by the program */
     /* of the pass */
     bool train;    /* a backward follows */
-    bool quiet;    /* no points: what is computed a second time */
+    bool quiet;    /* what is computed a second time: its points are not shown */
     int64_t layer; /* -1: of none */
     int64_t rows;
     invar_tensor ids, positions;

@@ -114,7 +114,7 @@ static void *add_room(invar_program *program, size_t bytes, int32_t given)
     if (!grow(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
         return name_of(0);
     program->rooms[program->n_rooms] =
-        (invar_room){.bytes = bytes, .given = given, .first = -1, .last = -1};
+        (invar_room){.bytes = bytes, .given = given, .first = -1, .last = -1, .entry = -1};
     return name_of(program->n_rooms++);
 }
 
@@ -237,14 +237,26 @@ void invar_program_fresh(invar_program *program, size_t offset)
         program->calls[program->n_calls - 1].fresh = (int32_t)offset;
 }
 
-void invar_program_point(invar_program *program, const invar_point *point)
+static bool add_point(invar_program *program, const invar_point *point)
 {
     size_t used = (size_t)program->n_points * sizeof *program->points;
 
     if (!grow(program, POINTS, &program->points, used, sizeof *program->points))
-        return;
+        return false;
     program->points[program->n_points++] = *point;
-    program->calls[program->n_calls - 1].n_points++;
+    return true;
+}
+
+void invar_program_enter(invar_program *program, const invar_point *point)
+{
+    if (add_point(program, point))
+        program->rooms[invar_program_room_of(point->rows.data)].entry = program->n_points - 1;
+}
+
+void invar_program_point(invar_program *program, const invar_point *point)
+{
+    if (add_point(program, point))
+        program->calls[program->n_calls - 1].n_points++;
 }
 
 void invar_program_move(invar_program *program, const invar_move *move)

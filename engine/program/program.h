@@ -99,6 +99,7 @@ typedef struct invar_room {
     bool wanted;               /* the host touches it, or a call reads it that is not dropped */
     size_t offset;             /* in the block, once planned */
     const invar_point *source; /* borrowed: the value that comes from elsewhere; NULL: none */
+    int32_t entry;             /* the point that it holds before the first call; -1: none */
 } invar_room;
 
 typedef struct invar_program {
@@ -157,6 +158,12 @@ void invar_program_call(invar_program *program, invar_op op, const void *args, i
 
 /* The last call's sums begin anew where the run says so; `offset` is that of its `fresh`. */
 void invar_program_fresh(invar_program *program, size_t offset);
+
+/*
+ * The room of point->rows holds this point of another program before the first call: for those who
+ * ask, too, and until a call writes there. Between calls whose points are all appended.
+ */
+void invar_program_enter(invar_program *program, const invar_point *point);
 
 /* A point of the last call. */
 void invar_program_point(invar_program *program, const invar_point *point);

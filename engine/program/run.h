@@ -61,6 +61,10 @@ typedef struct invar_forward_probe {
     invar_status (*sum)(void *payload, const invar_forward_sum *sum); /* NULL: nobody asks */
     /* Of several ranks, by each of them, when all have shown a micro-batch; NULL: nobody asks. */
     invar_status (*round)(void *payload);
+    /* Of stages of a pipeline, instead: when this one has shown its layers of a micro-batch of this
+       round, forward or back, and when all have shown everything. */
+    invar_status (*task)(void *payload, int64_t round);
+    invar_status (*stages)(void *payload);
     void *payload;
     bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
     bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */

@@ -41,39 +41,6 @@ struct invar_watch {
     int32_t call;   /* the next one */
 };
 
-invar_status invar_watch_new(invar_watch **out, const invar_program *program,
-                             const invar_program_run_args *run)
-{
-    invar_watch *w = NULL;
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
-    *w = (invar_watch){.program = program, .run = run};
-    status = invar_alloc((void **)&w->contents,
-                         (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
-                         sizeof *w->contents, "what calls read");
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
-                             "what calls read");
-    if (status != INVAR_OK) {
-        invar_watch_free(w);
-        return status;
-    }
-    for (int32_t i = 0; i < program->n_rooms; i++)
-        w->rooms[i] = -1;
-    *out = w;
-    return INVAR_OK;
-}
-
-void invar_watch_free(invar_watch *watch)
-{
-    if (!watch)
-        return;
-    invar_free(watch->contents);
-    invar_free(watch->rooms);
-    invar_free(watch);
-}
-
 /* ---- sources --------------------------------------------------------------------------------- */
 
 static void add_source(sources *s, int32_t source)
@@ -132,6 +99,50 @@ static content *write_memory(invar_watch *w, const void *name, const sources *fr
     c->from = *from;
     c->elsewhere = 0;
     return c;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* The room of an entry holds it. */
+static void enter(invar_watch *w, int32_t entry)
+{
+    if (entry >= 0)
+        (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
+}
+
+invar_status invar_watch_new(invar_watch **out, const invar_program *program,
+                             const invar_program_run_args *run)
+{
+    invar_watch *w = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
+    *w = (invar_watch){.program = program, .run = run};
+    status = invar_alloc((void **)&w->contents,
+                         (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
+                         sizeof *w->contents, "what calls read");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
+                             "what calls read");
+    if (status != INVAR_OK) {
+        invar_watch_free(w);
+        return status;
+    }
+    for (int32_t i = 0; i < program->n_rooms; i++)
+        w->rooms[i] = -1;
+    for (int32_t i = 0; i < program->n_rooms; i++)
+        enter(w, program->rooms[i].entry);
+    *out = w;
+    return INVAR_OK;
+}
+
+void invar_watch_free(invar_watch *watch)
+{
+    if (!watch)
+        return;
+    invar_free(watch->contents);
+    invar_free(watch->rooms);
+    invar_free(watch);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

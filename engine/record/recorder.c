@@ -25,14 +25,21 @@
 
 invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_options *options)
 {
+    bool pipes = invar_layout_pipes(options->layout);
     const invar_probe_options o = {.level = options->level,
                                    .stats = options->stats,
                                    .pool = options->pool,
                                    .dev = options->dev,
-                                   .part = !invar_agree_leads(options->layout)};
+                                   .part = !invar_agree_leads(options->layout),
+                                   .later = pipes && options->layout->pipeline.rank > 0};
+    invar_probe_options own = o;
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
+    own.part = true;
+    out->stage.listing.later = o.later;
     INVAR_TRY(invar_probe_new(&out->probe, &o));
+    if (pipes)
+        INVAR_TRY(invar_probe_new(&out->stage.probe, &own));
     return o.dev && (o.stats || o.level > INVAR_PROBE_STEP) ? invar_sequences_new(&out->sampled, &o)
                                                             : INVAR_OK;
 }
@@ -40,6 +47,10 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
 void invar_recorder_close(invar_recorder *recorder)
 {
     invar_dump_free(recorder->dump);
+    invar_dump_free(recorder->stage.dump);
+    invar_probe_free(recorder->stage.probe);
+    invar_listing_release(&recorder->stage.listing);
+    invar_parcel_release(&recorder->stage.tasks);
     invar_sequences_free(recorder->sampled);
     invar_trace_close(recorder->trace);
     invar_probe_free(recorder->probe);
@@ -209,7 +220,7 @@ static invar_status take_point(void *payload, const invar_forward_value *value)
 {
     invar_recorder *r = payload;
 
-    if (value->backward && *r->view.stream[1] == '\0')
+    if (!r->stage.probe && value->backward && *r->view.stream[1] == '\0')
         INVAR_TRY(token_points(r, false));
     return invar_probe_take(&r->view, value);
 }
@@ -229,6 +240,48 @@ static invar_status take_sum(void *payload, const invar_forward_sum *sum)
 static invar_status take_round(void *payload)
 {
     return invar_rounds_learned(payload);
+}
+
+static invar_status take_task(void *payload, int64_t round)
+{
+    return invar_rounds_task(payload, round);
+}
+
+static invar_status take_stages(void *payload)
+{
+    return invar_rounds_stages(payload);
+}
+
+static invar_status define_listed(const invar_recorder *r, const invar_probe_view *view,
+                                  bool backward)
+{
+    const invar_listing *l = &r->stage.listing;
+    int64_t unused;
+
+    for (int64_t i = 0; i < l->count; i++) {
+        const invar_forward_value value = invar_listed_value(&l->values[i]);
+        if (value.backward == backward)
+            INVAR_TRY(invar_probe_view_define(&unused, view, &value));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_recorder_define(invar_recorder *r)
+{
+    const invar_listing *l = &r->stage.listing;
+    invar_probe_view view = r->view;
+
+    view.probe = r->probe;
+    view.listing = NULL;
+    INVAR_TRY(define_listed(r, &view, false));
+    INVAR_TRY(token_points(r, false));
+    INVAR_TRY(define_listed(r, &view, true));
+    for (int64_t i = 0; i < l->n_sums; i++) {
+        invar_forward_sum sum = {.n_inputs = l->sums[i].n_inputs};
+        memcpy(sum.inputs, l->sums[i].inputs, sizeof sum.inputs);
+        INVAR_TRY(invar_probe_sum(&view, l->sums[i].number, &sum));
+    }
+    return INVAR_OK;
 }
 
 static bool fine(const invar_recorder *r)
@@ -271,9 +324,12 @@ static invar_status open_dump(invar_recorder *r, const char *run)
     char folder[INVAR_PATH_SIZE], name[64];
 
     invar_dump_free(r->dump);
-    r->dump = NULL;
+    invar_dump_free(r->stage.dump);
+    r->dump = r->stage.dump = NULL;
     if (!points || !points[0] || !r->step->n_learners)
         return INVAR_OK;
+    if (r->stage.probe)
+        INVAR_TRY(invar_dump_new(&r->stage.dump, NULL, points));
     if (!invar_agree_leads(r->options.layout))
         return invar_dump_new(&r->dump, NULL, points);
     (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
@@ -310,6 +366,11 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
         .probe = r->probe, .prefix = "", .given = {given_tokens, r->loss_inputs}};
     INVAR_TRY(open_dump(r, folder));
     invar_probe_begin(r->probe, r->dump);
+    if (r->stage.probe) {
+        invar_probe_begin(r->stage.probe, r->stage.dump);
+        r->view.probe = r->stage.probe;
+        r->view.listing = &r->stage.listing;
+    }
     if (!fine(r))
         return INVAR_OK;
     INVAR_TRY(tokens_point(r, false));
@@ -320,12 +381,18 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
 {
     const invar_forward_probe show = {.take = take_point,
                                       .sum = take_sum,
-                                      .round = r->options.layout ? take_round : NULL,
+                                      .round =
+                                          r->options.layout && !r->stage.probe ? take_round : NULL,
+                                      .task = take_task,
+                                      .stages = take_stages,
                                       .payload = r,
                                       .parts = r->options.level >= INVAR_PROBE_FULL};
 
     if (prefix)
         r->view.prefix = prefix;
+    invar_listing_reset(&r->stage.listing);
+    r->stage.tasks.bytes = 0;
+    r->stage.n_tasks = 0;
     invar_trainer_probe(trainer, prefix && fine(r) ? &show : NULL);
 }
 
@@ -386,7 +453,7 @@ typedef struct odd_tensor {
 static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
 {
     const invar_probe_view view = rollout_view(r);
-    const invar_forward_value *v;
+    const invar_listed *v;
     const invar_ledger_point *p;
 
     out->point[0] = '\0';
@@ -399,7 +466,10 @@ static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
         out->layer = v->name.layer;
         return invar_probe_view_name(out->point, &view, &v->name);
     }
-    if (!r->step || !(p = invar_probe_odd(&out->stat, r->probe)))
+    if (!r->step)
+        return INVAR_OK;
+    p = r->stage.probe ? invar_probe_odd(&out->stat, r->stage.probe) : NULL;
+    if (!p && !(p = invar_probe_odd(&out->stat, r->probe)))
         return INVAR_OK;
     out->op = p->op;
     out->phase = p->phase;

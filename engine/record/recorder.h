@@ -75,6 +75,18 @@ typedef struct invar_recorder_options {
     void *payload;
 } invar_recorder_options;
 
+/*
+ * What a stage of a pipeline shows of its layers while it learns. Stages are not in step: rank 0
+ * makes points of what all have shown when the last has.
+ */
+typedef struct invar_recorder_stage {
+    invar_probe *probe; /* owned, of this rank's layers alone; NULL: there are no stages */
+    invar_dump *dump;   /* owned; NULL: none */
+    invar_listing listing;
+    invar_parcel tasks; /* what each task has shown, packed */
+    int64_t n_tasks;
+} invar_recorder_stage;
+
 /* Zeroed, it is closed. */
 typedef struct invar_recorder {
     invar_recorder_options options;
@@ -84,6 +96,7 @@ typedef struct invar_recorder {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
+    invar_recorder_stage stage;
     invar_sequences *sampled; /* points of the rollout that the steps are of, */
     bool united;              /* which rank 0 has of all ranks */
     invar_probe_view view;    /* how activations are named */
@@ -100,6 +113,9 @@ void invar_recorder_close(invar_recorder *recorder);
 
 /* A line, where somebody listens. */
 void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
+
+/* Points of all that is in stage.listing, in its order; only engine/record calls it, on rank 0. */
+invar_status invar_recorder_define(invar_recorder *recorder) INVAR_MUST_USE;
 
 /* At once, where it writes. */
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,

@@ -7,6 +7,7 @@
  */
 #include "engine/record/rounds.h"
 
+#include "base/alloc.h"
 #include "engine/layout/agree.h"
 
 #include "base/invar_banned.h"
@@ -89,4 +90,110 @@ invar_status invar_rounds_learned(invar_recorder *r)
     static const kind learned = {"points of units", pack_learned, unpack_learned};
 
     return unite(r, &learned);
+}
+
+/* ---- stages of a pipeline -------------------------------------------------------------------- */
+
+/* A task on its way; what it has shown follows. */
+typedef struct task {
+    int64_t round, bytes;
+} task;
+
+static invar_status pack_task(invar_parcel *to, const invar_recorder_stage *s)
+{
+    INVAR_TRY(invar_probe_pack(to, s->probe));
+    return s->dump ? invar_dump_pack(to, s->dump) : INVAR_OK;
+}
+
+invar_status invar_rounds_task(invar_recorder *r, int64_t round)
+{
+    invar_recorder_stage *s = &r->stage;
+    task is = {.round = round};
+    invar_parcel shown = {0};
+    invar_status status;
+
+    if (!packs(r->options.layout))
+        return INVAR_OK;
+    status = pack_task(&shown, s);
+    is.bytes = (int64_t)shown.bytes;
+    if (status == INVAR_OK)
+        status = invar_parcel_put(&s->tasks, &is, 1, sizeof is);
+    if (status == INVAR_OK)
+        status = invar_parcel_put(&s->tasks, shown.data, shown.bytes, 1);
+    s->n_tasks += status == INVAR_OK;
+    invar_parcel_release(&shown);
+    return status;
+}
+
+static invar_status pack_stage(invar_parcel *to, const invar_recorder *r)
+{
+    const invar_recorder_stage *s = &r->stage;
+
+    if (!packs(r->options.layout))
+        return INVAR_OK;
+    INVAR_TRY(invar_listing_pack(to, &s->listing));
+    INVAR_TRY(invar_parcel_put(to, &s->n_tasks, 1, sizeof s->n_tasks));
+    return invar_parcel_put(to, s->tasks.data, s->tasks.bytes, 1);
+}
+
+/* The tasks of this round; *last is the largest round of all. */
+static invar_status take_tasks(invar_recorder *r, invar_parcel_rest from, int64_t round,
+                               int64_t *last)
+{
+    const void *count, *item, *shown;
+
+    INVAR_TRY(invar_parcel_take(&count, &from, 1, sizeof(int64_t)));
+    for (int64_t i = 0; i < *(const int64_t *)count; i++) {
+        const task *is;
+        INVAR_TRY(invar_parcel_take(&item, &from, 1, sizeof *is));
+        is = item;
+        INVAR_TRY(invar_parcel_take(&shown, &from, is->bytes, 1));
+        *last = is->round > *last ? is->round : *last;
+        if (is->round == round)
+            INVAR_TRY(
+                unpack_learned(r, &(invar_parcel_rest){.at = shown, .bytes = (size_t)is->bytes}));
+    }
+    return INVAR_OK;
+}
+
+/* What ranks have packed, behind their listings. */
+static invar_status take_stages(invar_recorder *r, const invar_agree_pile *pile)
+{
+    int ranks = invar_agree_size(r->options.layout);
+    const char *at = pile->data;
+    invar_parcel_rest *rest;
+    invar_status status = INVAR_OK;
+    int64_t last = 0;
+
+    INVAR_TRY(invar_alloc((void **)&rest, (size_t)ranks, sizeof *rest, "what stages have shown"));
+    for (int i = 0; i < ranks && status == INVAR_OK; i++) {
+        rest[i] = (invar_parcel_rest){at, pile->bytes[i]};
+        if (rest[i].bytes > 0)
+            status = invar_listing_unpack(&r->stage.listing, &rest[i]);
+        at += pile->bytes[i];
+    }
+    if (status == INVAR_OK)
+        status = invar_recorder_define(r);
+    for (int64_t round = 0; round <= last && status == INVAR_OK; round++)
+        for (int i = 0; i < ranks && status == INVAR_OK; i++)
+            if (rest[i].bytes > 0)
+                status = take_tasks(r, rest[i], round, &last);
+    invar_free(rest);
+    return status;
+}
+
+invar_status invar_rounds_stages(invar_recorder *r)
+{
+    invar_parcel own = {0};
+    invar_agree_pile pile = {0};
+    invar_status status = pack_stage(&own, r);
+
+    if (status == INVAR_OK)
+        status =
+            invar_agree_collect(&pile, r->options.layout, "points of stages", own.data, own.bytes);
+    if (status == INVAR_OK && invar_agree_leads(r->options.layout))
+        status = take_stages(r, &pile);
+    invar_agree_pile_release(&pile);
+    invar_parcel_release(&own);
+    return status;
 }

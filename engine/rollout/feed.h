@@ -87,6 +87,9 @@ invar_status invar_stages_open(invar_rollout *rollout, const invar_device *dev,
                                const invar_pass_options *options) INVAR_MUST_USE;
 void invar_stages_close(invar_rollout *rollout);
 
+/* Of all layers that it has; NULL ends it. */
+void invar_stages_probe(const invar_rollout *rollout, const invar_forward_probe *probe);
+
 /* Does this rank draw? */
 bool invar_stages_draw(const invar_rollout *rollout);
 

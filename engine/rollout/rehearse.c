@@ -118,7 +118,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
         known = limits.chunk;
     known = smaller(known, limits.chunk);
     if (r->show.watcher.probe.take)
-        invar_pass_probe(r->pass, &r->show.watcher.probe);
+        invar_stages_probe(r, &r->show.watcher.probe);
     status = invar_sampler_init(&sampler, &r->caller, sampling);
     s.rows = invar_schedule_most_rows(known, s.sequences, far);
     if (status == INVAR_OK)
@@ -130,7 +130,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
         status = invar_pass_settle(r->passes[i]);
     if (status == INVAR_OK)
         status = invar_caller_settle(&r->caller);
-    invar_pass_probe(r->pass, NULL);
+    invar_stages_probe(r, NULL);
     invar_sampler_release(&sampler);
     return invar_near_advise(status, far, INVAR_FEED_ADVICE);
 }

@@ -241,7 +241,7 @@ static invar_status begin_showing(generation *run)
         run->numbers[i] = run->writers[i].sample->draw;
     run->show = &run->rollout->show;
     run->show->draws = run->numbers;
-    invar_pass_probe(run->rollout->pass, &probe);
+    invar_stages_probe(run->rollout, &probe);
     return INVAR_OK;
 }
 
@@ -281,7 +281,7 @@ static void end(generation *run)
         invar_text_stream_release(&run->writers[i].text);
     invar_feed_release(&run->feed);
     invar_sampler_release(&run->sampler);
-    invar_pass_probe(run->rollout->pass, NULL);
+    invar_stages_probe(run->rollout, NULL);
     invar_free(run->numbers);
     invar_free(run->writers);
     invar_free(run->draws);

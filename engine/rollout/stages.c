@@ -45,6 +45,12 @@ void invar_stages_close(invar_rollout *r)
         invar_pass_free(r->passes[i]);
 }
 
+void invar_stages_probe(const invar_rollout *r, const invar_forward_probe *probe)
+{
+    for (int i = 0; i < r->n_passes; i++)
+        invar_pass_probe(r->passes[i], probe);
+}
+
 bool invar_stages_draw(const invar_rollout *r)
 {
     return r->model->part.stage == r->model->part.stages - 1;

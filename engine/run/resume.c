@@ -10,8 +10,8 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
+#include "engine/model/shard/whole.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"

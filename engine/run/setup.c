@@ -475,7 +475,7 @@ static invar_status open_parts(invar_loop *loop)
 /* How fine points may be: what no rank has whole, or rank 0 does not have, is not shown. */
 static invar_probe_level finest_level(const invar_layout_sizes *sizes)
 {
-    if (sizes->pipeline > 1 || sizes->context > 1)
+    if (sizes->context > 1)
         return INVAR_PROBE_STEP;
     return sizes->tensor > 1 ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
 }

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "engine/model/digests.h"
 #include "engine/model/shard/masters.h"
+#include "engine/model/shard/whole.h"
 #include "engine/program/near.h"
 #include "engine/train/learner.h"
 
@@ -53,82 +54,59 @@ static int64_t shards_of(const invar_param *p)
     return p->cut.pieces > 1 ? p->cut.pieces * p->cut.stack : 1;
 }
 
-static invar_status take_sum(const invar_probe_view *view, const invar_tensor *grad,
+static invar_status take_sum(const invar_probe_view *view, int64_t number, const invar_tensor *grad,
                              const invar_forward_sum *sum)
 {
     size_t offset = (uintptr_t)grad->data;
 
     return invar_tensor_present(grad) && offset - sum->offset < sum->bytes
-               ? invar_probe_sum(view, offset, sum)
+               ? invar_probe_sum(view, number, sum)
                : INVAR_OK;
 }
 
+/* A gradient's number is its parameter's, and that of the tied head's comes behind these. */
 invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *view,
                                const invar_forward_sum *sum)
 {
-    for (int64_t i = 0; i < l->model->n_params; i++)
-        INVAR_TRY(take_sum(view, &l->model->params[i].grad, sum));
-    return take_sum(view, &l->model->tied_grad, sum);
+    int64_t count = l->model->n_params;
+
+    for (int64_t i = 0; i < count; i++)
+        if (l->model->params[i].own.experts > 0)
+            INVAR_TRY(take_sum(view, i, &l->model->params[i].grad, sum));
+    return take_sum(view, count, &l->model->tied_grad, sum);
 }
 
-/* host (whole) = the experts of all ranks. */
-static invar_status gather_on_host(char *host, const invar_learner *l, const invar_tensor *whole,
-                                   const invar_tensor *own)
+/* rank 0 has all values of a parameter's tensor, of which this rank has `own`; `take` gets them. */
+static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64_t point,
+                               int64_t param, const invar_tensor *own,
+                               invar_status (*take)(invar_probe *probe, int64_t point,
+                                                    const invar_tensor *whole))
 {
-    const invar_layout_axis *axis = &l->model->layout->expert;
-    size_t each = invar_near_span(whole) / (size_t)l->model->spec.experts, *bytes, first = 0;
-    invar_status status;
+    const invar_param *p = &l->model->params[param];
+    const invar_whole_source source = {l->model, param, own, l->options.dev};
+    invar_whole whole = {.room = 0};
+    const float *values;
+    invar_status status = invar_whole_read(&values, &whole, &source, 0, p->stack);
 
-    INVAR_TRY(invar_alloc((void **)&bytes, (size_t)axis->size, sizeof *bytes, "experts to show"));
-    for (int r = 0; r < axis->size; r++) {
-        invar_layout_share share = invar_layout_share_of(l->model->spec.experts, axis->size, r);
-        bytes[r] = (size_t)share.count * each;
-        if (r == axis->rank)
-            first = (size_t)share.first * each;
+    if (status == INVAR_OK && values) {
+        invar_tensor all = invar_param_whole(p, NULL);
+        all.data = (void *)(uintptr_t)values;
+        status = take(probe, point, &all);
     }
-    status = invar_device_get(l->options.dev, host + first, own->data, bytes[axis->rank]);
-    if (status == INVAR_OK)
-        status = invar_layout_gather(l->model->layout, axis, "experts to show", host, bytes);
-    invar_free(bytes);
-    return status;
-}
-
-/* whole->data = the experts of all ranks in the device's memory, which the caller gives back. */
-static invar_status gather_experts(invar_tensor *whole, const invar_learner *l,
-                                   const invar_tensor *own)
-{
-    const invar_device *dev = l->options.dev;
-    size_t bytes = invar_near_span(whole);
-    invar_status status;
-    char *host;
-
-    INVAR_TRY(invar_alloc((void **)&host, bytes, 1, "experts to show"));
-    status = gather_on_host(host, l, whole, own);
-    if (status == INVAR_OK)
-        status = invar_device_take(dev, &whole->data, bytes, "experts to show");
-    if (status == INVAR_OK)
-        status = invar_device_put(dev, whole->data, host, bytes);
-    invar_free(host);
+    invar_whole_release(&whole);
     return status;
 }
 
 /* `own` is what this rank has of the parameter's tensor; values are read where somebody wants. */
 static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
-                                const invar_param *p, const invar_tensor *own,
-                                const invar_digest *digest)
+                                int64_t param, const invar_tensor *own, const invar_digest *digest)
 {
-    invar_tensor whole = invar_param_whole(p, NULL);
-    invar_status status;
-
-    if (invar_model_is_divided(l->model) && !invar_probe_reads(probe))
-        return invar_probe_digest(probe, point, digest);
-    if (p->kind != INVAR_PARAM_EXPERT || !l->model->layout || l->model->layout->expert.size == 1)
+    if (!invar_model_is_divided(l->model))
         return invar_probe_device_hashed(probe, point, own, digest);
-    status = gather_experts(&whole, l, own);
-    if (status == INVAR_OK)
-        status = invar_probe_device_hashed(probe, point, &whole, digest);
-    invar_device_give(l->options.dev, whole.data);
-    return status;
+    INVAR_TRY(invar_probe_digest(probe, point, digest));
+    return invar_probe_wants(probe, point)
+               ? take_whole(l, probe, point, param, own, invar_probe_values)
+               : INVAR_OK;
 }
 
 static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
@@ -144,10 +122,10 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     at.layer = p->layer;
     at.shards = shards_of(p);
     at.op = gradient_op(p->kind);
-    invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)p->grad.data);
+    invar_probe_sum_name(sum, l->options.prefix, param);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return give_digest(l, probe, *out, p, &l->grads->of[param], &l->grads->digests[param]);
+    return give_digest(l, probe, *out, param, &l->grads->of[param], &l->grads->digests[param]);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -172,6 +150,8 @@ static invar_status norm_point(const invar_learner *l, invar_probe *probe, const
 static invar_status tied_point(const invar_learner *l, invar_probe *probe)
 {
     const invar_tensor *tied = &l->grads->tied_head;
+    invar_tensor whole = invar_param_whole(l->model->embedding, NULL);
+    bool divided = invar_model_is_divided(l->model);
     name own, sum;
     const char *const inputs[] = {sum, NULL};
     invar_ledger_point at;
@@ -179,12 +159,14 @@ static invar_status tied_point(const invar_learner *l, invar_probe *probe)
 
     if (!invar_tensor_present(tied))
         return INVAR_OK;
-    at = point_of(own, l, TIED, "", tied);
+    at = point_of(own, l, TIED, "", &whole);
     at.op = "linear.dw";
     at.level = INVAR_PROBE_FULL;
-    invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)l->model->tied_grad.data);
+    invar_probe_sum_name(sum, l->options.prefix, l->model->n_params);
     INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
-    return invar_probe_device_whole(probe, id, tied);
+    if (!divided || id == -1)
+        return invar_probe_device_whole(probe, id, tied);
+    return take_whole(l, probe, id, 0, tied, invar_probe_whole); // as the embedding's
 }
 
 /* `hashed`: the digest follows. */
@@ -225,8 +207,7 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
     status = of_pieces(l) ? invar_model_digests_owned(digests, l->model, NULL, l->options.dev)
                           : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
-        status = give_digest(l, probe, l->weights[i], &l->model->params[i],
-                             &l->model->params[i].master, &digests[i]);
+        status = give_digest(l, probe, l->weights[i], i, &l->model->params[i].master, &digests[i]);
     invar_free(digests);
     return status;
 }

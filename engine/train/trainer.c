@@ -420,6 +420,14 @@ static invar_status fill_gradient(const invar_walk *w, const lesson *l, const in
     return INVAR_OK;
 }
 
+/* What a stage has shown of its layers is that of the round. */
+static invar_status end_task(const lesson *l, const invar_round *r)
+{
+    const invar_forward_probe *probe = &l->trainer->probe;
+
+    return pipes(l->trainer) && probe->task ? probe->task(probe->payload, r->number) : INVAR_OK;
+}
+
 static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
 {
     const lesson *l = w->payload;
@@ -430,6 +438,7 @@ static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane
             INVAR_TRY(run_head(w, l, r, lane));
         INVAR_TRY(invar_pass_routing(lane->pass)); // what the device is waited for is there by now
         compare_routing(w, r, lane, l->result);
+        INVAR_TRY(end_task(l, r));
     }
     if (!ends)
         return INVAR_OK;
@@ -461,6 +470,7 @@ static invar_status lesson_back(invar_walk *w, const invar_round *r, invar_lane 
         INVAR_TRY(invar_walk_ends(w, lane) ? head_back(w, l, r, lane)
                                            : invar_walk_back(w, lane, l->grads));
         INVAR_TRY(invar_walk_pass_back(w, lane));
+        INVAR_TRY(end_task(l, r));
     }
     if (w->ranks == 1)
         return INVAR_OK;
@@ -551,22 +561,12 @@ static invar_status follow_loss(const invar_walk *w, const lesson *l)
     return INVAR_OK;
 }
 
-static invar_status check_together(const lesson *l)
-{
-    if (l->trainer->probe.take && invar_layout_pipes(l->trainer->options.layout))
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "stages of a pipeline record no activations: set debug-determinism to "
-                          "step, or run this step with pipeline-model-parallel-size 1");
-    if (!l->grads->fresh)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
-    return INVAR_OK;
-}
-
 /* ---- learning -------------------------------------------------------------------------------- */
 
 /* What several ranks do after the last backward. */
 static invar_status come_together(const invar_walk *w, lesson *l)
 {
+    const invar_forward_probe *probe = &l->trainer->probe;
     const invar_layout *layout = w->layout;
     bool routes = invar_model_sparse_layers(w->model) > 0;
 
@@ -575,7 +575,11 @@ static invar_status come_together(const invar_walk *w, lesson *l)
     if (routes && pipes(l->trainer))
         INVAR_TRY(add_routes(l, &layout->pipeline));
     INVAR_TRY(invar_rank_grads_end(&l->ranks));
-    return pipes(l->trainer) ? follow_loss(w, l) : INVAR_OK;
+    if (!pipes(l->trainer))
+        return INVAR_OK;
+    if (probe->stages)
+        INVAR_TRY(probe->stages(probe->payload));
+    return follow_loss(w, l);
 }
 
 /* Who only rehearses has the memory of sums, too. */
@@ -598,8 +602,8 @@ static invar_status learn(invar_walk *w, lesson *l, int64_t samples)
     invar_plan own = {0};
     invar_status status;
 
-    if (together(trainer))
-        INVAR_TRY(check_together(l));
+    if (together(trainer) && !l->grads->fresh)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
     if (divides(trainer)) {
         w->ranks = trainer->options.layout->data.size;
         w->rank = trainer->options.layout->data.rank;

@@ -50,7 +50,7 @@ invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
  */
 void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan);
 
-/* Shows activations of the coming runs, of what this rank computes; NULL ends it. No pipeline's. */
+/* Shows activations of the coming runs, of what this rank computes; NULL ends it. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
 
 /* Of all products and attention, of those that this rank computes; borrowed, NULL ends it. */

@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/checkpoint/whole.h"
+#include "engine/model/shard/whole.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/fault/faulty.h"

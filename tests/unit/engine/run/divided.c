@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "engine/checkpoint/whole.h"
 #include "engine/hf/hf.h"
+#include "engine/model/shard/whole.h"
 #include "engine/run/session.h"
 #include "engine/train/optimizer.h"
 #include "tests/divided.h"

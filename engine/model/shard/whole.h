@@ -1,5 +1,6 @@
 /*
- * whole.h - parameters whole on rank 0, of which ranks hold boxes: files know no ranks.
+ * whole.h - parameters whole on rank 0, of which ranks hold boxes: for files and for points, which
+ * know no ranks.
  *
  * Every rank of the model's layout makes the same calls in the same order. What is here of a
  * parameter goes to rank 0, which gets all of it; one parameter, or one expert, at a time lies in
@@ -8,8 +9,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_CHECKPOINT_WHOLE_H
-#define INVAR_ENGINE_CHECKPOINT_WHOLE_H
+#ifndef INVAR_ENGINE_MODEL_SHARD_WHOLE_H
+#define INVAR_ENGINE_MODEL_SHARD_WHOLE_H
 
 #include "engine/model/model.h"
 #include "engine/program/near.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/checkpoint/whole.h"
+#include "engine/model/shard/whole.h"
 
 #include "base/alloc.h"
 #include "engine/model/pieces.h"
@@ -82,7 +82,7 @@ static invar_status read_own(const void **out, invar_whole *whole, const share *
 static invar_status move(const invar_layout *layout, invar_comm_move move, size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
-    move.phase = "parameters for files";
+    move.phase = "whole parameters";
     move.seconds = layout->seconds;
     *(move.to == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
     return invar_comm_run(layout->world, &move);
