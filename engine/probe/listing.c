@@ -22,20 +22,20 @@ static void copy_names(invar_value_name *out, const invar_value_name *names, int
     }
 }
 
-static int64_t place_of(const invar_forward_value *value, bool later)
+static int64_t place_of(const invar_forward_value *value, bool deep)
 {
-    int64_t layer = value->name.layer, depth = layer >= 0 ? layer : later ? INT32_MAX : -1;
+    int64_t layer = value->name.layer, depth = layer >= 0 ? layer : deep ? INT32_MAX : -1;
 
     return value->backward ? 2 * (int64_t)INT32_MAX - depth : depth;
 }
 
-void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool later)
+void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool deep)
 {
     const invar_tensor *rows = value->rows;
 
     memset(out, 0, sizeof *out);
     copy_names(&out->name, &value->name, 1);
-    out->place = place_of(value, later);
+    out->place = place_of(value, deep);
     INVAR_CHECK(strlen(value->op) < sizeof out->op);
     (void)snprintf(out->op, sizeof out->op, "%s", value->op);
     out->backward = value->backward;
@@ -132,13 +132,21 @@ static invar_status insert(invar_listing *l, int64_t at, const invar_listed *val
     return INVAR_OK;
 }
 
+static bool is_deep(const invar_listing *l)
+{
+    for (int64_t i = l->count - 1; i >= 0; i--)
+        if (l->values[i].name.layer >= 0)
+            return true;
+    return false;
+}
+
 invar_status invar_listing_add(invar_listing *l, const invar_forward_value *value)
 {
     invar_listed one;
 
     if (is_listed(l, &value->name))
         return INVAR_OK;
-    invar_listed_of(&one, value, l->later);
+    invar_listed_of(&one, value, is_deep(l));
     return insert(l, l->count, &one);
 }
 

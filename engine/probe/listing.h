@@ -31,10 +31,10 @@ typedef struct invar_listed {
 } invar_listed;
 
 /*
- * Places go up with the layers, and on with the backward down again. What is of no layer is the
- * embedding's, before and behind them, or of a stage behind the first (`later`) the head's.
+ * Places go up with the layers, and on with the backward down again. A value of no layer is the
+ * embedding's, before them, or where values of layers have been shown (`deep`) the head's.
  */
-void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool later);
+void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool deep);
 
 /* As it was shown, but for its rows; borrows from `listed`. */
 invar_forward_value invar_listed_value(const invar_listed *listed);
@@ -55,7 +55,6 @@ typedef struct invar_listing {
     int64_t count, room;
     invar_listed_sum *sums; /* (n_sums) each number once */
     int64_t n_sums, sums_room;
-    bool later; /* of a stage behind the first */
 } invar_listing;
 
 /* Empty again. */

@@ -38,7 +38,6 @@ typedef struct invar_probe_options {
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
     /* Another rank has all samples: definitions are not compared, and a point may have no value. */
     bool part;
-    bool later; /* of a stage of a pipeline behind the first */
 } invar_probe_options;
 
 typedef struct invar_probe invar_probe;

@@ -129,6 +129,7 @@ static invar_status insert_point(invar_sequences *s, int64_t at, const invar_lis
 static invar_status find_point(int64_t *out, invar_sequences *s, const invar_forward_value *value)
 {
     invar_listed is;
+    bool deep = false;
 
     for (int64_t i = 0; i < s->n_points; i++) {
         *out = (s->cursor + i) % s->n_points;
@@ -137,7 +138,9 @@ static invar_status find_point(int64_t *out, invar_sequences *s, const invar_for
             return INVAR_OK;
         }
     }
-    invar_listed_of(&is, value, s->options.later);
+    for (int64_t i = 0; i < s->n_points && !deep; i++)
+        deep = s->points[i].is.name.layer >= 0;
+    invar_listed_of(&is, value, deep);
     *out = s->n_points;
     s->cursor = *out + 1;
     return insert_point(s, *out, &is);

@@ -192,6 +192,8 @@ static void show(invar_builder *b, const invar_point *point)
     p.layer = b->layer;
     if (p.stream && b->stream)
         p.shares = b->stream->row;
+    if (p.stream && b->context)
+        p.contexts = b->context->row;
     invar_program_point(b->program, &p);
 }
 

@@ -48,6 +48,8 @@ typedef struct invar_point {
     invar_segments experts;
     /* Where each tensor-parallel rank's rows begin, which are here for this one; NULL: all are */
     const int64_t *shares; /* borrowed */
+    /* The same of context-parallel ranks, each of which has what the shares are of. */
+    const int64_t *contexts;
 } invar_point;
 
 /* How bytes go between ranks, so that later calls find what they read. */

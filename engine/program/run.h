@@ -75,8 +75,12 @@ typedef struct invar_watch_memory {
     struct {
         void *data;
         size_t bytes;
-    } parts, rows, whole; /* results of parts; rows that lie elsewhere, in the order of tokens; */
-                          /* and those that ranks divide, all of them */
+    } parts, rows; /* results of parts; rows that lie elsewhere, in the order of tokens */
+    /* rows that ranks divide: of all tensor-parallel ones, then of all context-parallel ones */
+    struct {
+        void *data;
+        size_t bytes;
+    } whole[2];
 } invar_watch_memory;
 
 void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev);

@@ -74,12 +74,12 @@ static void read_memory(sources *s, const invar_watch *w, const void *name)
     int32_t room = invar_program_room_of(name);
     const content *exact = find_content(w, name);
 
-    if (w->program->rooms[room].source)
-        add_source(s, -1 - room);
     if (exact && exact->elsewhere)
         add_source(s, exact->elsewhere);
     if (exact)
         add_sources(s, &exact->from);
+    else if (w->program->rooms[room].source)
+        add_source(s, -1 - room);
     if (exact || w->program->rooms[room].given >= 0)
         return;
     for (int32_t at = w->rooms[room]; at >= 0; at = w->contents[at].next)
@@ -161,16 +161,20 @@ static void follow_move(invar_watch *w, const invar_move *move)
     int32_t room = invar_program_room_of(move->own.data);
     const content *exact;
     sources own = {.count = 0};
+    int32_t elsewhere = 0;
 
     if (room < 0)
         return;
     exact = find_content(w, move->own.data);
-    if (exact)
+    if (exact) {
         own = exact->from;
-    else if (!w->program->rooms[room].source)
+        elsewhere = exact->elsewhere;
+    } else if (w->program->rooms[room].source) {
+        elsewhere = -1 - room;
+    } else {
         read_memory(&own, w, move->own.data);
-    write_memory(w, move->whole.data, &own)->elsewhere =
-        w->program->rooms[room].source ? -1 - room : 0;
+    }
+    write_memory(w, move->whole.data, &own)->elsewhere = elsewhere;
 }
 
 /* Moves before the next call, where a segment begins. */
@@ -251,7 +255,8 @@ void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *
 {
     invar_device_give(dev, memory->parts.data);
     invar_device_give(dev, memory->rows.data);
-    invar_device_give(dev, memory->whole.data);
+    invar_device_give(dev, memory->whole[0].data);
+    invar_device_give(dev, memory->whole[1].data);
     *memory = (invar_watch_memory){0};
 }
 
@@ -330,19 +335,22 @@ static invar_status fetch_rows(const invar_watch *w, const invar_point *point,
     return invar_mover_run(w->run->mover, w->run->caller, &move);
 }
 
-/* Of rows of which each rank has a share, all; a call of all of these ranks. */
-static invar_status fetch_shares(invar_watch *w, const invar_point *point, invar_tensor *rows)
+/* Of rows of which each rank of an axis has a share, all; a call of all of these ranks. */
+static invar_status fetch_shares(invar_watch *w, invar_move_axis axis, const int64_t *shares,
+                                 invar_tensor *rows)
 {
+    bool context = axis == INVAR_MOVE_CONTEXT;
+    const invar_layout *layout = w->run->mover ? w->run->mover->layout : NULL;
     invar_watch_memory *m = w->run->memory;
-    invar_move move = {.kind = INVAR_MOVE_SHARES, .own = *rows, .start = point->shares};
+    invar_move move = {.kind = INVAR_MOVE_SHARES, .axis = axis, .own = *rows, .start = shares};
 
-    if (!point->shares)
+    if (!shares)
         return INVAR_OK;
     INVAR_CHECK(rows->row_stride == rows->shape[1]);
-    rows->shape[0] = point->shares[w->run->mover->layout->tensor.size];
-    INVAR_TRY(
-        make_room(w, &m->whole.data, &m->whole.bytes, invar_near_span(rows), "rows of all ranks"));
-    rows->data = m->whole.data;
+    rows->shape[0] = shares[context ? layout->context.size : layout->tensor.size];
+    INVAR_TRY(make_room(w, &m->whole[context].data, &m->whole[context].bytes, invar_near_span(rows),
+                        "rows of all ranks"));
+    rows->data = m->whole[context].data;
     move.whole = *rows;
     return invar_mover_run(w->run->mover, w->run->caller, &move);
 }
@@ -378,7 +386,8 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
         return INVAR_OK;
     INVAR_TRY(fetch_rows(w, point, rows));
-    INVAR_TRY(fetch_shares(w, point, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_MOVE_TENSOR, point->shares, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_MOVE_CONTEXT, point->contexts, &shown));
     if (invar_tensor_present(&by_slot)) {
         shown = in_order(&e);
         value.elsewhere = &e;

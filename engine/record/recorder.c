@@ -30,13 +30,11 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .stats = options->stats,
                                    .pool = options->pool,
                                    .dev = options->dev,
-                                   .part = !invar_agree_leads(options->layout),
-                                   .later = pipes && options->layout->pipeline.rank > 0};
+                                   .part = !invar_agree_leads(options->layout)};
     invar_probe_options own = o;
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
     own.part = true;
-    out->stage.listing.later = o.later;
     INVAR_TRY(invar_probe_new(&out->probe, &o));
     if (pipes)
         INVAR_TRY(invar_probe_new(&out->stage.probe, &own));
@@ -358,7 +356,6 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
     token_point points[INVAR_TOKEN_POINTS];
 
     r->step = step;
-    INVAR_TRY(invar_rounds_rollout(r));
     list_token_points(points, r);
     for (int i = 0; i < INVAR_TOKEN_POINTS; i++)
         r->loss_inputs[i] = points[i].name;
@@ -431,10 +428,8 @@ void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, boo
 
     if (!r->sampled)
         return;
-    if (watch) {
+    if (watch)
         invar_sequences_begin(r->sampled);
-        r->united = false;
-    }
     if (rollout)
         invar_rollout_watch(rollout, watch ? &watcher : NULL);
 }

@@ -97,8 +97,7 @@ typedef struct invar_recorder {
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
     invar_recorder_stage stage;
-    invar_sequences *sampled; /* points of the rollout that the steps are of, */
-    bool united;              /* which rank 0 has of all ranks */
+    invar_sequences *sampled; /* points of the rollout that the steps are of */
     invar_probe_view view;    /* how activations are named */
     const char *loss_inputs[INVAR_TOKEN_POINTS + 1]; /* what a backward begins with */
     invar_dump *dump;                                /* of the current step, owned; NULL: none */

@@ -1,7 +1,8 @@
 /*
  * rounds.c - points that several ranks have computed.
  *
- * Ranks that divide layers or experts have computed the same: the first of them packs it.
+ * Ranks that divide layers, experts or rows have computed the same: the first of them packs it. In
+ * a rollout those that divide rows have other samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,15 +16,17 @@
 /* What one rank packs, and rank 0 takes of each other. */
 typedef struct kind {
     const char *phase;
+    bool sampled;
     invar_status (*pack)(invar_parcel *to, invar_recorder *r);
     invar_status (*unpack)(invar_recorder *r, invar_parcel_rest *from);
 } kind;
 
-static invar_status unpack_all(invar_recorder *r, const kind *k, const invar_agree_pile *pile)
+static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, const kind *k,
+                               const invar_agree_pile *pile)
 {
     const char *at = pile->data;
 
-    for (int rank = 0; rank < invar_agree_size(r->options.layout); rank++) {
+    for (int rank = 0; rank < invar_agree_size(layout); rank++) {
         invar_parcel_rest rest = {at, pile->bytes[rank]};
         if (rank > 0 && rest.bytes > 0)
             INVAR_TRY(k->unpack(r, &rest));
@@ -32,22 +35,25 @@ static invar_status unpack_all(invar_recorder *r, const kind *k, const invar_agr
     return INVAR_OK;
 }
 
-static bool packs(const invar_layout *layout)
+static bool packs(const invar_layout *layout, bool sampled)
 {
-    return layout->tensor.rank == 0 && layout->expert.rank == 0;
+    bool gives = sampled ? invar_layout_engine_gives(layout, layout->samplers.rank)
+                         : layout->context.rank == 0;
+
+    return gives && layout->tensor.rank == 0 && layout->expert.rank == 0;
 }
 
-static invar_status unite(invar_recorder *r, const kind *k)
+static invar_status unite(invar_recorder *r, const invar_layout *layout, const kind *k)
 {
-    bool leads = invar_agree_leads(r->options.layout);
+    bool leads = invar_agree_leads(layout), gives = !leads && packs(layout, k->sampled);
     invar_parcel own = {0};
     invar_agree_pile pile = {0};
-    invar_status status = leads || !packs(r->options.layout) ? INVAR_OK : k->pack(&own, r);
+    invar_status status = gives ? k->pack(&own, r) : INVAR_OK;
 
     if (status == INVAR_OK)
-        status = invar_agree_collect(&pile, r->options.layout, k->phase, own.data, own.bytes);
+        status = invar_agree_collect(&pile, layout, k->phase, own.data, own.bytes);
     if (status == INVAR_OK && leads)
-        status = unpack_all(r, k, &pile);
+        status = unpack_all(r, layout, k, &pile);
     invar_agree_pile_release(&pile);
     invar_parcel_release(&own);
     return status;
@@ -63,14 +69,11 @@ static invar_status unpack_sampled(invar_recorder *r, invar_parcel_rest *from)
     return invar_sequences_unpack(r->sampled, from);
 }
 
-invar_status invar_rounds_rollout(invar_recorder *r)
+invar_status invar_rounds_rollout(invar_recorder *r, const invar_layout *world)
 {
-    static const kind sampled = {"points of the rollout", pack_sampled, unpack_sampled};
+    static const kind sampled = {"points of the rollout", true, pack_sampled, unpack_sampled};
 
-    if (!r->options.layout || !r->sampled || r->united)
-        return INVAR_OK;
-    r->united = true;
-    return unite(r, &sampled);
+    return world && r->sampled ? unite(r, world, &sampled) : INVAR_OK;
 }
 
 static invar_status pack_learned(invar_parcel *to, invar_recorder *r)
@@ -87,9 +90,9 @@ static invar_status unpack_learned(invar_recorder *r, invar_parcel_rest *from)
 
 invar_status invar_rounds_learned(invar_recorder *r)
 {
-    static const kind learned = {"points of units", pack_learned, unpack_learned};
+    static const kind learned = {"points of units", false, pack_learned, unpack_learned};
 
-    return unite(r, &learned);
+    return unite(r, r->options.layout, &learned);
 }
 
 /* ---- stages of a pipeline -------------------------------------------------------------------- */
@@ -112,7 +115,7 @@ invar_status invar_rounds_task(invar_recorder *r, int64_t round)
     invar_parcel shown = {0};
     invar_status status;
 
-    if (!packs(r->options.layout))
+    if (!packs(r->options.layout, false))
         return INVAR_OK;
     status = pack_task(&shown, s);
     is.bytes = (int64_t)shown.bytes;
@@ -129,7 +132,7 @@ static invar_status pack_stage(invar_parcel *to, const invar_recorder *r)
 {
     const invar_recorder_stage *s = &r->stage;
 
-    if (!packs(r->options.layout))
+    if (!packs(r->options.layout, false))
         return INVAR_OK;
     INVAR_TRY(invar_listing_pack(to, &s->listing));
     INVAR_TRY(invar_parcel_put(to, &s->n_tasks, 1, sizeof s->n_tasks));

@@ -16,8 +16,9 @@
 extern "C" {
 #endif
 
-/* Once a rollout, before its first step. */
-invar_status invar_rounds_rollout(invar_recorder *recorder) INVAR_MUST_USE;
+/* Once a rollout, before its first step; `world` has those that only sample, too. */
+invar_status invar_rounds_rollout(invar_recorder *recorder,
+                                  const invar_layout *world) INVAR_MUST_USE;
 
 /* After every round of learning that is watched. */
 invar_status invar_rounds_learned(invar_recorder *recorder) INVAR_MUST_USE;

@@ -472,45 +472,33 @@ static invar_status open_parts(invar_loop *loop)
     return INVAR_OK;
 }
 
-/* How fine points may be: what no rank has whole, or rank 0 does not have, is not shown. */
-static invar_probe_level finest_level(const invar_layout_sizes *sizes)
+/* Between the sums of a layer these ranks have columns or rows of values: nobody has them whole. */
+static bool divides_values(const invar_layout_sizes *sizes)
 {
-    if (sizes->context > 1)
-        return INVAR_PROBE_STEP;
-    return sizes->tensor > 1 ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
+    return sizes->tensor > 1 || sizes->context > 1;
 }
 
-static invar_status check_watched(const invar_recipe *r, const invar_layout_sizes *sizes)
+static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes *sizes)
 {
-    static const char *const words[] = {[INVAR_PROBE_STEP] = "step", [INVAR_PROBE_POINT] = "point"};
-    invar_probe_level most = finest_level(sizes);
+    bool apart = sizes->rollout_ranks > 0;
 
-    if (most < INVAR_PROBE_FULL && (invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) ||
-                                    invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0'))
+    if (apart && invar_recipe_int(r, INVAR_KEY_AUDIT) > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "debug-stats and debug-dump need whole values, and here ranks divide the "
-                          "model: leave them out, or replay the run on one rank, which has the "
-                          "same bits");
-    if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > most)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "debug-determinism: finer points than those of \"%s\" need whole values, "
-                          "and here ranks divide the model; replay the run on one rank, which has "
-                          "the same bits",
-                          words[most]);
-    return INVAR_OK;
-}
-
-/* What is looked at while it is sampled is on other ranks than what is learned from it. */
-static invar_status check_watched_apart(const invar_recipe *r)
-{
-    if (invar_recipe_int(r, INVAR_KEY_AUDIT) == 0 && !invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS) &&
-        invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] == '\0' &&
-        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
+                          "audit needs ranks that train on what they sample, and here some ranks "
+                          "only sample: leave out rollout-num-gpus, or replay the run on one rank, "
+                          "which has the same bits");
+    if (!divides_values(&sizes->train) && !(apart && divides_values(&sizes->rollout)))
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "audit, debug-stats, debug-dump and debug-determinism above step need ranks "
-                      "that train on what they sample, and here some ranks only sample: leave out "
-                      "rollout-num-gpus, or replay the run on one rank, which has the same bits");
+    if (invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-dump needs whole values, and here ranks divide layers or rows: "
+                          "leave it out, or replay the run on one rank, which has the same bits");
+    if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_POINT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-determinism: finer points than those of \"point\" need whole "
+                          "values, and here ranks divide layers or rows: replay the run on one "
+                          "rank, which has the same bits");
+    return INVAR_OK;
 }
 
 /* The least number of ranks that the recipe can have. */
@@ -544,7 +532,6 @@ static invar_status open_sides(invar_loop *loop, const invar_sides_sizes *sizes)
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0])
         return invar_config_refuse(loop->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS,
                                    "is 0 where rollouts come from files: leave out one of them");
-    INVAR_TRY(check_watched_apart(loop->recipe));
     INVAR_TRY(invar_sides_open(&loop->sides, &loop->layout, loop->options->comm, seconds, sizes));
     loop->ranks = invar_comm_size(loop->sides.own) > 1 ? &loop->layout : NULL;
     loop->world = &loop->sides.world;
@@ -558,8 +545,7 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
-    if (least_ranks(&sizes) - sizes.rollout_ranks > 1)
-        INVAR_TRY(check_watched(loop->recipe, &sizes.train));
+    INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);
     return invar_layout_divide(&loop->layout, &sizes.train);

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
+#include "engine/record/rounds.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 
@@ -219,6 +220,7 @@ static invar_status collect(invar_loop *loop, void *payload)
     while (!ready)
         INVAR_TRY(invar_source_poll(&ready, &loop->source));
     invar_source_take(&loop->batch, &loop->source);
+    INVAR_TRY(invar_rounds_rollout(&loop->recorder, loop->world));
     if (!to[0] || !invar_agree_leads(loop->world))
         return INVAR_OK;
     return invar_source_save(&loop->source, &loop->batch, to);

@@ -91,7 +91,8 @@ seen() {
     done
 }
 seen point dense 2 "$tp" 2
-seen full experts 2 "$ep" 2
+seen point dense 2 --context-parallel-size 2
+seen full experts 4 "$ep" 2 "$pp" 2
 
 checks=$((checks + 1))
 train thread 2 control --dtype bf16 "$tp" 2 --seed 5

@@ -360,7 +360,8 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
                                        .layer = -1,
                                        .samples = (int32_t)(1 + h->pieces),
                                        .rows = stream,
-                                       .shares = invar_row_shares(&pass->division.stream)});
+                                       .shares = invar_row_shares(&pass->division.stream),
+                                       .contexts = invar_row_shares(&pass->division.context)});
 }
 
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)

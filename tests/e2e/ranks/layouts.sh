@@ -219,8 +219,8 @@ refused 'divides experts, and the model has none' dense 2 "$tp" 2 "$etp" 2
 refused 'has 128 rows in atoms of 128' dense 2 "$tp" 2 --ffn-hidden-size 128
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
 refused 'logical-tp is 1' dense 2 "$tp" 2 --logical-tp 1
-refused 'need whole values, and here ranks divide the model' dense 2 "$tp" 2 --debug-stats
-refused 'finer points than those of "step"' dense 2 "$cp" 2 --debug-determinism point
+refused 'debug-dump needs whole values' dense 2 "$tp" 2 --debug-dump 'grad.*'
+refused 'finer points than those of "point"' dense 2 "$cp" 2 --debug-determinism full
 refused 'the model has only 4 layers' dense 8 "$pp" 8
 refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2
 refused 'needs a pipeline-model-parallel-size of 2 or more' dense 2 "$vp" 2

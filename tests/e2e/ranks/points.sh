@@ -117,20 +117,27 @@ recipe=$here/divided.ini
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 vp=--num-virtual-stages-per-pipeline-rank
 moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
-whole tensors point 4 --dtype bf16 --advantage-estimator ppo -- "$tp" 2
-whole tensors point m4 --dtype bf16 --advantage-estimator ppo -- "$tp" 2 --sequence-parallel "$pp" 2
-whole tensors point f2 --dtype bf16 --advantage-estimator ppo -- "$tp" 2 --sequence-parallel
+tensors=(--dtype bf16 --advantage-estimator ppo --debug-stats)
+whole tensors point 4 "${tensors[@]}" -- "$tp" 2
+whole tensors point m4 "${tensors[@]}" -- "$tp" 2 --sequence-parallel "$pp" 2
+whole tensors point f2 "${tensors[@]}" -- "$tp" 2 --sequence-parallel
+rows=(--dtype bf16 --rollout-batch-size 16 --unit-count 2 --debug-stats) # of several blocks
+whole rows point 4 "${rows[@]}" -- --context-parallel-size 2 "$tp" 2 --sequence-parallel
+whole rows point f4 "${rows[@]}" -- --context-parallel-size 2 "$pp" 2
 moe_full=(--dtype fp8 "${moe[@]}" --debug-stats --debug-dump 'layer.1.*,grad.*,weight.*')
 whole experts_full full 4 "${moe_full[@]}" -- "$ep" 2 "$pp" 2 --recompute-granularity full
 whole experts_full full f2 "${moe_full[@]}" -- "$ep" 2
 whole both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
-stages=("${full[@]}" --dtype bf16 --advantage-estimator ppo --unit-count 3)
+stages=("${full[@]:2}" --dtype bf16 --advantage-estimator ppo --unit-count 3)
 whole stages full 6 "${stages[@]}" -- "$pp" 2 "$vp" 2
 whole stages full m2 "${stages[@]}" -- "$pp" 2
+whole stages full 3 "${stages[@]}" -- --rollout-num-gpus 1 # which only samples
 holds [ "$(sqlite3 stages-6/ledger.db "SELECT count(*) FROM point WHERE layer = 3")" -gt 100 ]
 holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
 ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
 holds grep -q 'finer points than those of "point" need whole values' err
+ends 129 2 "$invar" --run unmade --debug-dump 'grad.*' --context-parallel-size 2
+holds grep -q 'debug-dump needs whole values' err
 holds [ ! -e unmade ]
 recipe=tiny.ini
 

@@ -107,16 +107,14 @@ static void test_listing__stages_are_one_rank(void **state)
     (void)state;
     forward(&one, 0, LAYERS);
     backward(&one, 0, LAYERS);
-    for (int s = 0; s < STAGES; s++) {
-        stages[s].later = s > 0;
+    for (int s = 0; s < STAGES; s++)
         show_stage(&stages[s], s);
-    }
     unite(&all, stages);
     assert_true(same_order(&all, &one));
     assert_int_equal(all.n_sums, LAYERS);
     assert_string_equal(all.values[0].op, "add");
     assert_int_equal(invar_listed_value(&all.values[0]).rows->shape[1], 32);
-    // a stage that says that it is the first has its head where the embedding is
+    // a head in the place of the embedding
     for (int64_t i = 0; i < stages[STAGES - 1].count; i++)
         if (stages[STAGES - 1].values[i].name.layer < 0)
             stages[STAGES - 1].values[i].place = stages[0].values[0].place;
