@@ -386,6 +386,16 @@ invar_status invar_json_string(const char **out, const json_t *object, const cha
     return INVAR_OK;
 }
 
+invar_status invar_json_as_corrupt(invar_status status)
+{
+    invar_error error;
+
+    if (status != INVAR_E_INVALID)
+        return status;
+    invar_error_take(&error);
+    return INVAR_FAIL(INVAR_E_CORRUPT, error.native, "%s", error.message);
+}
+
 bool invar_json_has(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);

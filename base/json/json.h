@@ -62,6 +62,9 @@ invar_status invar_json_string(const char **out, const json_t *object, const cha
 invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value, size_t flags,
                              const char *what) INVAR_MUST_USE;
 
+/* INVAR_E_CORRUPT for INVAR_E_INVALID: where a file or a reply is damaged, not a caller wrong. */
+invar_status invar_json_as_corrupt(invar_status status) INVAR_MUST_USE;
+
 /* True when the member is there and not null: the optional ones ask first. */
 bool invar_json_has(const json_t *object, const char *key);
 

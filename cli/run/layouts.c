@@ -266,10 +266,9 @@ static invar_status list_task(table *t, const invar_layout_sizes *s, int gpus)
 {
     const invar_model_spec *spec = t->view.ask.spec;
     int trainers = gpus - t->recipe.rollout_ranks;
+    bool stages = (s->pipeline & (s->pipeline - 1)) == 0 || trainers % s->pipeline == 0;
 
-    if (s->pipeline % 3 == 0 && trainers % s->pipeline != 0)
-        return INVAR_OK;
-    if (invar_layout_parts(s) > trainers || s->pipeline > spec->layers ||
+    if (!stages || invar_layout_parts(s) > trainers || s->pipeline > spec->layers ||
         s->expert > (spec->experts > 0 ? spec->experts : 1))
         return INVAR_OK;
     if (t->n_tasks == MOST_ROWS)
@@ -280,20 +279,19 @@ static invar_status list_task(table *t, const invar_layout_sizes *s, int gpus)
     return INVAR_OK;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, ... */
-static int next_stages(int stages)
-{
-    return stages % 3 == 0 ? stages / 3 * 4 : stages > 1 ? stages / 2 * 3 : 2;
-}
-
 static invar_status list_tasks(table *t, int gpus)
 {
     bool experts = t->view.ask.spec->experts > 0;
     invar_layout_sizes s = {.context = 1, .chunks = 1};
+    invar_sides_sizes sides = t->recipe;
+    invar_sides outline;
 
+    sides.train = (invar_layout_sizes){1, 1, 1, 1, 1, 1, false};
+    if (sides.rollout_ranks > 0)
+        INVAR_TRY(invar_sides_outline(&outline, &sides, gpus));
     for (s.tensor = 1; s.tensor <= MOST_TENSOR; s.tensor *= 2)
         for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
-            for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline = next_stages(s.pipeline))
+            for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline++)
                 for (int etp = 1; etp <= (experts && s.tensor > 1 ? 2 : 1); etp++) {
                     s.expert_tensor = etp == 1 ? 1 : s.tensor;
                     INVAR_TRY(list_task(t, &s, gpus));
@@ -483,11 +481,12 @@ static invar_status print_text(const table *t)
     bool shown[COLUMNS];
 
     find_columns(shown, t);
-    if (t->count == 0)
+    if (t->count == 0) {
         puts("No layout fits: more GPUs, more memory of each, shorter samples or\n"
              "recompute-granularity = full would help.");
-    else
-        INVAR_TRY(print_grid(t, shown));
+        return INVAR_OK;
+    }
+    INVAR_TRY(print_grid(t, shown));
     print_rest(t);
     if (t->count == 1) {
         print_samplers(&t->rows[0]);
@@ -500,6 +499,8 @@ static invar_status print_text(const table *t)
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
         ask->step_samples, invar_budget_longest(ask), t->options->tflops, t->options->node, NODE,
         t->options->net);
+    if (!t->options->all && t->count == 1 && !t->rows[0].fits)
+        puts("The recipe's layout does not fit: --all lists those that do.");
     if (shown[SAMPLERS])
         puts("rollout: GPUs that only sample; engine: those of them that hold a model together.");
     return INVAR_OK;

@@ -231,6 +231,9 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)
         return plan_layouts(code_out, s, recipe, memory);
+    if (s->layouts.all)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--all is about many GPUs: say how many, as in --gpus 8");
     INVAR_TRY(invar_memory_plan(&view, recipe, memory));
     status = s->json ? print_json(&view) : print_text(&view);
     if (status == INVAR_OK && fflush(stdout) == 0)

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 
 #include "base/alloc.h"
+#include "base/extent.h"
 #include "engine/budget/cast.h"
 
 #include "base/invar_banned.h"
@@ -20,16 +21,6 @@
 #define FEW_ROWS 1024 // of logits: fewer make products small
 #define TOKENS 64     // chosen micro-batches have a multiple of them
 #define MOST_CACHE ((int64_t)1 << 39) // bytes of a chosen cache
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static size_t larger_size(size_t a, size_t b)
 {
@@ -64,7 +55,7 @@ static invar_status choose_rows(bool *fits, invar_budget *b, invar_budget_cast *
     if (cast->ask->head_rows > 0)
         return INVAR_OK;
     while (!*fits && rows > least) {
-        rows = larger(rows / 2, least);
+        rows = invar_larger(rows / 2, least);
         INVAR_TRY(try_training(fits, b, cast, b->choice.max_tokens, rows));
     }
     return INVAR_OK;
@@ -75,7 +66,8 @@ static int64_t least_tokens(const invar_budget_ask *ask)
 {
     int64_t most = ask->plan.max_tokens;
 
-    return ask->dynamic ? smaller(most, invar_budget_batch_of(ask, ask->learns).unit_rows) : most;
+    return ask->dynamic ? invar_smaller(most, invar_budget_batch_of(ask, ask->learns).unit_rows)
+                        : most;
 }
 
 /* The most tokens of a micro-batch that fit. */
@@ -107,7 +99,7 @@ static int64_t most_rows(const invar_budget_ask *ask)
 {
     int64_t scored = invar_budget_batch_of(ask, false).rows;
 
-    return ask->learns ? larger(scored, invar_budget_batch_of(ask, true).rows) : scored;
+    return ask->learns ? invar_larger(scored, invar_budget_batch_of(ask, true).rows) : scored;
 }
 
 static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
@@ -117,7 +109,7 @@ static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
     bool fits;
 
     if (rows == 0)
-        rows = smaller(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
+        rows = invar_smaller(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
 
     INVAR_TRY(try_training(&fits, b, cast, tokens, rows));
     if (fits)
@@ -140,7 +132,8 @@ static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
                                    const invar_budget_cast *cast, int64_t concurrency)
 {
     const invar_budget_ask *ask = cast->ask;
-    int64_t room = smaller((int64_t)(room_of(b) < INT64_MAX ? room_of(b) : INT64_MAX), MOST_CACHE);
+    int64_t room =
+        invar_smaller((int64_t)(room_of(b) < INT64_MAX ? room_of(b) : INT64_MAX), MOST_CACHE);
     invar_rollout_limits limits = ask->limits, out = {0};
 
     *least_out = 0;
@@ -153,8 +146,8 @@ static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
             continue;
         out = invar_rollout_settle(&limits, cast->actor, ask->dev, r->prompts * r->per_prompt, rows,
                                    room);
-        out.pages = larger(out.pages, pages);
-        *least_out = larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
+        out.pages = invar_larger(out.pages, pages);
+        *least_out = invar_larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
     return out;
 }
@@ -189,7 +182,7 @@ static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
 
     while (!fits) {
         invar_rollout_limits limits = wanted(&least, b, cast, concurrency);
-        page_bytes = larger(invar_rollout_page_bytes(&limits, cast->actor), 1);
+        page_bytes = invar_larger(invar_rollout_page_bytes(&limits, cast->actor), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
         INVAR_TRY(invar_budget_cast_sample(b, cast));

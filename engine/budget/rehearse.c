@@ -9,24 +9,15 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/extent.h"
 #include "engine/budget/budget.h"
 #include "engine/program/watch.h"
 
 #include "base/invar_banned.h"
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 int64_t invar_budget_longest(const invar_budget_ask *ask)
 {
-    return smaller(ask->context, ask->prompt + ask->response);
+    return invar_smaller(ask->context, ask->prompt + ask->response);
 }
 
 invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns)
@@ -37,30 +28,31 @@ invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learn
     int ranks = divides ? ask->layout->data.size : 1;
     int64_t samples =
         learns ? ask->step_samples : invar_layout_share_of(ask->samples, ranks, 0).count;
-    int64_t unit = learns ? smaller(invar_plan_unit_samples(p, samples), samples) : 1;
-    invar_budget_batch out = {.rows = samples * longest,
-                              .samples = samples,
-                              .unit_rows = smaller(unit * longest, larger(p->unit_rows, longest)),
-                              .unit_samples = unit};
+    int64_t unit = learns ? invar_smaller(invar_plan_unit_samples(p, samples), samples) : 1;
+    invar_budget_batch out = {
+        .rows = samples * longest,
+        .samples = samples,
+        .unit_rows = invar_smaller(unit * longest, invar_larger(p->unit_rows, longest)),
+        .unit_samples = unit};
 
     if (!learns)
         out.unit_rows = longest;
     if (p->micro_batch > 0) {
-        out.samples = larger(smaller(p->micro_batch, samples), unit);
-        out.rows = smaller(p->micro_batch, samples) * longest;
+        out.samples = invar_larger(invar_smaller(p->micro_batch, samples), unit);
+        out.rows = invar_smaller(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
-        out.rows = smaller(p->max_tokens, out.rows);
+        out.rows = invar_smaller(p->max_tokens, out.rows);
     if (learns && (divides || invar_layout_pipes(ask->layout))) { // unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }
-    out.rows = larger(out.rows, out.unit_rows);
+    out.rows = invar_larger(out.rows, out.unit_rows);
     return out;
 }
 
 int64_t invar_budget_rows(const invar_budget_rollout *r)
 {
-    return smaller(r->context, r->prompt + r->response) - 1; // the last token is never put in
+    return invar_smaller(r->context, r->prompt + r->response) - 1; // the last token is never put in
 }
 
 static invar_status look_away(void *payload, const invar_forward_value *value)
@@ -144,7 +136,8 @@ static invar_status zeros(void *out, int64_t count, size_t size)
 static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_response, int64_t route)
 {
     for (int64_t i = 0; i < count; i++) {
-        int64_t own = rows / count + (i < rows % count), response = smaller(most_response, own);
+        int64_t own = rows / count + (i < rows % count),
+                response = invar_smaller(most_response, own);
 
         s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
                                                           .n_tokens = own + 1,
@@ -158,9 +151,9 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
 /* Rows of the longest sample that are no targets would be some in shorter ones: all that can be. */
 static void fill_head(scene *s, int64_t rows, int64_t most_response)
 {
-    int64_t missing = smaller(rows, s->plan.samples * most_response) - s->targets;
+    int64_t missing = invar_smaller(rows, s->plan.samples * most_response) - s->targets;
 
-    missing = smaller(missing, s->samples[0].prompt_tokens - 1);
+    missing = invar_smaller(missing, s->samples[0].prompt_tokens - 1);
     s->samples[0].prompt_tokens -= missing;
     s->targets += missing;
 }
@@ -176,15 +169,15 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_budge
     int64_t longest = invar_budget_longest(ask) - 1;
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
-    int64_t in_unit = smaller(most.unit_samples - 1, beside);
+    int64_t in_unit = invar_smaller(most.unit_samples - 1, beside);
     int64_t others, units;
 
     memset(s, 0, sizeof *s);
     if (longest < 1) // no token has another before it
         return INVAR_OK;
-    others = larger(most.samples - most.unit_samples, (rest + longest - 1) / longest);
-    others = smaller(others, most.rows);
-    rest = larger(rest, others); // they could be as many without the longest one
+    others = invar_larger(most.samples - most.unit_samples, (rest + longest - 1) / longest);
+    others = invar_smaller(others, most.rows);
+    rest = invar_larger(rest, others); // they could be as many without the longest one
     units = 1 + others;
     INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
     INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));

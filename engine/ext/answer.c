@@ -24,17 +24,6 @@ static void place(char out[WHERE_SIZE], const char *plugin)
     snprintf(out, WHERE_SIZE, "plug-in %.1000s", plugin);
 }
 
-/* A reply that is wrong is damage from outside, whatever the reader of JSON calls it. */
-static invar_status as_corrupt(invar_status status)
-{
-    invar_error error;
-
-    if (status != INVAR_E_INVALID)
-        return status;
-    invar_error_take(&error);
-    return INVAR_FAIL(INVAR_E_CORRUPT, error.native, "%s", error.message);
-}
-
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static invar_status list_of(const json_t **out, const json_t *reply, const char *key, size_t count,
@@ -128,7 +117,8 @@ static invar_status check_reply(const invar_plugin_call *call, const json_t *rep
     if (!json_is_object(reply))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the reply is no JSON object", where);
     if (live) {
-        INVAR_TRY(as_corrupt(invar_json_int(&id, reply, "id", where, INT64_MIN, INT64_MAX)));
+        INVAR_TRY(
+            invar_json_as_corrupt(invar_json_int(&id, reply, "id", where, INT64_MIN, INT64_MAX)));
         if (id != call->id)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "%s: the reply has id %" PRId64 ", the request had %" PRId64, where,
@@ -162,7 +152,7 @@ static invar_status read_json(const invar_plugin_call *call, const char *data, s
     invar_status status;
 
     place(where, call->plugin);
-    INVAR_TRY(as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&reply, where, data, bytes)));
     status = check_reply(call, reply, live, where);
     if (status == INVAR_OK)
         status = read_values(call, reply, where);
@@ -298,12 +288,12 @@ static invar_status read_greeting(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint3
 
     if (!json_is_object(reply))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its first line is no JSON object", where);
-    INVAR_TRY(as_corrupt(invar_json_int(&version, reply, "invar", where, 0, INT64_MAX)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_int(&version, reply, "invar", where, 0, INT64_MAX)));
     if (version != INVAR_PLUGIN_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: it speaks version %" PRId64 " of the protocol, this engine %d",
                           where, version, INVAR_PLUGIN_ABI);
-    INVAR_TRY(as_corrupt(invar_json_string(&title, reply, "name", where)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_string(&title, reply, "name", where)));
     invar_text_quote(title_out, INVAR_PLUGIN_TITLE_SIZE, title, strlen(title));
     return read_kinds(kinds_out, reply, where);
 }
@@ -316,7 +306,7 @@ invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], ui
     invar_status status;
 
     place(where, plugin);
-    INVAR_TRY(as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&reply, where, data, bytes)));
     status = read_greeting(title_out, kinds_out, reply, where);
     json_decref(reply);
     return status;

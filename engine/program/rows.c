@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/extent.h"
+
 #include "base/invar_banned.h"
 
 static int64_t blocks_of(int64_t rows)
@@ -49,16 +51,6 @@ static int64_t block_of(const invar_segments *units, int64_t row)
     return before;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The first block of a rank behind one that begins with block `before`: the next one at least. */
 static int64_t cut_at(const invar_segments *units, int64_t blocks, int64_t before, int size,
                       int rank)
@@ -67,7 +59,7 @@ static int64_t cut_at(const invar_segments *units, int64_t blocks, int64_t befor
     int64_t even = block_of(units, rows / size * rank + rows % size * rank / size);
     int64_t last = blocks - (size - rank); // that leaves one for each of the others
 
-    return smaller(larger(smaller(even, last), before + 1), blocks);
+    return invar_smaller(invar_larger(invar_smaller(even, last), before + 1), blocks);
 }
 
 static void find_units(invar_row_division *d, const invar_segments *units)
@@ -125,7 +117,7 @@ int64_t invar_row_most(int64_t rows, int size)
     int64_t share = rows / size + INVAR_TOKEN_BLOCK; // the blocks that it begins in and ends with
     int64_t undivided = (int64_t)(size - 1) * INVAR_TOKEN_BLOCK;
 
-    return smaller(rows, larger(share, undivided));
+    return invar_smaller(rows, invar_larger(share, undivided));
 }
 
 void invar_row_units(int64_t *start, const invar_row_division *d, const invar_segments *units)
@@ -133,5 +125,5 @@ void invar_row_units(int64_t *start, const invar_row_division *d, const invar_se
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
     for (int64_t i = 0; i <= d->units; i++)
-        start[i] = smaller(larger(units->start[d->unit + i], first), end) - first;
+        start[i] = invar_smaller(invar_larger(units->start[d->unit + i], first), end) - first;
 }

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/carve.h"
+#include "base/extent.h"
 
 #include "base/invar_banned.h"
 
@@ -105,16 +106,6 @@ void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rol
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* A cache of this shape with at least this many pages: the one that is there, or a new one. */
 static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shape)
 {
@@ -171,10 +162,11 @@ invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
     out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out.page_size - 1) / out.page_size + 1;
-    affordable =
-        smaller(bytes, open->cache_bytes) / larger(invar_rollout_page_bytes(&out, model), 1);
+    affordable = invar_smaller(bytes, open->cache_bytes) /
+                 invar_larger(invar_rollout_page_bytes(&out, model), 1);
     if (out.pages == 0)
-        out.pages = larger(smaller(smaller(out.concurrency, samples) * each, affordable), each);
+        out.pages = invar_larger(
+            invar_smaller(invar_smaller(out.concurrency, samples) * each, affordable), each);
     return out;
 }
 
@@ -197,8 +189,8 @@ static int64_t widest_table(const invar_feed *feed)
     int64_t width = 1;
 
     for (int64_t i = 0; i < feed->schedule.n_jobs; i++)
-        width =
-            larger(width, invar_cache_pages_for(feed->schedule.cache, feed->schedule.jobs[i].rows));
+        width = invar_larger(
+            width, invar_cache_pages_for(feed->schedule.cache, feed->schedule.jobs[i].rows));
     return width;
 }
 
@@ -271,7 +263,8 @@ static void add_turn(invar_feed *feed, int64_t i, int64_t width)
 
 static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const invar_job *job)
 {
-    int64_t again = job->again > turn->first ? smaller(job->again - turn->first, turn->count) : 0;
+    int64_t again =
+        job->again > turn->first ? invar_smaller(job->again - turn->first, turn->count) : 0;
 
     c->again += again;
     if (turn->first < job->prefill)
@@ -308,7 +301,7 @@ static int64_t round_up(int64_t n)
 /* Sequences of the pass with fillers, where there is a free page for each of these. */
 static int64_t steady_size(const invar_feed *feed)
 {
-    int64_t size = smaller(round_up(feed->n_turns), feed->schedule.concurrency);
+    int64_t size = invar_smaller(round_up(feed->n_turns), feed->schedule.concurrency);
 
     return size - feed->n_turns <= feed->schedule.cache->n_free ? size : feed->n_turns;
 }
@@ -351,7 +344,7 @@ static void own_rows(const invar_feed *feed)
     for (int64_t i = 0; i < feed->n_turns; i++) {
         const invar_turn *turn = &feed->turns[i];
         const invar_job *job = &feed->schedule.jobs[turn->job];
-        for (int64_t n = larger(job->again - turn->first, 0); n < turn->count; n++)
+        for (int64_t n = invar_larger(job->again - turn->first, 0); n < turn->count; n++)
             owners[feed->start[i] + n] =
                 (invar_row_owner){feed->show->draws + job->sample, invar_job_samples(job)};
     }
@@ -363,10 +356,10 @@ static int64_t width_now(const invar_feed *feed)
     int64_t need = 1, width = 1;
 
     for (int64_t i = 0; i < feed->n_turns; i++)
-        need = larger(need, turn_pages(feed, &feed->turns[i]));
+        need = invar_larger(need, turn_pages(feed, &feed->turns[i]));
     while (width < need)
         width *= 2;
-    return smaller(width, feed->width);
+    return invar_smaller(width, feed->width);
 }
 
 invar_status invar_feed_pass(invar_feed *feed)

@@ -32,22 +32,12 @@ typedef struct line {
     size_t members; /* that were asked for */
 } line;
 
-static invar_status as_corrupt(invar_status status)
-{
-    invar_error error;
-
-    if (status != INVAR_E_INVALID)
-        return status;
-    invar_error_take(&error);
-    return INVAR_FAIL(INVAR_E_CORRUPT, error.native, "%s", error.message);
-}
-
 /* ---- members --------------------------------------------------------------------------------- */
 
 static invar_status take_int(int64_t *out, line *l, const char *key, int64_t low, int64_t high)
 {
     l->members++;
-    return as_corrupt(invar_json_int(out, l->object, key, l->where, low, high));
+    return invar_json_as_corrupt(invar_json_int(out, l->object, key, l->where, low, high));
 }
 
 static invar_status take_u32(uint32_t *out, line *l, const char *key)
@@ -62,7 +52,7 @@ static invar_status take_u32(uint32_t *out, line *l, const char *key)
 static invar_status take_f64(double *out, line *l, const char *key)
 {
     l->members++;
-    return as_corrupt(invar_json_real(out, l->object, key, l->where));
+    return invar_json_as_corrupt(invar_json_real(out, l->object, key, l->where));
 }
 
 static invar_status take_f32(float *out, line *l, const char *key)
@@ -79,14 +69,14 @@ static invar_status take_f32(float *out, line *l, const char *key)
 static invar_status take_bool(bool *out, line *l, const char *key)
 {
     l->members++;
-    return as_corrupt(invar_json_bool(out, l->object, key, l->where));
+    return invar_json_as_corrupt(invar_json_bool(out, l->object, key, l->where));
 }
 
 /* Text without NUL inside; borrowed. */
 static invar_status take_string(const char **out, line *l, const char *key)
 {
     l->members++;
-    INVAR_TRY(as_corrupt(invar_json_string(out, l->object, key, l->where)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_string(out, l->object, key, l->where)));
     if (strlen(*out) != json_string_length(json_object_get(l->object, key)))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" has a NUL", l->where, key);
     return INVAR_OK;
@@ -450,7 +440,7 @@ static invar_status take_line(invar_rollout_data *data, const char *where, int64
     json_t *object;
 
     snprintf(l.where, sizeof l.where, "%.1000s:%" PRId64, where, number);
-    INVAR_TRY(as_corrupt(invar_json_parse_raw(&object, l.where, text, bytes)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_parse_raw(&object, l.where, text, bytes)));
     l.object = object;
     if (number == 1) {
         status = take_header(data, &l);

@@ -7,16 +7,12 @@
 
 #include "base/alloc.h"
 #include "base/carve.h"
+#include "base/extent.h"
 #include "engine/program/near.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 
 #include "base/invar_banned.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* A pass that is as large as can be. */
 typedef struct scene {
@@ -68,9 +64,9 @@ static invar_status draw(invar_sampler *sampler, invar_pass *pass, int64_t count
     invar_draw draws[INVAR_SAMPLER_ROWS];
 
     memset(draws, 0, sizeof draws);
-    count = smaller(count, INVAR_SAMPLER_ROWS);
+    count = invar_smaller(count, INVAR_SAMPLER_ROWS);
     for (int64_t i = 0; i < count; i++)
-        draws[i].row = smaller(shared && i > 0 ? i - 1 : i, rows - 1);
+        draws[i].row = invar_smaller(shared && i > 0 ? i - 1 : i, rows - 1);
     return invar_sampler_draw(sampler, pass, draws, count);
 }
 
@@ -109,14 +105,14 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     INVAR_TRY(invar_near_advise(invar_feed_settle(&limits, r, most->samples, most->rows), far,
                                 INVAR_FEED_ADVICE));
     // a graph's fillers stand where prompts may
-    s.sequences = smaller(limits.concurrency, most->samples + (far ? most->prompts : 0));
+    s.sequences = invar_smaller(limits.concurrency, most->samples + (far ? most->prompts : 0));
     s.width = invar_cache_pages_for(r->cache, most->rows);
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
     known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
     // samples that give way come back with many rows
     if (limits.pages < s.sequences * s.width)
         known = limits.chunk;
-    known = smaller(known, limits.chunk);
+    known = invar_smaller(known, limits.chunk);
     if (r->show.watcher.probe.take)
         invar_stages_probe(r, &r->show.watcher.probe);
     status = invar_sampler_init(&sampler, &r->caller, sampling);

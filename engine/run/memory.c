@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/extent.h"
 #include "engine/config/config.h"
 #include "engine/run/evaluate.h"
 
@@ -17,16 +18,6 @@
 
 #define OPEN_TOKENS 16384  // of a micro-batch whose size is left open
 #define MOST_PROMPTS 65536 // of an evaluation set that was not read: all that run at a time
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
@@ -36,12 +27,12 @@ void invar_memory_measure(invar_memory_data *out, const invar_dataset *data, boo
     int64_t *prompt = eval ? &out->eval : &out->prompt;
 
     if (eval)
-        out->eval_prompts = larger(out->eval_prompts, size);
+        out->eval_prompts = invar_larger(out->eval_prompts, size);
     for (int64_t i = 0; i < size; i++) {
         const invar_prompt *p = invar_dataset_prompt(data, i);
-        *prompt = larger(*prompt, p->n_tokens);
-        out->answer = larger(out->answer, p->n_answer);
-        out->total = larger(out->total, p->n_tokens + p->n_answer);
+        *prompt = invar_larger(*prompt, p->n_tokens);
+        out->answer = invar_larger(out->answer, p->n_answer);
+        out->total = invar_larger(out->total, p->n_tokens + p->n_answer);
     }
 }
 
@@ -50,7 +41,7 @@ static int64_t longest_prompt(const invar_recipe *r, int64_t context)
 {
     int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
 
-    return longest ? smaller(longest, context - 1) : context - 1;
+    return longest ? invar_smaller(longest, context - 1) : context - 1;
 }
 
 /* Tokens of prompt and response together, at most. */
@@ -66,7 +57,8 @@ static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const inv
 {
     ask->context = longest_context(ask, r);
     ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
-    ask->response = smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+    ask->response =
+        invar_smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
     if (!set->sft)
         return;
     ask->response = data->answer ? data->answer : ask->context - 1;

@@ -266,7 +266,12 @@ holds dense 143GB --gpus 6 --rollout-num-gpus 2
 holds awk -v a="$(layout weights)" -v b="$weights" 'BEGIN { exit !(a > 1.9 * b && a < 2 * b) }'
 holds dense 143GB --gpus 8 --rollout-num-gpus 2 --all
 holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
-expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2
+for all in "" --all; do
+    # shellcheck disable=SC2086 # nothing, or a flag
+    expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2 $all
+done
+expect 129 "say how many, as in --gpus 8" dense.ini --memory 143GB --all
+expect 1 "does not fit: --all lists those that do" dense.ini --memory 15GB --gpus 8
 
 # the recipes for many GPUs fit, with all layers of the model
 mkdir -p whole

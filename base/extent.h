@@ -1,0 +1,28 @@
+/*
+ * extent.h - the smaller and the larger of two extents.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_EXTENT_H
+#define INVAR_BASE_EXTENT_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline int64_t invar_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t invar_larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
