@@ -1,16 +1,19 @@
 /*
  * generate.c - tests of samples that come from another rank: taken whole, or refused.
  *
- * Rank 0 has the only sample and is played by the test, which sends what it likes. Rank 1 has none
- * to generate, and takes it.
+ * Rank 0 has the only sample and is played by the test, which sends what it likes, or takes its
+ * time. Rank 1 has none to generate, and takes it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/source/generate.h"
+
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "engine/layout/agree.h"
+#include "tests/model.h"
 #include "tests/ranks.h"
 
 enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 6 };
@@ -138,12 +141,68 @@ static void test_generate__damage_is_refused(void **state)
         }
 }
 
+/* ---- one that is slow ------------------------------------------------------------------------ */
+
+enum { PASSES = 8 };
+
+static invar_status dawdle(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    (void)payload;
+    (void)samples_done;
+    (void)tokens_done;
+    nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+    return INVAR_OK;
+}
+
+/* Rank 0 samples for twice as long as rank 1 waits for one that hangs. */
+static invar_status sample_slowly(rank_run *run)
+{
+    const invar_judge rule = {.reward = INVAR_REWARD_NONE};
+    const invar_sampling sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
+    invar_layout layout;
+    invar_generation how = {
+        .layout = &layout, .judge = &rule, .sampling = &sampling, .per_prompt = 1};
+    invar_rl_sample s = {
+        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, 1);
+    if (invar_comm_rank(run->comm) == 0) {
+        how.rollout = run->payload;
+        how.tick = dawdle;
+    }
+    INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
+    memcpy(s.tokens, prompt, sizeof prompt);
+    status = invar_generate(&how, &s, 1);
+    if (status == INVAR_OK && s.n_tokens != PROMPT + PASSES)
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sample");
+    invar_rl_sample_release(&s);
+    return status;
+}
+
+static void test_generate__a_slow_rank_is_awaited(void **state)
+{
+    const invar_rollout_limits limits = {.concurrency = 1, .chunk = 8, .page_size = 4, .pages = 8};
+    const invar_device *dev = *state;
+    invar_model *model =
+        invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &dev[0]);
+    rank_run runs[MAX_RANKS];
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
+    run_ranks(runs, 2, 0, 0, sample_slowly, rollout);
+    assert_ok(ranks_status(runs, 2));
+    invar_rollout_free(rollout);
+    invar_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generate__a_sample_arrives_whole),
         cmocka_unit_test(test_generate__damage_is_refused),
+        cmocka_unit_test(test_generate__a_slow_rank_is_awaited),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
 }

@@ -6,10 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "engine/train/trainer.h"
 #include "tests/model.h"
+#include "tests/ranks.h"
 
 enum { SAMPLES = 7, MOST = 256 };
 
@@ -361,6 +363,66 @@ static void test_trainer__foreign_routing(void **state)
     invar_model_free(model);
 }
 
+/* ---- one that is slow ------------------------------------------------------------------------ */
+
+typedef struct slow {
+    const invar_model *model;
+    const invar_device *dev;
+    invar_rl_samples samples;
+} slow;
+
+static invar_status dawdle(void *payload, int64_t first, int64_t count, const float *now,
+                           const float *entropy, float *dnow, float *dentropy)
+{
+    plain p = {.samples = payload, .next = first};
+
+    nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+    return plain_run(&p, first, count, now, entropy, dnow, dentropy);
+}
+
+/* Rank 0 learns for longer than rank 1, which does not, waits for one that hangs. */
+static invar_status learn_slowly(rank_run *run)
+{
+    slow *s = run->payload;
+    const invar_trainer_loss loss = {.run = dawdle, .payload = s->samples.items};
+    invar_layout world;
+    invar_trainer_options options = {.plan = {1, 1, 1, 0}, .temperature = 1.0f, .world = &world};
+    float now[MOST];
+    invar_trainer_result result = {.now = now};
+    invar_trainer *trainer = NULL;
+    invar_grads *grads = NULL;
+    invar_status status = INVAR_OK;
+
+    invar_layout_init(&world, run->comm, 1);
+    if (invar_comm_rank(run->comm) == 0) {
+        INVAR_TRY(invar_grads_new(&grads, s->model));
+        status = invar_trainer_new(&trainer, s->dev, &options);
+        if (status == INVAR_OK)
+            status = invar_trainer_learn(trainer, s->model, s->samples.items, s->samples.count,
+                                         &loss, grads, &result);
+        invar_trainer_free(trainer);
+        invar_grads_free(grads);
+    }
+    INVAR_TRY(status);
+    return invar_comm_run(
+        run->comm,
+        &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = "step", .seconds = world.seconds});
+}
+
+static void test_trainer__a_slow_rank_is_awaited(void **state)
+{
+    slow s = {.dev = *state};
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, s.dev);
+    rank_run runs[MAX_RANKS];
+
+    s.model = model;
+    invar_test_samples(&s.samples, SAMPLES, 20, model->spec.vocab, 5);
+    run_ranks(runs, 2, 0, 0, learn_slowly, &s);
+    assert_ok(ranks_status(runs, 2));
+    invar_rl_samples_reset(&s.samples);
+    invar_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_trainer__critic_gradients_are_slopes),
         cmocka_unit_test(test_trainer__routing_is_compared_and_replayed),
         cmocka_unit_test(test_trainer__foreign_routing),
+        cmocka_unit_test(test_trainer__a_slow_rank_is_awaited),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
