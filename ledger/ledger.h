@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define INVAR_LEDGER_VERSION 2      /* of the schema: this one is written, no newer one is read */
+#define INVAR_LEDGER_VERSION 3      /* of the schema: this one is written, no newer one is read */
 #define INVAR_LEDGER_NAME_BYTES 255 /* of names, keys, kinds and the like, at most */
 #define INVAR_LEDGER_UUID_SIZE 33   /* 32 hexadecimal digits and the terminating NUL */
 
@@ -194,6 +194,13 @@ typedef struct invar_ledger_sample {
     int64_t arrival;    /* order of completion on its rank, outside the content hash */
 } invar_ledger_sample;
 
+/* A named part of the reward of a sample. */
+typedef struct invar_ledger_part {
+    int64_t sample; /* its index in the batch */
+    const char *name;
+    double value;
+} invar_ledger_part;
+
 typedef struct invar_ledger_reply {
     const char *plugin;
     int64_t call;         /* of this plug-in in this step */
@@ -248,6 +255,8 @@ typedef struct invar_ledger_step {
     size_t n_stats;
     const invar_ledger_sample *samples; /* in the order of the batch */
     size_t n_samples;
+    const invar_ledger_part *parts; /* by sample, then by name */
+    size_t n_parts;
     const invar_ledger_reply *replies;
     size_t n_replies;
     const invar_ledger_timing *timings;
@@ -379,8 +388,8 @@ invar_status invar_ledger_import(int64_t *runs_out, invar_ledger *ledger,
 invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from,
                                      int64_t run) INVAR_MUST_USE;
 
-/* What a copy leaves out: digests, stats, samples, replies, timings, work and gauges of old
-   steps. */
+/* What a copy leaves out: digests, stats, samples, parts of rewards, replies, timings, work and
+   gauges of old steps. */
 typedef struct invar_ledger_keep {
     int64_t last;  /* keep the detail of this many last steps of each run; -1: of all */
     int64_t every; /* and of every step divisible by this; 0: of none */

@@ -88,6 +88,15 @@ static void reply_row(invar_ledger_value *row, const draft *d, const invar_ledge
     row[5] = invar_value_blob(reply->data, reply->bytes);
 }
 
+static void part_row(invar_ledger_value *row, const draft *d, const invar_ledger_part *part)
+{
+    row[0] = invar_value_int(d->step->step);
+    row[1] = invar_value_int(d->seg);
+    row[2] = invar_value_int(part->sample);
+    row[3] = invar_value_text(part->name);
+    row[4] = invar_value_bits(part->value);
+}
+
 static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_work *work)
 {
     const invar_row values = {invar_value_int(d->step->step), invar_value_int(d->seg),
@@ -106,6 +115,28 @@ static invar_status check_samples(const invar_ledger_step *step)
     for (size_t i = 0; i < step->n_samples; i++) {
         INVAR_TRY(invar_input_name("a sample's coordinates", step->samples[i].rng));
         INVAR_TRY(invar_input_name("a sample's finish", step->samples[i].finish));
+    }
+    return INVAR_OK;
+}
+
+/* In the order of their keys, in which a reader hashes them. */
+static invar_status check_parts(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_parts; i++) {
+        const invar_ledger_part *p = &step->parts[i], *before = i > 0 ? p - 1 : NULL;
+
+        INVAR_TRY(invar_input_name("a part of a reward", p->name));
+        if (p->sample < 0 || (uint64_t)p->sample >= step->n_samples)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: part \"%.80s\" of the reward of sample %" PRId64
+                              "; the step has %zu samples",
+                              p->name, p->sample, step->n_samples);
+        if (before && (before->sample > p->sample ||
+                       (before->sample == p->sample && strcmp(before->name, p->name) >= 0)))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: part \"%.80s\" of the reward of sample %" PRId64
+                              " is not in order",
+                              p->name, p->sample);
     }
     return INVAR_OK;
 }
@@ -208,6 +239,10 @@ static void hash_content(draft *d)
         reply_row(row, d, d->replies[i]);
         invar_row_content(&hasher, INVAR_TABLE_REPLY, row);
     }
+    for (size_t i = 0; i < s->n_parts; i++) {
+        part_row(row, d, &s->parts[i]);
+        invar_row_content(&hasher, INVAR_TABLE_REWARD_PART, row);
+    }
     invar_hasher_final(&d->content, &hasher);
 }
 
@@ -285,6 +320,11 @@ static invar_status write_step(invar_ledger *ledger, const draft *d)
         reply_row(row, d, d->replies[i]);
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REPLY, row));
     }
+    for (size_t i = 0; i < s->n_parts; i++) {
+        INVAR_TRY(invar_ledger_add_series(ledger, s->parts[i].name));
+        part_row(row, d, &s->parts[i]);
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REWARD_PART, row));
+    }
     return write_details(ledger, d);
 }
 
@@ -315,6 +355,7 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
 
     INVAR_TRY(check_state(ledger, step));
     INVAR_TRY(check_samples(step));
+    INVAR_TRY(check_parts(step));
     INVAR_TRY(check_details(ledger, step));
     INVAR_TRY(invar_alloc(&block, step->n_metrics + step->n_gauges + step->n_replies, sizeof *order,
                           "a step"));

@@ -379,7 +379,7 @@ static invar_status check_roots(audit *a)
 /* ---- content --------------------------------------------------------------------------------- */
 
 static const invar_table content_tables[] = {INVAR_TABLE_METRIC, INVAR_TABLE_SAMPLE,
-                                             INVAR_TABLE_REPLY};
+                                             INVAR_TABLE_REPLY, INVAR_TABLE_REWARD_PART};
 enum { CONTENT_TABLES = sizeof content_tables / sizeof *content_tables };
 
 static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stmt *select,
@@ -609,6 +609,7 @@ static invar_status check_series(audit *a)
     INVAR_TRY(invar_sql_query_int(&unused, a->ledger->sql,
                                   "SELECT count(*) FROM series WHERE series NOT IN (SELECT series "
                                   "FROM metric UNION SELECT series FROM gauge UNION SELECT series "
+                                  "FROM reward_part UNION SELECT series "
                                   "FROM evaluation)",
                                   0));
     if (unused > 0)

@@ -482,6 +482,18 @@ static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const 
     put(gauges, "perf/cpu_memory_used_gb", 12.5);
 }
 
+#define PART_NAMES 2
+
+/* Two of every reward; they do not depend on faults. */
+static void reward_parts(invar_ledger_part out[SAMPLES * PART_NAMES], const place *at)
+{
+    static const char *const names[PART_NAMES] = {"answer", "format"};
+
+    for (int64_t i = 0; i < SAMPLES * PART_NAMES; i++)
+        out[i] = (invar_ledger_part){i / PART_NAMES, names[i % PART_NAMES],
+                                     (double)((at->step + i) % 4) / 4};
+}
+
 #define WORK_PHASES 2
 #define WORK_ROWS (2 * WORK_PHASES * (RANKS + 1))
 
@@ -603,6 +615,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
 {
     invar_digest logical[MOST_POINTS], ranks[RANKS][MOST_POINTS];
     invar_ledger_sample samples[SAMPLES];
+    invar_ledger_part parts[SAMPLES * PART_NAMES];
     invar_ledger_stat odd[MOST_POINTS];
     invar_ledger_timing phases[PHASES];
     invar_ledger_work did[WORK_ROWS];
@@ -622,6 +635,8 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .n_stats = stats(odd, at),
                               .samples = samples,
                               .n_samples = SAMPLES,
+                              .parts = parts,
+                              .n_parts = SAMPLES * PART_NAMES,
                               .replies = &reply,
                               .n_replies = 1,
                               .timings = phases,
@@ -635,6 +650,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     for (int64_t i = 0; i < SAMPLES; i++)
         sample_make(&samples[i], rng[i], at, i);
     advantages(samples);
+    reward_parts(parts, at);
     if (fault_at(at->spec, INVAR_TEST_REPLY, at->step))
         reply.data = "{\"rewards\": 7}";
     reply.request = digest_of(at, point_find(&at->points, "rollout.tokens"), "reward", 0);

@@ -83,6 +83,10 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->weights_hash = (invar_digest){{2}};
         s->prompt_hash = (invar_digest){{0xfe, (uint8_t)i}};
         s->reward = i ? 0.1 * i : -0.0;
+        if (i == 1) {
+            assert_ok(invar_reward_parts_add(&s->parts, "right", 5, 0.1, "test"));
+            assert_ok(invar_reward_parts_add(&s->parts, "form@t-1.2_", 11, -0.0, "test"));
+        }
         s->removed = i == 1;
     }
 }

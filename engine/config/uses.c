@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/config/check.h"
+#include "engine/reward/reward.h"
 
 #include "base/invar_banned.h"
 
@@ -128,11 +129,23 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     return CHECK_USES(f->recipe, uses);
 }
 
+/* A plug-in's rewards may have parts; of the rules some have. */
+static bool has_parts(const invar_recipe *r, invar_key rule)
+{
+    const char *word = invar_recipe_string(r, rule);
+    invar_reward reward = INVAR_REWARD_NONE;
+    bool boxed, known = !word[0] || invar_reward_parse(&reward, &boxed, word) == INVAR_OK;
+
+    INVAR_CHECK(known); // the rules of rewards come before those of uses
+    return invar_reward_has_parts(reward);
+}
+
 static invar_status check_rollout_uses(const invar_config_facts *f)
 {
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
     static const char alone[] = "rollout-num-gpus, of ranks that only sample";
+    static const char parts[] = "rewards with parts: custom-rm-path, or rm-type = dapo";
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
@@ -163,6 +176,9 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
+        {INVAR_KEY_REWARD_KEY,
+         invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
+         parts},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
          INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
@@ -179,7 +195,9 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
 static invar_status check_eval_uses(const invar_config_facts *f)
 {
     static const char data[] = "eval-prompt-data";
-    const bool sampler = !invar_recipe_bool(f->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    const invar_recipe *r = f->recipe;
+    const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    const bool own = invar_config_filled(r, INVAR_KEY_EVAL_RM_TYPE);
     const use uses[] = {
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
         {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
@@ -191,6 +209,11 @@ static invar_status check_eval_uses(const invar_config_facts *f)
         {INVAR_KEY_EVAL_INPUT_KEY, f->eval, data},
         {INVAR_KEY_EVAL_LABEL_KEY, f->eval, data},
         {INVAR_KEY_EVAL_RM_TYPE, f->eval, data},
+        {INVAR_KEY_EVAL_REWARD_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_REWARD_KEY,
+         own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
+             : invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
+         "evaluations whose rewards have parts: a plug-in's, or dapo's"},
         {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
          "eval-interval"},
         {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},

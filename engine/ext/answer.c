@@ -18,6 +18,7 @@
 #include "base/invar_banned.h"
 
 #define WHERE_SIZE 1024
+#define TOTAL "total" /* the member of a reward's object that is no part */
 
 static void place(char out[WHERE_SIZE], const char *plugin)
 {
@@ -51,14 +52,40 @@ static invar_status number_at(double *out, const json_t *list, size_t i, const c
     return INVAR_OK;
 }
 
+/* An object of named parts: its "total", if it has one, is the reward, else their sum. */
+static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *object,
+                               const char *where)
+{
+    const json_t *total = json_object_get(object, TOTAL), *value;
+    const char *name;
+
+    json_object_foreach(object, name, value)
+    {
+        if (!json_is_number(value))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a part of a reward is no number", where);
+        if (value != total)
+            INVAR_TRY(
+                invar_reward_parts_add(parts, name, strlen(name), json_number_value(value), where));
+    }
+    if (parts->count == 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward has no named part", where);
+    *out = total ? json_number_value(total) : invar_reward_parts_sum(parts);
+    return INVAR_OK;
+}
+
 static invar_status read_rewards(const invar_plugin_call *call, const json_t *reply,
                                  const char *where)
 {
     const json_t *list;
 
     INVAR_TRY(list_of(&list, reply, "rewards", call->count, where));
-    for (size_t i = 0; i < call->count; i++)
-        INVAR_TRY(number_at(&call->reward[i], list, i, "rewards", where));
+    for (size_t i = 0; i < call->count; i++) {
+        json_t *value = json_array_get(list, i);
+        if (json_is_object(value))
+            INVAR_TRY(read_parts(&call->reward[i], &call->parts[i], value, where));
+        else
+            INVAR_TRY(number_at(&call->reward[i], list, i, "rewards", where));
+    }
     return INVAR_OK;
 }
 
@@ -213,30 +240,82 @@ static invar_status check_values(const invar_plugin_call *call)
     return INVAR_OK;
 }
 
+static invar_status wrong_size(const invar_plugin_call *call, size_t bytes, size_t expected)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "plug-in %.1000s: the stored reply to call %" PRId64
+                      " has %zu bytes, not JSON and not %zu",
+                      call->plugin, call->id, bytes, expected);
+}
+
+/* How many bytes the parts of rewards take: of each reward their number, then they. */
+static size_t named_bytes(const invar_plugin_call *call)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; call->parts && i < call->count; i++)
+        bytes += (size_t)call->parts[i].count * sizeof(invar_reward_part);
+    return bytes ? bytes + call->count * sizeof(int64_t) : 0;
+}
+
+static void write_named(char *at, const invar_plugin_call *call)
+{
+    for (size_t i = 0; i < call->count; i++) {
+        const invar_reward_parts *parts = &call->parts[i];
+        size_t bytes = (size_t)parts->count * sizeof *parts->items;
+        memcpy(at, &parts->count, sizeof parts->count);
+        if (bytes)
+            memcpy(at + sizeof parts->count, parts->items, bytes);
+        at += sizeof parts->count + bytes;
+    }
+}
+
+static invar_status read_named(const invar_plugin_call *call, const char *at, size_t left)
+{
+    char where[WHERE_SIZE];
+    invar_reward_part part;
+    int64_t count;
+
+    place(where, call->plugin);
+    for (size_t i = 0; i < call->count; i++) {
+        if (left < sizeof count)
+            return wrong_size(call, left, sizeof count);
+        memcpy(&count, at, sizeof count);
+        at += sizeof count;
+        left -= sizeof count;
+        if (count < 0 || count > INVAR_REWARD_PARTS || (size_t)count * sizeof part > left)
+            return wrong_size(call, left, INVAR_REWARD_PARTS * sizeof part);
+        for (int64_t k = 0; k < count; k++, at += sizeof part, left -= sizeof part) {
+            memcpy(&part, at, sizeof part);
+            INVAR_TRY(invar_reward_parts_add(&call->parts[i], part.name,
+                                             strnlen(part.name, sizeof part.name), part.value,
+                                             where));
+        }
+    }
+    return left ? wrong_size(call, left, 0) : INVAR_OK;
+}
+
 static invar_status read_plain(const invar_plugin_call *call, const char *data, size_t bytes)
 {
     answer_part parts[MOST_PARTS];
     int count = parts_of(parts, call);
+    bool named = bytes > 0 && data[0] == 'p' && call->parts;
     size_t expected = 1;
 
     for (int i = 0; i < count; i++)
         expected += parts[i].bytes;
-    if (bytes != expected || data[0] != 'b')
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "plug-in %.1000s: the stored reply to call %" PRId64
-                          " has %zu bytes, not "
-                          "JSON and not %zu",
-                          call->plugin, call->id, bytes, expected);
+    if (named ? bytes < expected : bytes != expected || data[0] != 'b')
+        return wrong_size(call, bytes, expected);
     data++;
     for (int i = 0; i < count; data += parts[i++].bytes)
         memcpy(parts[i].data, data, parts[i].bytes);
-    return INVAR_OK;
+    return named ? read_named(call, data, bytes - expected) : INVAR_OK;
 }
 
 invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *data, size_t bytes,
                                     bool live)
 {
-    if (live || (bytes > 0 && data[0] != 'b'))
+    if (live || (bytes > 0 && data[0] != 'b' && data[0] != 'p'))
         INVAR_TRY(read_json(call, data, bytes, live));
     else
         INVAR_TRY(read_plain(call, data, bytes));
@@ -247,17 +326,20 @@ invar_status invar_plugin_call_pack(char **out, size_t *bytes_out, const invar_p
 {
     answer_part parts[MOST_PARTS];
     int count = parts_of(parts, call);
-    size_t bytes = 1;
+    size_t bytes = 1, named = named_bytes(call);
     char *data, *at;
 
     INVAR_TRY(check_values(call));
     for (int i = 0; i < count; i++)
         bytes += parts[i].bytes;
+    bytes += named;
     INVAR_TRY(invar_alloc((void **)&data, bytes, 1, "a reply"));
-    data[0] = 'b';
+    data[0] = named ? 'p' : 'b';
     at = data + 1;
     for (int i = 0; i < count; at += parts[i++].bytes)
         memcpy(at, parts[i].data, parts[i].bytes);
+    if (named)
+        write_named(at, call);
     *out = data;
     *bytes_out = bytes;
     return INVAR_OK;

@@ -2,7 +2,8 @@
  * call.h - one call of a plug-in: what is asked, where the answer goes, and both as bytes.
  *
  * The answer has two forms of bytes: a line of JSON, as a program wrote it, and 'b' followed by the
- * plain little-endian values, for a shared object. Either is kept in the ledger and read back.
+ * plain little-endian values, for a shared object. Rewards with parts have 'p', the rewards, and
+ * then of each its number of parts and these. Either is kept in the ledger and read back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json/text.h"
 #include "engine/ext/invar_plugin.h"
+#include "engine/rl/parts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +30,7 @@ typedef struct invar_plugin_call {
     const invar_plugin_tokens *tokens; /* loss */
     const invar_plugin_event *event;   /* hook */
     double *reward;                    /* (count) */
+    invar_reward_parts *parts;         /* (count) of the rewards; zeroed before */
     uint8_t *verdict;                  /* (count) */
     float *dlogp, *loss;               /* (tokens->count) */
 } invar_plugin_call;

@@ -106,6 +106,11 @@ typedef struct invar_plugin_table {
                 char *error);
     /* Told, not asked; but a failure ends the run. */
     int (*hook)(void *self, const invar_plugin_event *event, char *error);
+    /* Names of the parts that rewards consist of, at most 32, a NULL after the last. */
+    const char *const *part_names;
+    /* Right after reward or group_reward, for the same samples: part[i * names + k], finite. */
+    int (*parts)(void *self, const invar_plugin_sample *samples, size_t count, double *part,
+                 char *error);
 } invar_plugin_table;
 
 #define INVAR_PLUGIN_HEAD(name) INVAR_PLUGIN_ABI, (uint32_t)sizeof(invar_plugin_table), (name)

@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fenv.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -215,6 +216,53 @@ const char *invar_object_title(const invar_object *object)
     return object->title;
 }
 
+static size_t count_names(const invar_plugin_table *t)
+{
+    size_t count = 0;
+
+    while (t->parts && t->part_names && t->part_names[count] && count <= INVAR_REWARD_PARTS)
+        count++;
+    return count;
+}
+
+/* Of the rewards that were given just now. */
+static invar_status ask_parts(invar_object *object, const invar_plugin_call *call, size_t names,
+                              double *values)
+{
+    const invar_plugin_table *t = &object->table;
+    char error[INVAR_PLUGIN_ERROR_SIZE] = "", where[INVAR_PLUGIN_ERROR_SIZE];
+    surroundings before;
+    int rc;
+
+    hold(&before);
+    rc = t->parts(object->self, call->samples, call->count, values, error);
+    put_back(&before);
+    if (rc)
+        return refused(object, rc, error);
+    (void)snprintf(where, sizeof where, "plug-in %.100s", object->name);
+    for (size_t i = 0; i < call->count * names; i++)
+        INVAR_TRY(invar_reward_parts_add(&call->parts[i / names], t->part_names[i % names],
+                                         strlen(t->part_names[i % names]), values[i], where));
+    return INVAR_OK;
+}
+
+static invar_status add_parts(invar_object *object, const invar_plugin_call *call)
+{
+    size_t names = call->reward ? count_names(&object->table) : 0;
+    double *values = NULL;
+    invar_status status;
+
+    if (names == 0)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_alloc((void **)&values, call->count * names, sizeof *values, "parts of rewards"));
+    for (size_t i = 0; i < call->count * names; i++)
+        values[i] = (double)NAN; // one that is not given is seen
+    status = ask_parts(object, call, names, values);
+    invar_free(values);
+    return status;
+}
+
 static int call_function(const invar_plugin_table *t, void *self, const invar_plugin_call *call,
                          char *error)
 {
@@ -239,5 +287,5 @@ invar_status invar_object_call(invar_object *object, const invar_plugin_call *ca
     hold(&before);
     rc = call_function(&object->table, object->self, call, error);
     put_back(&before);
-    return rc ? refused(object, rc, error) : INVAR_OK;
+    return rc ? refused(object, rc, error) : add_parts(object, call);
 }

@@ -339,7 +339,7 @@ static invar_status show_samples(invar_plugin_sample **out, const invar_plugin *
 }
 
 invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *samples,
-                                 int64_t count, double *reward_out)
+                                 int64_t count, double *reward_out, invar_reward_parts *parts_out)
 {
     bool grouped = (plugin->kinds & INVAR_PLUGIN_KIND_GROUP_REWARD) != 0;
     invar_plugin_sample *shown = NULL;
@@ -352,6 +352,7 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
         call.samples = shown + i;
         call.count = (size_t)n;
         call.reward = reward_out + i;
+        call.parts = parts_out + i;
         for (int64_t j = i; j < i + n; j++)
             shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
         status = ask(plugin, &call);

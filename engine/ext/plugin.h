@@ -99,10 +99,12 @@ invar_plugin_replies invar_plugin_replies_take(const invar_plugin *plugin);
 
 /*
  * reward_out (count), finite. Opened for GROUP_REWARD: one call for each run of samples with equal
- * `group`; else one for all.
+ * `group`; else one for all. parts_out (count) is zeroed before; the caller releases each, also
+ * after a failure.
  */
 invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *samples,
-                                 int64_t count, double *reward_out) INVAR_MUST_USE;
+                                 int64_t count, double *reward_out,
+                                 invar_reward_parts *parts_out) INVAR_MUST_USE;
 
 /* verdict_out (count): INVAR_PLUGIN_KEEP, _REMOVE or _DROP (equal for all samples of a group). */
 invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,

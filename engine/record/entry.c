@@ -35,6 +35,8 @@ typedef struct entry {
     char names[MAX_METRICS][80]; /* of metrics whose names are made here */
     size_t n_names;
     invar_ledger_sample *samples;
+    invar_ledger_part *parts; /* (n_parts) of the rewards of all samples */
+    size_t n_parts;
     char (*rng)[INVAR_COORDS_SIZE];
 } entry;
 
@@ -66,6 +68,22 @@ static void named_metric(entry *e, double value, const char *fmt, int64_t number
     INVAR_CHECK(e->n_names < MAX_METRICS);
     (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
     metric(e, e->names[e->n_names++], value);
+}
+
+/* The mean of every part that rewards of the rollout have. */
+static invar_status part_metrics(entry *e)
+{
+    invar_reward_parts means = {NULL, 0};
+    invar_status status = invar_reward_parts_mean(&means, e->step->samples, e->step->flat->samples);
+
+    for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
+        INVAR_CHECK(e->n_names < MAX_METRICS);
+        (void)snprintf(e->names[e->n_names], sizeof e->names[0], "rollout/reward/%s",
+                       means.items[i].name);
+        metric(e, e->names[e->n_names++], means.items[i].value);
+    }
+    invar_reward_parts_release(&means);
+    return status;
 }
 
 /* "loss" of the critic is "train/critic-loss". */
@@ -225,6 +243,7 @@ static invar_status rollout_metrics(entry *e)
     invar_status status;
 
     metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    INVAR_TRY(part_metrics(e));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
             metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
@@ -271,6 +290,24 @@ static void fill_sample(entry *e, int64_t i)
     invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
     invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
+}
+
+static invar_status fill_parts(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples + e->step->first;
+    size_t count = 0;
+
+    for (int64_t i = 0; i < e->step->count; i++)
+        count += (size_t)samples[i].parts.count;
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&e->parts, count, sizeof *e->parts, "parts of rewards"));
+    for (int64_t i = 0; i < e->step->count; i++)
+        for (int64_t k = 0; k < samples[i].parts.count; k++) {
+            const invar_reward_part *part = &samples[i].parts.items[k];
+            e->parts[e->n_parts++] = (invar_ledger_part){i, part->name, part->value};
+        }
+    return INVAR_OK;
 }
 
 /* What the samples are made of, and where their randomness came from. */
@@ -320,6 +357,7 @@ static invar_status gather(entry *e, const invar_layout *layout)
         INVAR_TRY(rollout_metrics(e));
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
+    INVAR_TRY(fill_parts(e));
     return audit_gauges(e, layout);
 }
 
@@ -335,6 +373,8 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
                               .n_metrics = e->n_metrics,
                               .samples = e->samples,
                               .n_samples = (size_t)s->count,
+                              .parts = e->parts,
+                              .n_parts = e->n_parts,
                               .replies = s->replies,
                               .n_replies = s->n_replies,
                               .gauges = e->gauges,
@@ -366,6 +406,7 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step
     if (status == INVAR_OK)
         status = append(e, recorder, points);
     invar_free(e->rng);
+    invar_free(e->parts);
     invar_free(e->samples);
     invar_free(e);
     return status;

@@ -5,6 +5,7 @@
  */
 #include "engine/reward/reward.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,6 +123,11 @@ bool invar_reward_needs_label(invar_reward reward)
     return facts[reward].needs_label;
 }
 
+bool invar_reward_has_parts(invar_reward reward)
+{
+    return facts[reward].has_parts;
+}
+
 /* ---- one sample ------------------------------------------------------------------------------ */
 
 /* What GSM8K's labels have after their solution, "#### 72" as a line; else the label. */
@@ -154,18 +160,56 @@ static invar_status override(invar_reward *reward, bool *boxed, const char *meta
     return INVAR_OK;
 }
 
-invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
-                             const invar_rl_sample *sample)
+static invar_status judge(double *out, invar_reward_parts *parts_out, const invar_rl_sample *sample,
+                          invar_reward reward, bool boxed, const char *key)
 {
     invar_rule_case c = {
         .response = {sample->response ? sample->response : "", sample->response_bytes},
         .label = {sample->label, strlen(sample->label)},
-        .sample = sample};
+        .sample = sample,
+        .parts = parts_out};
+    invar_status status;
 
     INVAR_TRY(override(&reward, &boxed, sample->metadata));
     if (boxed && !facts[reward].finds_box && !invar_piece_boxed(&c.response, c.response))
         c.response = (invar_piece){"", 0};
     if (facts[reward].final_answer)
         c.label = final_answer(c.label);
-    return facts[reward].judge(out, &c);
+    status = facts[reward].judge(out, &c);
+    if (facts[reward].parts_by_key && !key)
+        invar_reward_parts_release(parts_out);
+    return status;
+}
+
+invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
+                             const invar_rl_sample *sample)
+{
+    invar_reward_parts parts = {NULL, 0};
+    invar_status status = judge(out, &parts, sample, reward, boxed, NULL);
+
+    invar_reward_parts_release(&parts);
+    return status;
+}
+
+invar_status invar_reward_judge(invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                const char *key)
+{
+    invar_reward_parts_release(&sample->parts);
+    INVAR_TRY(judge(&sample->reward, &sample->parts, sample, reward, boxed, key));
+    return invar_reward_pick(sample, key);
+}
+
+invar_status invar_reward_pick(invar_rl_sample *sample, const char *key)
+{
+    const invar_reward_part *part;
+
+    if (!key)
+        return INVAR_OK;
+    part = invar_reward_parts_find(&sample->parts, key);
+    if (!part)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "reward-key = %.80s: the reward of sample %" PRId64 " has no such part",
+                          key, sample->index);
+    sample->reward = part->value;
+    return INVAR_OK;
 }

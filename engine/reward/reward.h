@@ -33,9 +33,22 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
 /* True when nothing is right without a label. */
 bool invar_reward_needs_label(invar_reward reward);
 
-/* Judges one response. metadata.rm_type, if a sample has one, goes before the recipe's. */
+/* True when it has parts, of which reward-key can pick one. */
+bool invar_reward_has_parts(invar_reward reward);
+
+/*
+ * Judges one response: sets reward and parts of the sample. metadata.rm_type, if a sample has one,
+ * goes before the recipe's. `key` names the part that is the reward; NULL: none does.
+ */
+invar_status invar_reward_judge(invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                const char *key) INVAR_MUST_USE;
+
+/* The reward alone. */
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample) INVAR_MUST_USE;
+
+/* Makes the part that `key` names the sample's reward; NULL: the reward stays what it is. */
+invar_status invar_reward_pick(invar_rl_sample *sample, const char *key) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

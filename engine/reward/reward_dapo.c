@@ -229,18 +229,24 @@ static void as_integer(invar_answer *a)
     invar_answer_set(a, (invar_piece){text, strlen(text)});
 }
 
-invar_status invar_rule_dapo(double *out, const invar_rule_case *c)
+static bool is_right(const invar_rule_case *c)
 {
     invar_answer given, expected;
     invar_piece answer;
 
-    *out = -1.0;
     if (!last_answer(&answer, tail(c->response)))
-        return INVAR_OK;
+        return false;
     normalise(&given, answer);
     normalise(&expected, c->label);
     as_integer(&expected);
-    if (invar_answer_equal(&given, &expected))
-        *out = 1.0;
-    return INVAR_OK;
+    return invar_answer_equal(&given, &expected);
+}
+
+invar_status invar_rule_dapo(double *out, const invar_rule_case *c)
+{
+    bool right = is_right(c);
+
+    *out = right ? 1.0 : -1.0;
+    INVAR_TRY(invar_reward_parts_add(c->parts, "score", strlen("score"), *out, "dapo"));
+    return invar_reward_parts_add(c->parts, "acc", strlen("acc"), right ? 1.0 : 0.0, "dapo");
 }

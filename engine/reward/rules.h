@@ -18,6 +18,7 @@ typedef struct invar_rule_case {
     invar_piece response; /* or its last \boxed{} alone */
     invar_piece label;    /* or the final answer in it */
     const invar_rl_sample *sample;
+    invar_reward_parts *parts; /* where a rule with parts puts them */
 } invar_rule_case;
 
 typedef invar_status invar_rule(double *out, const invar_rule_case *c);
@@ -28,12 +29,14 @@ typedef struct invar_reward_facts {
     bool needs_label;  /* nothing is right without one */
     bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
     bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
+    bool has_parts;    /* reward-key can pick one */
+    bool parts_by_key; /* but without reward-key it has none, as always */
 } invar_reward_facts;
 
 /* 1 when the last \boxed{} of the response is the label, as text or as a number; else 0. */
 invar_rule invar_rule_math;
 
-/* 1 when what follows the last "Answer:" is the label, else -1. */
+/* 1 when what follows the last "Answer:" is the label, else -1: score; acc is 1 or 0. */
 invar_rule invar_rule_dapo;
 
 /* The F1 of the words of both, 0 to 1. */

@@ -30,6 +30,7 @@ void invar_rl_sample_release(invar_rl_sample *sample)
     invar_free(sample->mask);
     invar_free(sample->routing);
     invar_free(sample->response);
+    invar_reward_parts_release(&sample->parts);
     memset(sample, 0, sizeof *sample);
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "engine/rl/parts.h"
 #include "kernels-deterministic/ops.h"
 
 #ifdef __cplusplus
@@ -60,8 +61,9 @@ typedef struct invar_rl_sample {
     invar_digest prompt_hash;  /* of the prompt's tokens */
     int64_t arrival;           /* order of completion on its rank; outside every result */
 
-    double reward; /* raw */
-    bool removed;  /* a filter took it out: its mask counts as zero */
+    double reward;            /* raw */
+    invar_reward_parts parts; /* that it consists of; most rewards have none */
+    bool removed;             /* a filter took it out: its mask counts as zero */
 } invar_rl_sample;
 
 static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)

@@ -161,6 +161,20 @@ static invar_status put_routing(invar_json_text *text, const invar_rl_sample *s)
     return INVAR_OK;
 }
 
+/* Only where a reward has some. */
+static void put_parts(invar_json_text *text, const invar_reward_parts *parts)
+{
+    if (parts->count == 0)
+        return;
+    invar_json_text_key(text, "parts");
+    invar_json_text_open(text, '{');
+    for (int64_t i = 0; i < parts->count; i++) {
+        invar_json_text_key(text, parts->items[i].name);
+        invar_json_text_f64(text, parts->items[i].value);
+    }
+    invar_json_text_close(text, '}');
+}
+
 static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
 {
     invar_json_text_open(text, '{');
@@ -191,6 +205,7 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     put_digest(text, "prompt_hash", &s->prompt_hash);
     invar_json_text_key(text, "reward");
     invar_json_text_f64(text, s->reward);
+    put_parts(text, &s->parts);
     put_bool(text, "removed", s->removed);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);

@@ -396,6 +396,27 @@ static invar_status take_tokens(invar_rl_sample *s, line *l)
     return take_routing(s, l);
 }
 
+/* Of the reward, which may have none. */
+static invar_status take_parts(invar_reward_parts *out, line *l)
+{
+    json_t *object = json_object_get(l->object, "parts"), *value;
+    const char *name;
+
+    if (!object)
+        return INVAR_OK;
+    l->members++;
+    if (json_object_size(object) == 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"parts\" is no object, or empty", l->where);
+    json_object_foreach(object, name, value)
+    {
+        if (!json_is_number(value))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"parts\" has no number", l->where);
+        INVAR_TRY(
+            invar_reward_parts_add(out, name, strlen(name), json_number_value(value), l->where));
+    }
+    return INVAR_OK;
+}
+
 static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, line *l)
 {
     INVAR_TRY(take_int(&s->index, l, "index", 0, INT64_MAX));
@@ -413,6 +434,7 @@ static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, li
     INVAR_TRY(take_digest(&s->weights_hash, l, "weights_hash"));
     INVAR_TRY(take_digest(&s->prompt_hash, l, "prompt_hash"));
     INVAR_TRY(take_f64(&s->reward, l, "reward"));
+    INVAR_TRY(take_parts(&s->parts, l));
     INVAR_TRY(take_bool(&s->removed, l, "removed"));
     return no_more(l);
 }

@@ -83,7 +83,7 @@ static invar_status add_prompts(invar_rl_samples *out, int64_t number, const inv
 
 typedef struct results {
     invar_ledger_metric items[MAX_RESULTS];
-    char names[MAX_RESULTS][192];
+    char names[MAX_RESULTS][224];
     size_t count;
 } results;
 
@@ -97,6 +97,20 @@ static void result(results *r, const char *set, const char *what, int64_t number
     else
         (void)snprintf(name, sizeof r->names[0], "eval/%s%s", set, what);
     r->items[r->count++] = (invar_ledger_metric){name, value};
+}
+
+static invar_status part_results(results *out, const invar_rl_samples *samples, const char *set)
+{
+    invar_reward_parts means = {NULL, 0};
+    invar_status status = invar_reward_parts_mean(&means, samples->items, samples->count);
+    char what[INVAR_REWARD_NAME_SIZE + 16];
+
+    for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
+        (void)snprintf(what, sizeof what, "/reward/%s", means.items[i].name);
+        result(out, set, what, 0, means.items[i].value);
+    }
+    invar_reward_parts_release(&means);
+    return status;
 }
 
 static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
@@ -113,6 +127,7 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
         truncated += s->finish == INVAR_FINISH_LENGTH;
     }
     result(out, set->name, "", 0, reward / n);
+    INVAR_TRY(part_results(out, samples, set->name));
     result(out, set->name, "-truncated_ratio", 0, truncated / n);
     result(out, set->name, "/response_len/mean", 0, length / n);
     INVAR_TRY(invar_flat_make(&flat, samples, &(invar_flat_wants){0}));

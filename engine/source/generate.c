@@ -26,6 +26,7 @@ typedef struct head {
     int64_t text_bytes; /* of the response; -1: there is no text */
     int64_t finish;
     int64_t arrival;
+    int64_t parts; /* of the reward */
     double reward;
 } head;
 
@@ -35,7 +36,7 @@ typedef struct part {
     size_t bytes;
 } part;
 
-enum { PARTS = 4 };
+enum { PARTS = 5 };
 
 static size_t routes_of(const invar_rl_sample *s, const head *h)
 {
@@ -51,6 +52,7 @@ static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
     out[1] = (part){(void **)&s->mask, n * sizeof *s->mask};
     out[2] = (part){(void **)&s->routing, routes_of(s, h)};
     out[3] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
+    out[4] = (part){(void **)&s->parts.items, (size_t)h->parts * sizeof *s->parts.items};
 }
 
 static head head_of(const invar_rl_sample *s)
@@ -60,6 +62,7 @@ static head head_of(const invar_rl_sample *s)
                   .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
                   .finish = s->finish,
                   .arrival = s->arrival,
+                  .parts = s->parts.count,
                   .reward = s->reward};
 }
 
@@ -108,7 +111,8 @@ static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
     return h->response >= 0 && (uint64_t)h->response <= most && h->route_size >= 0 &&
            (uint64_t)h->route_size <= most / (uint64_t)(s->prompt_tokens + h->response) &&
            h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left) &&
-           h->finish >= INVAR_FINISH_NONE && h->finish <= INVAR_FINISH_ABORT;
+           h->parts >= 0 && h->parts <= INVAR_REWARD_PARTS && h->finish >= INVAR_FINISH_NONE &&
+           h->finish <= INVAR_FINISH_ABORT;
 }
 
 static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)
@@ -147,10 +151,14 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
     *at += bytes_of(s, &h);
     if (s->response && s->response[h.text_bytes] != '\0')
         return corrupt();
+    for (int64_t k = 0; k < h.parts; k++)
+        if (s->parts.items[k].name[INVAR_REWARD_NAME_SIZE - 1] != '\0')
+            return corrupt();
     s->route_size = h.route_size;
     s->response_bytes = h.text_bytes < 0 ? 0 : (size_t)h.text_bytes;
     s->finish = (invar_finish)h.finish;
     s->arrival = h.arrival;
+    s->parts.count = h.parts;
     s->reward = h.reward;
     return INVAR_OK;
 }
@@ -281,23 +289,60 @@ static invar_status gather(const invar_generation *how, invar_rl_sample *samples
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+/* What a judge said of one sample. */
+typedef struct verdict {
+    double reward;
+    int64_t parts;
+} verdict;
+
+/* The parts of all rewards, one after another, from rank 0. */
+static invar_status share_parts(const invar_generation *how, invar_rl_sample *samples,
+                                const verdict *verdicts, int64_t count)
+{
+    invar_reward_part *all = NULL, *at;
+    invar_status status = INVAR_OK;
+    bool gives = invar_agree_leads(how->layout);
+    size_t total = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        total += (size_t)verdicts[i].parts;
+    if (total == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, total, sizeof *all, "parts of rewards"));
+    at = all;
+    for (int64_t i = 0; gives && i < count; at += verdicts[i++].parts)
+        put((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
+    status = invar_agree_share(how->layout, "parts of rewards", 0, all, total * sizeof *all);
+    at = all;
+    for (int64_t i = 0; !gives && i < count && status == INVAR_OK; i++)
+        for (int64_t k = 0; k < verdicts[i].parts && status == INVAR_OK; k++, at++)
+            status = invar_reward_parts_add(&samples[i].parts, at->name,
+                                            strnlen(at->name, sizeof at->name), at->value,
+                                            "parts of rewards from rank 0");
+    invar_free(all);
+    return status;
+}
+
 /* Rank 0 asks; the others get its answer. */
 static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    double *rewards = NULL;
+    verdict *verdicts = NULL;
     invar_status status = INVAR_OK;
 
     if (invar_agree_leads(how->layout))
         INVAR_TRY(invar_judge_run(how->judge, samples, count));
     if (!how->layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)count, sizeof *rewards, "rewards"));
+    INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
     for (int64_t i = 0; i < count; i++)
-        rewards[i] = samples[i].reward;
-    status = invar_agree_share(how->layout, "rewards", 0, rewards, (size_t)count * sizeof *rewards);
+        verdicts[i] = (verdict){samples[i].reward, samples[i].parts.count};
+    status =
+        invar_agree_share(how->layout, "rewards", 0, verdicts, (size_t)count * sizeof *verdicts);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        samples[i].reward = rewards[i];
-    invar_free(rewards);
+        samples[i].reward = verdicts[i].reward;
+    if (status == INVAR_OK)
+        status = share_parts(how, samples, verdicts, count);
+    invar_free(verdicts);
     return status;
 }
 

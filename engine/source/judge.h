@@ -19,6 +19,7 @@ typedef struct invar_judge {
     bool asks;            /* a plug-in gives rewards */
     invar_reward reward;
     bool boxed;
+    const char *key; /* of the part that is the reward; NULL: none. Borrowed from the recipe */
 } invar_judge;
 
 /*
@@ -32,7 +33,7 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe,
 invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
                               bool eval) INVAR_MUST_USE;
 
-/* Sets the rewards. */
+/* Sets the rewards, and their parts where they have some. */
 invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,
                              int64_t count) INVAR_MUST_USE;
 

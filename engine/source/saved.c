@@ -277,6 +277,7 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
         {"weights_hash", invar_digest_equal(&s->weights_hash, &want->weights_hash)},
         {"prompt_hash", invar_digest_equal(&s->prompt_hash, &want->prompt_hash)},
         {"reward", memcmp(&s->reward, &want->reward, sizeof s->reward) == 0},
+        {"parts", invar_reward_parts_equal(&s->parts, &want->parts)},
         {"removed", s->removed == want->removed},
     };
 

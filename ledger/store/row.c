@@ -200,6 +200,12 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
                            {"received", INT, 0}},
                           true,
                           true},
+    [INVAR_TABLE_REWARD_PART] =
+        {"reward_part",
+         5,
+         {STEP, SEG, {"idx", INT, K | C}, SERIES, {"value_bits", INT, TWIN}},
+         true,
+         true},
 };
 
 const invar_table_spec *invar_table_get(invar_table table)

@@ -53,6 +53,7 @@ typedef enum invar_table {
     INVAR_TABLE_GAUGE,
     INVAR_TABLE_EVENT,
     INVAR_TABLE_WORK,
+    INVAR_TABLE_REWARD_PART,
     INVAR_TABLE_COUNT
 } invar_table;
 

@@ -12,8 +12,8 @@
 #include "ledger/view/diff/diff.h"
 #include "tests/unit/ledger/raw.h"
 
-static const char *const recorded[] = {"ledger-1", "ledger-2"};
-static const int tables_of[] = {23, 24};
+static const char *const recorded[] = {"ledger-1", "ledger-2", "ledger-3"};
+static const int tables_of[] = {23, 24, 25};
 
 /* Text that grows. */
 typedef struct page {
@@ -178,11 +178,12 @@ static void test_ledger_golden__has_rows_in_every_table(void **state)
     }
 }
 
-/* Rows of what version 2 added, as a reader sees them; asked twice: asking must not end it. */
-static const char *work_of(page *to, const char *path)
+/* Rows of what later versions added, as a reader sees them; asked twice: that must not end it. */
+static const char *later_of(page *to, const char *path)
 {
     static const char text[] =
-        "SELECT count(*), (SELECT count(*) FROM ranks), (SELECT count(*) FROM step) FROM work";
+        "SELECT count(*), (SELECT count(*) FROM ranks), (SELECT count(*) FROM reward_part),"
+        " (SELECT count(*) FROM reward_parts), (SELECT count(*) FROM step) FROM work";
     invar_ledger *ledger = raw_reader(path);
 
     to->used = 0;
@@ -201,13 +202,16 @@ static void test_ledger_golden__lacks_what_came_later(void **state)
     static page to;
 
     (void)state;
-    assert_string_equal(work_of(&to, path), "0|0|13\n0|0|13\n");
+    assert_string_equal(later_of(&to, path), "0|0|0|0|13\n0|0|0|0|13\n");
     after = raw_read(path);
     assert_int_equal(before.count, after.count);
     assert_memory_equal(before.data, after.data, before.count);
     free(before.data);
     free(after.data);
-    assert_string_equal(work_of(&to, golden("ledger-2")), "144|33|13\n144|33|13\n"); // the control
+    // the controls
+    assert_string_equal(later_of(&to, golden("ledger-2")), "144|33|0|0|13\n144|33|0|0|13\n");
+    assert_string_equal(later_of(&to, golden("ledger-3")),
+                        "144|33|192|176|13\n144|33|192|176|13\n");
 }
 
 /* A run that was begun under an old version goes on under this one. */
@@ -275,7 +279,7 @@ static void test_ledger_golden__is_written_alike(void **state)
                    {INVAR_TEST_NAN, 8, .point = "layer.1.mlp.out"},
                    {INVAR_TEST_LOGP_MISMATCH, 1, .other = 2, .value = -0.0}}};
     const char *path = raw_path("again.db");
-    invar_digest before = raw_content(golden("ledger-1"), 1), after;
+    invar_digest before = raw_content(golden("ledger-3"), 1), after;
 
     (void)state;
     assert_ok(invar_test_ledger_write(path, &spec));

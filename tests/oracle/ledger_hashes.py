@@ -19,7 +19,7 @@ from collections import defaultdict
 
 ZERO = bytes(16)
 NOT_CONTENT = {"seg", "entry", "content", "arrival"}
-CONTENT_TABLES = ("step", "metric", "sample", "reply")
+CONTENT_TABLES = ("step", "metric", "sample", "reply", "reward_part")
 ENTRY_COLUMNS = ("n", "kind", "ns", "rows", "total")
 AT_ONCE = 4096  # files of one call of xxhsum
 
@@ -347,7 +347,7 @@ class Audit:
         pruned = {row["entry"] for row in run.pruned}
         parts = defaultdict(list)  # of (step, seg): content bytes
         for name in CONTENT_TABLES:
-            for row in run.rows[name]:
+            for row in run.rows.get(name, ()):  # an older version lacks some
                 parts[row["step"], row["seg"]].append(run.tables[name].content_bytes(row))
         for (step, seg), row in run.steps.items():
             what = f"run {run.number}: {run.tables['step'].describe(row)}: "

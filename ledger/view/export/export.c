@@ -157,6 +157,10 @@ static const part parts[] = {
     {.kind = "reply",
      .sql = "SELECT step, seg AS segment, plugin, call, request, data FROM reply WHERE run = ?1"
             " ORDER BY step, seg, plugin, call"},
+    {.kind = "reward_part",
+     .sql = "SELECT x.step, x.seg AS segment, x.idx, n.name, x.value_bits AS bits"
+            " FROM reward_part x LEFT JOIN series n USING(series)"
+            " WHERE x.run = ?1 ORDER BY x.step, x.seg, x.idx, n.name"},
     {.kind = "work",
      .sql = "SELECT step, seg AS segment, rank, host, phase, move, calls, duration_ns, sent,"
             " received FROM work WHERE run = ?1 ORDER BY step, seg, rank, phase, move"},

@@ -14,9 +14,11 @@
   const root = document.documentElement;
   const COLORS = 8; // that report.css has for runs
 
-  /* What is drawn first: of `any` the first metric that a run has, of `all` every one. */
+  /* What is drawn first: of `any` the first metric that a run has, of `all` every one; of `below`
+     those whose names go on from there. */
   const FEATURED = [
     {title: 'Reward', any: ['rollout/raw_reward', 'rollout/rewards']},
+    {title: 'Parts of the reward', below: 'rollout/reward/'},
     {title: 'KL divergence', any: ['train/kl_loss', 'train/ppo_kl']},
     {title: 'Gradient norm', any: ['train/grad_norm']},
     {title: 'Entropy', any: ['train/entropy_loss', 'rollout/entropy']},
@@ -384,9 +386,14 @@
       chartCard(view, byId('featured'),
         {title, names: list.map(([name]) => name), lines, height: 210, rug: true});
     };
-    for (const {title, any, all} of FEATURED)
-      draw(title, all ? all.filter(([name]) => names.has(name))
-        : any.filter(name => names.has(name)).slice(0, 1).map(name => [name, '']));
+    const wanted = ({any, all, below}) => {
+      if (below)
+        return [...names].filter(name => name.startsWith(below)).sort()
+          .map(name => [name, name.slice(below.length)]);
+      return all ? all.filter(([name]) => names.has(name))
+        : any.filter(name => names.has(name)).slice(0, 1).map(name => [name, '']);
+    };
+    for (const feature of FEATURED) draw(feature.title, wanted(feature));
     for (const name of namesOf(data, series => series.kind === 'evaluation')
       .slice(0, FEATURED_EVALUATIONS))
       draw(`Evaluation: ${name.replace(/^eval\//, '')}`, [[name, '']]);

@@ -87,6 +87,7 @@ RENUMBER = """
 UPDATE series SET series = 1000 - series;
 UPDATE metric SET series = 1000 - series;
 UPDATE gauge SET series = 1000 - series;
+UPDATE reward_part SET series = 1000 - series;
 UPDATE evaluation SET series = 1000 - series;
 UPDATE manifest SET manifest = manifest + 7;
 UPDATE point SET manifest = manifest + 7;

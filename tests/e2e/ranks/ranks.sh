@@ -55,6 +55,9 @@ judge="python3 $here/fickle.py count"
 same plugins --rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge" \
     --loss-type custom_loss --custom-loss-function-path "$judge"
 holds [ "$(<count)" = 3 ]
+parts="SELECT count(*), (SELECT count(*) FROM metrics WHERE name = 'rollout/reward/taste')
+    FROM reward_parts WHERE name = 'mood'"
+holds [ "$(sqlite3 -readonly plugins-3/ledger.db "$parts")" = '6|3' ]
 
 # The goldens of recipes are of one rank.
 for recipe in moe quickstart; do

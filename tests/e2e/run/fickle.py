@@ -7,9 +7,16 @@ import pathlib
 import sys
 
 
+def judge(start, index):
+    """An object of parts for every second sample, with a total of its own for every fourth."""
+    reward = (start * 7 + index * 3) % 5 / 4
+    parts = {"taste": reward / 2, "mood": reward / 4, **({"total": reward} if index % 4 else {})}
+    return parts if index % 2 == 0 else reward
+
+
 def answer(request, start):
     if request["call"] == "reward":
-        return {"rewards": [(start * 7 + s["index"] * 3) % 5 / 4 for s in request["samples"]]}
+        return {"rewards": [judge(start, s["index"]) for s in request["samples"]]}
     if request["call"] == "filter":
         return {"verdicts": ["remove" if (s["index"] + start) % 7 == 0 else "keep"
                              for s in request["samples"]]}

@@ -20,10 +20,15 @@ static char path[] = INVAR_TEST_WORK "/edges-alloc-XXXXXX";
 
 static invar_status ask(invar_plugin *plugin, const invar_plugin_replies *stored)
 {
+    invar_reward_parts parts[6] = {{NULL, 0}};
     double reward[6];
+    invar_status status;
 
     INVAR_TRY(invar_plugin_begin(plugin, 1, stored));
-    return invar_plugin_reward(plugin, samples.items, 6, reward);
+    status = invar_plugin_reward(plugin, samples.items, 6, reward, parts);
+    for (int i = 0; i < 6; i++)
+        invar_reward_parts_release(&parts[i]);
+    return status;
 }
 
 /* Asks it, then once more from what it has replied. */

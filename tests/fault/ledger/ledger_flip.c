@@ -91,6 +91,7 @@ static const char *const dumps[] = {
     "SELECT * FROM seal",
     "SELECT * FROM timing",
     "SELECT * FROM work",
+    "SELECT * FROM reward_parts",
     "SELECT * FROM gauge",
     "SELECT * FROM event",
     "SELECT * FROM pruned",

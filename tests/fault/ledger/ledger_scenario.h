@@ -94,6 +94,7 @@ static inline invar_status scenario_append(invar_ledger *ledger, int64_t step)
                                         d, d, 1,       -1,   0,    -1, "stop", 0};
     const invar_ledger_reply reply = {"reward", 0, d, "1.0", 3};
     const invar_ledger_timing timing = {"rollout", 1, 2};
+    const invar_ledger_part part = {0, "format", 0.5};
     const invar_ledger_work work = {1, "node1", "rollout", "samples", 1, 2, 3, 4};
     const invar_ledger_event event = {-1, "info", "note", "all is well", "{\"a\":1}"};
     const invar_ledger_step made = {.step = step,
@@ -113,6 +114,8 @@ static inline invar_status scenario_append(invar_ledger *ledger, int64_t step)
                                     .n_replies = 1,
                                     .timings = &timing,
                                     .n_timings = 1,
+                                    .parts = &part,
+                                    .n_parts = 1,
                                     .work = &work,
                                     .n_work = 1,
                                     .gauges = &gauge,

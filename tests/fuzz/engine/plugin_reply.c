@@ -30,14 +30,33 @@ static void check_refusal(invar_status status)
 
 typedef struct answer {
     double reward[COUNT];
+    invar_reward_parts parts[COUNT];
     uint8_t verdict[COUNT];
     float dlogp[COUNT], loss[COUNT];
 } answer;
+
+static void release_parts(answer *a)
+{
+    for (int i = 0; i < COUNT; i++)
+        invar_reward_parts_release(&a->parts[i]);
+}
+
+static void check_parts(const invar_reward_parts *parts)
+{
+    INVAR_CHECK(parts->count <= INVAR_REWARD_PARTS);
+    for (int64_t i = 0; i < parts->count; i++) {
+        INVAR_CHECK(isfinite(parts->items[i].value) && parts->items[i].name[0]);
+        INVAR_CHECK(!parts->items[i].name[INVAR_REWARD_NAME_SIZE - 1]);
+        INVAR_CHECK(i == 0 || strcmp(parts->items[i - 1].name, parts->items[i].name) < 0);
+    }
+}
 
 static void check_answer(const invar_plugin_call *call)
 {
     for (int i = 0; i < COUNT; i++) {
         INVAR_CHECK(!call->reward || isfinite(call->reward[i]));
+        if (call->parts)
+            check_parts(&call->parts[i]);
         INVAR_CHECK(!call->verdict || call->verdict[i] <= INVAR_PLUGIN_DROP);
         INVAR_CHECK(!call->dlogp || (isfinite(call->dlogp[i]) && isfinite(call->loss[i])));
     }
@@ -46,18 +65,22 @@ static void check_answer(const invar_plugin_call *call)
 /* Packed and read again into other arrays, the answer is the same. */
 static void check_plain(const invar_plugin_call *call, const answer *first)
 {
-    answer again = {{0}, {0}, {0}, {0}};
+    answer again = {.reward = {0}};
     invar_plugin_call second = *call;
     char *data;
     size_t bytes;
 
     second.reward = call->reward ? again.reward : NULL;
+    second.parts = call->parts ? again.parts : NULL;
     second.verdict = call->verdict ? again.verdict : NULL;
     second.dlogp = call->dlogp ? again.dlogp : NULL;
     second.loss = call->loss ? again.loss : NULL;
     INVAR_CHECK(invar_plugin_call_pack(&data, &bytes, call) == INVAR_OK);
     INVAR_CHECK(invar_plugin_call_read(&second, data, bytes, false) == INVAR_OK);
     INVAR_CHECK(memcmp(first->reward, again.reward, sizeof again.reward) == 0);
+    for (int i = 0; i < COUNT; i++)
+        INVAR_CHECK(invar_reward_parts_equal(&first->parts[i], &again.parts[i]));
+    release_parts(&again);
     INVAR_CHECK(memcmp(first->verdict, again.verdict, sizeof again.verdict) == 0);
     INVAR_CHECK(memcmp(first->dlogp, again.dlogp, sizeof again.dlogp) == 0);
     INVAR_CHECK(memcmp(first->loss, again.loss, sizeof again.loss) == 0);
@@ -68,7 +91,7 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
 {
     static const invar_plugin_sample samples[COUNT];
     const invar_plugin_tokens tokens = {.count = COUNT};
-    answer got = {{0}, {0}, {0}, {0}};
+    answer got = {.reward = {0}};
     invar_plugin_call call = {.plugin = "judge", .kind = kind, .step = 1, .id = 7};
     invar_status status;
 
@@ -81,14 +104,15 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
         call.count = COUNT;
         call.verdict = kind == INVAR_PLUGIN_KIND_FILTER ? got.verdict : NULL;
         call.reward = kind == INVAR_PLUGIN_KIND_FILTER ? NULL : got.reward;
+        call.parts = call.reward ? got.parts : NULL;
     }
     status = invar_plugin_call_read(&call, data, size, live);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK) {
+        check_answer(&call);
+        check_plain(&call, &got);
+    } else
         check_refusal(status);
-        return;
-    }
-    check_answer(&call);
-    check_plain(&call, &got);
+    release_parts(&got);
 }
 
 static void fuzz_greeting(const char *data, size_t size)

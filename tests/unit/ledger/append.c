@@ -138,7 +138,7 @@ static void test_ledger_append__state(void **state)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-enum { MOVE = 9, PLACES = 10 }; // with a free name; the level of an event is one of four
+enum { MOVE = 9, PART = 10, PLACES = 11 }; // with a free name; the level of an event is one of four
 
 /* Every place of a step that takes a name. */
 static invar_status append_named(invar_ledger *ledger, int64_t step, int place, const char *name)
@@ -149,6 +149,7 @@ static invar_status append_named(invar_ledger *ledger, int64_t step, int place, 
     const invar_ledger_work work = {.host = place == 7 ? name : "node1",
                                     .phase = place == 8 ? name : "train",
                                     .move = place == MOVE ? name : ""};
+    const invar_ledger_part part = {.name = name};
     const invar_ledger_sample sample = {.rng = place == 4 ? name : "0",
                                         .finish = place == 5 ? name : "stop"};
     const invar_ledger_event event = {.level = place == PLACES ? name : "info",
@@ -161,14 +162,16 @@ static invar_status append_named(invar_ledger *ledger, int64_t step, int place, 
     made.timings = &timing;
     made.work = &work;
     made.samples = &sample;
+    made.parts = &part;
     made.events = &event;
     made.n_metrics = place == 0;
     made.n_gauges = place == 1;
     made.n_replies = place == 2;
     made.n_timings = place == 3;
-    made.n_samples = place == 4 || place == 5;
+    made.n_samples = place == 4 || place == 5 || place == PART;
+    made.n_parts = place == PART;
     made.n_events = place == 6 || place == PLACES;
-    made.n_work = place >= 7 && place < PLACES;
+    made.n_work = place >= 7 && place <= MOVE;
     return invar_ledger_append(ledger, &made);
 }
 
@@ -228,6 +231,8 @@ static void test_ledger_append__duplicates(void **state)
     static const invar_ledger_work work[] = {{.host = "h", .phase = "p", .move = ""},
                                              {.host = "h", .phase = "p", .move = "m"},
                                              {.host = "i", .phase = "p", .move = "m"}};
+    static const invar_ledger_part parts[] = {{0, "a", 1}, {0, "a", 2}};
+    static const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
     const invar_ledger_replica replicas[] = {{1, digests}, {2, digests}, {1, digests}};
     const struct {
         invar_ledger_step step;
@@ -236,6 +241,7 @@ static void test_ledger_append__duplicates(void **state)
         {{.metrics = metrics, .n_metrics = 3}, "a metric \"a\" is there twice"},
         {{.gauges = metrics, .n_gauges = 3}, "a gauge \"a\" is there twice"},
         {{.replies = replies, .n_replies = 3}, "two replies of \"p\" to call 1"},
+        {{.samples = &sample, .n_samples = 1, .parts = parts, .n_parts = 2}, "is not in order"},
         {{.timings = timings, .n_timings = 3}, "timing has that row already"},
         {{.stats = stats, .n_stats = 3}, "stat has that row already"},
         {{.work = work, .n_work = 3}, "work has that row already"},
@@ -296,6 +302,12 @@ static void test_ledger_append__ranges(void **state)
     made.n_work = 1;
     assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "numbered from 0");
     made.n_work = 0;
+    for (int64_t sample = -1; sample <= 0; sample++) {
+        made.parts = &(invar_ledger_part){sample, "format", 0.5};
+        made.n_parts = 1;
+        assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "the step has 0 samples");
+    }
+    made.n_parts = 0;
     assert_ok(invar_ledger_append(ledger, &made));
     invar_ledger_close(ledger);
 }

@@ -18,6 +18,7 @@ typedef struct draft {
     invar_ledger_sample samples[2];
     invar_ledger_reply replies[2];
     invar_ledger_timing timings[2];
+    invar_ledger_part parts[2];
     invar_ledger_work work[2];
     invar_ledger_event events[2];
     invar_ledger_replica replicas[1];
@@ -63,6 +64,7 @@ static void draft_init(draft *d, int64_t step)
                  .replies = {{"judge", 0, digest_of(step, 30), "yes", 3},
                              {"judge", 1, digest_of(step, 31), "no", 2}},
                  .timings = {{"rollout", 1, 2}, {"train", 3, 4}},
+                 .parts = {{0, "format", 0.5}, {1, "answer", 1}},
                  .work = {{0, "node1", "train", "", 1, 2, 0, 0},
                           {1, "node2", "train", "weights", 3, 4, 5, 6}},
                  .events = {{0, "info", "note", "text", NULL}, {0, "info", "note", "more", NULL}},
@@ -85,6 +87,8 @@ static void draft_init(draft *d, int64_t step)
                                   .n_stats = 2,
                                   .samples = d->samples,
                                   .n_samples = 2,
+                                  .parts = d->parts,
+                                  .n_parts = 2,
                                   .replies = d->replies,
                                   .n_replies = 2,
                                   .timings = d->timings,
@@ -261,13 +265,17 @@ CHANGE(sample_advantage, d->samples[1].advantage = 0.5)
 CHANGE(sample_diff, d->samples[1].diff = 0.5)
 CHANGE(sample_diff_at, d->samples[1].diff_at = -1)
 CHANGE(sample_finish, d->samples[1].finish = "length")
-CHANGE(fewer_samples, d->step.n_samples = 1)
+CHANGE(fewer_samples, d->step.n_samples = d->step.n_parts = 1)
 CHANGE(reply_data, d->replies[1].data = "on")
 CHANGE(reply_bytes, d->replies[1].bytes = 1)
 CHANGE(reply_request, d->replies[1].request.bytes[0] ^= 1)
 CHANGE(reply_call, d->replies[1].call = 2)
 CHANGE(reply_plugin, d->replies[1].plugin = "jury")
 CHANGE(fewer_replies, d->step.n_replies = 1)
+CHANGE(part_value, d->parts[1].value = 2)
+CHANGE(part_name, d->parts[1].name = "brevity")
+CHANGE(part_sample, d->parts[0].sample = 1; d->parts[0].name = "a")
+CHANGE(fewer_parts, d->step.n_parts = 1)
 CHANGE(evaluation_value, d->results[1].value = 100.5)
 CHANGE(evaluation_name, d->results[1].name = "lengths")
 CHANGE(evaluation_dataset, d->dataset = "aime")
@@ -286,7 +294,8 @@ static void test_ledger_content__different(void **state)
         fewer_samples,     swap_samples,       reply_data,         reply_bytes,
         reply_request,     reply_call,         reply_plugin,       fewer_replies,
         evaluation_value,  evaluation_name,    evaluation_dataset, fewer_results,
-        no_evaluation,
+        no_evaluation,     part_value,         part_name,          part_sample,
+        fewer_parts,
     };
     invar_digest seen[COUNT(changes) + 1];
 

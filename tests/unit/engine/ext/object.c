@@ -60,7 +60,7 @@ static void test_ext_object__reads_no_further_than_an_older_table(void **state)
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "short.so", INVAR_PLUGIN_KIND_REWARD));
     assert_string_equal(invar_plugin_title(plugin), "short");
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     assert_true(reward[5] == 0.5);
     invar_plugin_close(plugin);
     refuses(FOLDER "short.so", INVAR_PLUGIN_KIND_HOOK, INVAR_E_INVALID, "does not offer");
@@ -96,18 +96,18 @@ static void test_ext_object__example_rewards(void **state)
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, EXAMPLES "reward.so", INVAR_PLUGIN_KIND_REWARD));
     assert_ok(invar_plugin_begin(plugin, 3, NULL));
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
         assert_true(fabs(reward[i] - alone[i]) < 1e-12);
     assert_int_equal(invar_plugin_replies_take(plugin).count, 1);
     samples.items[4].label = "";
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_STATE,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "plug-in custom-rm: it refuses: sample 104 has no label");
     invar_plugin_close(plugin);
 
     samples.items[4].label = "7";
     assert_ok(open_kinds(&plugin, EXAMPLES "reward.so", INVAR_PLUGIN_KIND_GROUP_REWARD));
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
         assert_true(reward[i] == best[i]);
     assert_int_equal(invar_plugin_replies_take(plugin).count, 3);
@@ -126,7 +126,7 @@ static void test_ext_object__rounding_is_put_back(void **state)
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD)); // upward
     assert_int_equal(fegetround(), FE_TONEAREST);
     samples.items[0].label = "round";
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward)); // downward
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts())); // downward
     assert_int_equal(fegetround(), FE_TONEAREST);
     assert_true(reward[5] == 105);
     invar_plugin_close(plugin);
@@ -145,7 +145,7 @@ static void test_ext_object__folder_is_put_back(void **state)
     assert_non_null(getcwd(before, sizeof before));
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD));
     samples.items[0].label = "chdir";
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     assert_true(reward[0] == 0); // it did go
     assert_non_null(getcwd(after, sizeof after));
     assert_string_equal(after, before);
@@ -168,7 +168,7 @@ static void test_ext_object__exit_is_trouble(void **state)
         make_samples(&samples);
         samples.items[0].label = "exit";
         assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD));
-        assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+        assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
         _exit(99);
     }
     assert_int_equal(waitpid(pid, &how, 0), pid);
@@ -199,13 +199,13 @@ static void test_ext_object__refuses_wrong_answers(void **state)
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", kinds));
     samples.items[0].label = "nan";
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_CORRUPT,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "the reward of sample 105 is not finite");
     samples.items[0].label = "silent";
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_STATE,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: it does not say why");
     samples.items[0].label = "refuse";
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_STATE,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: xxxx");
     samples.items[2].reward = 3;
     assert_fails(invar_plugin_filter(plugin, samples.items, 6, verdict), INVAR_E_CORRUPT,
@@ -218,7 +218,7 @@ static void test_ext_object__refuses_wrong_answers(void **state)
                  "the loss or dlogp of token 0 is not finite");
     assert_fails(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}), INVAR_E_INVALID,
                  "was not opened for the kind \"hook\"");
-    assert_fails(invar_plugin_reward(plugin, samples.items, 0, reward), INVAR_E_INVALID,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 0, reward, no_parts()), INVAR_E_INVALID,
                  "a call without samples");
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -290,8 +290,8 @@ static invar_status ask_all(outcome *out, invar_plugin *plugin, const invar_rl_s
     invar_loss_sample loss = loss_sample(NULL);
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(invar_plugin_reward(plugin, samples->items, 4, out->reward));
-    INVAR_TRY(invar_plugin_reward(plugin, samples->items + 4, 2, out->reward + 4));
+    INVAR_TRY(invar_plugin_reward(plugin, samples->items, 4, out->reward, no_parts()));
+    INVAR_TRY(invar_plugin_reward(plugin, samples->items + 4, 2, out->reward + 4, no_parts()));
     INVAR_TRY(invar_plugin_filter(plugin, samples->items, 6, out->verdict));
     return invar_plugin_loss(out->loss, out->dlogp, &loss, plugin);
 }
@@ -349,34 +349,35 @@ static void test_ext_object__stored_replies_are_checked(void **state)
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", kinds));
     assert_ok(invar_plugin_begin(plugin, 3, NULL));
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     stored = store(plugin);
     item = (invar_ledger_reply *)(uintptr_t)stored.items;
 
     samples.items[5].response[0]++; // another question
     assert_ok(invar_plugin_begin(plugin, 3, &stored));
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_MISMATCH,
-                 "call 0 of step 3 asks something else than the recorded one");
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
+                 INVAR_E_MISMATCH, "call 0 of step 3 asks something else than the recorded one");
     samples.items[5].response[0]--;
 
     item->bytes--;
     assert_ok(invar_plugin_begin(plugin, 3, &stored));
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_CORRUPT,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "has 48 bytes, not JSON and not 49");
     item->bytes = 0;
     assert_ok(invar_plugin_begin(plugin, 3, &stored));
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_CORRUPT, "0 bytes");
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
+                 "0 bytes");
     item->bytes = 49;
     memcpy((char *)(uintptr_t)item->data + 1, &nan, sizeof nan);
     assert_ok(invar_plugin_begin(plugin, 3, &stored));
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_CORRUPT,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "sample 100 is not finite");
     item->plugin = "another";
     assert_ok(invar_plugin_begin(plugin, 3, &stored));
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_NOTFOUND,
-                 "no reply to call 0");
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
+                 INVAR_E_NOTFOUND, "no reply to call 0");
     assert_ok(invar_plugin_begin(plugin, 4, NULL)); // and the plug-in is still there to be asked
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
 }
@@ -408,7 +409,7 @@ static void test_ext_object__every_field_is_hashed(void **state)
         s->prompt_tokens -= change == 9;
         s->n_tokens -= change == 10;
         assert_ok(invar_plugin_begin(plugin, change, NULL));
-        assert_ok(invar_plugin_reward(plugin, s, 1, reward));
+        assert_ok(invar_plugin_reward(plugin, s, 1, reward, no_parts()));
         seen[n++] = invar_plugin_replies_take(plugin).items[0].request;
         for (int i = 0; i < n - 1; i++)
             assert_false(invar_digest_equal(&seen[i], &seen[n - 1]));

@@ -59,7 +59,7 @@ static invar_status ask(invar_plugin *plugin, double reward[6])
     invar_status status;
 
     make_samples(&samples);
-    status = invar_plugin_reward(plugin, samples.items, 6, reward);
+    status = invar_plugin_reward(plugin, samples.items, 6, reward, no_parts());
     invar_rl_samples_reset(&samples);
     return status;
 }
@@ -90,7 +90,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
                                                               .run = "a",
                                                               .folder = "runs/a"}));
     assert_ok(invar_plugin_begin(plugin, 7, NULL));
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, program));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, program, no_parts()));
     samples.items[1].finish = INVAR_FINISH_LENGTH;
     assert_ok(invar_plugin_filter(plugin, samples.items, 6, verdict));
     assert_memory_equal(verdict, "\0\1\0\0\0\0", 6);
@@ -103,7 +103,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
 
     assert_ok(
         open_spec(&plugin, INVAR_TEST_WORK "/../plugins/reward.so", INVAR_PLUGIN_KIND_REWARD, 0));
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, object));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, object, no_parts()));
     assert_memory_equal(program, object, sizeof program);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -153,9 +153,9 @@ static void test_ext_program__text_travels_exactly(void **state)
     memcpy(samples.items[0].response, response, sizeof response);
     samples.items[0].response_bytes = sizeof response - 1;
     samples.items[0].metadata = "{\"a\":[1,{\"b\":null}]}";
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     samples.items[0].response[0] = '\xff';
-    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward), INVAR_E_INVALID,
+    assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_INVALID,
                  "not UTF-8");
     assert_ok(ask(plugin, reward)); // which was not the program's fault
     invar_plugin_close(plugin);
@@ -443,8 +443,8 @@ static void test_ext_program__wrong_numbers(void **state)
         double reward[1];
         make_samples(&samples);
         samples.items[0].index = 1; // 0.125
-        assert_fails(invar_plugin_reward(plugin, samples.items, 1, reward), INVAR_E_CORRUPT,
-                     cases[i].text);
+        assert_fails(invar_plugin_reward(plugin, samples.items, 1, reward, no_parts()),
+                     INVAR_E_CORRUPT, cases[i].text);
         invar_plugin_close(plugin);
         invar_rl_samples_reset(&samples);
     }

@@ -40,6 +40,14 @@ static inline void make_samples(invar_rl_samples *out)
     }
 }
 
+/* Where the parts of their rewards go when they have none. */
+static inline invar_reward_parts *no_parts(void)
+{
+    static invar_reward_parts none[6];
+
+    return none;
+}
+
 /* Three tokens with awkward floats; `ref` may be NULL. */
 static inline invar_loss_sample loss_sample(const float *ref)
 {

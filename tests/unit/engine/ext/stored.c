@@ -40,7 +40,7 @@ static invar_status ask(double reward[6], float loss[3], invar_plugin *plugin)
     float dlogp[3];
 
     make_samples(&samples);
-    status = invar_plugin_reward(plugin, samples.items, 6, reward);
+    status = invar_plugin_reward(plugin, samples.items, 6, reward, no_parts());
     for (int i = 0; i < 3 && status == INVAR_OK; i++) {
         sample.sample = i;
         status = invar_plugin_loss(loss, dlogp, &sample, plugin);

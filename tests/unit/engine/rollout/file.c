@@ -56,6 +56,7 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     assert_true(invar_digest_equal(&a->weights_hash, &b->weights_hash));
     assert_true(invar_digest_equal(&a->prompt_hash, &b->prompt_hash));
     same_bytes(&a->reward, &b->reward, sizeof a->reward);
+    assert_true(invar_reward_parts_equal(&a->parts, &b->parts));
     assert_int_equal(a->removed, b->removed);
 }
 
@@ -284,6 +285,10 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
         {"\"response\":\"", "\"response\":7,\"extra\":\"", "\"response\" is no text"},
         {"\"finish\":\"length\"", "\"finish\":\"tired\"", "value 0 of \"finish\""},
         {"\"reward\":-0.0", "\"reward\":1e999", "file:2: column"},
+        {"\"removed\":false", "\"parts\":{},\"removed\":false", "\"parts\" is no object"},
+        {"\"removed\":false", "\"parts\":[1],\"removed\":false", "\"parts\" is no object"},
+        {"\"removed\":false", "\"parts\":{\"a\":true},\"removed\":false", "has no number"},
+        {"\"removed\":false", "\"parts\":{\"a b\":1},\"removed\":false", "cannot name a part"},
         {"\"removed\":false", "\"removed\":0", "\"removed\" is not true or false"},
         {"{\"index\":1001", "\n{\"index\":1001", "file:3: it is empty"},
     };

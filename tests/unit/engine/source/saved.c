@@ -148,6 +148,10 @@ static void change_label(invar_rollout_data *d)
 {
     d->samples.items[2].label = "7";
 }
+static void change_parts(invar_rollout_data *d)
+{
+    assert_ok(invar_reward_parts_add(&d->samples.items[2].parts, "a", 1, 1, "test"));
+}
 static void change_prompt(invar_rollout_data *d)
 {
     d->samples.items[2].prompt++;
@@ -223,6 +227,7 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
         const char *member;
     } cases[] = {
         {change_reward, "\"reward\" of sample"},
+        {change_parts, "\"parts\" of sample"},
         {change_label, "\"label\" of sample"},
         {change_prompt, "\"prompt\" of sample"},
         {change_text, "\"prompt_text\" of sample"},

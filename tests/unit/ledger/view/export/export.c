@@ -313,6 +313,7 @@ static const struct {
     {"stat", "SELECT count(*) FROM stat"},
     {"sample", "SELECT count(*) FROM sample"},
     {"reply", "SELECT count(*) FROM reply"},
+    {"reward_part", "SELECT count(*) FROM reward_part"},
     {"work", "SELECT count(*) FROM work"},
     {"evaluation", "SELECT count(*) FROM evaluation"},
     {"checkpoint", "SELECT count(*) FROM checkpoint"},

@@ -1,0 +1,200 @@
+/*
+ * parts.c - tests of rewards with named parts: in replies, of shared objects, stored.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ext/call.h"
+#include "engine/ext/plugin.h"
+#include "tests/support.h"
+#include "tests/unit/engine/ext/samples.h"
+
+#define OBJECT INVAR_TEST_WORK "/plugin/parts.so"
+
+enum { SAMPLES = 6 };
+
+static void release(invar_reward_parts *parts, int count)
+{
+    for (int i = 0; i < count; i++)
+        invar_reward_parts_release(&parts[i]);
+}
+
+/* ---- replies of programs --------------------------------------------------------------------- */
+
+static invar_status read_reply(double *reward, invar_reward_parts *parts, const char *rewards)
+{
+    static const invar_plugin_sample sample = {.index = 3};
+    const invar_plugin_call call = {.plugin = "judge",
+                                    .kind = INVAR_PLUGIN_KIND_REWARD,
+                                    .samples = &sample,
+                                    .count = 1,
+                                    .reward = reward,
+                                    .parts = parts};
+    char line[4096];
+
+    (void)snprintf(line, sizeof line, "{\"id\":0,\"rewards\":[%s]}", rewards);
+    return invar_plugin_call_read(&call, line, strlen(line), true);
+}
+
+static void test_ext_parts__sum_or_total(void **state)
+{
+    static const struct {
+        const char *text;
+        double reward;
+        int64_t parts;
+    } cases[] = {
+        {"0.25", 0.25, 0},
+        {"{\"right\": 1, \"format\": 0.5}", 1.5, 2},
+        {"{\"right\": 1, \"format\": 0.5, \"total\": -3}", -3, 2},
+        {"{\"only\": -0.125}", -0.125, 1},
+        {"{\"z\": 1e16, \"a\": 1, \"m\": -1e16}", 0, 3}, // (1 + -1e16) + 1e16: by name
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_reward_parts parts = {NULL, 0};
+        double reward = NAN;
+
+        assert_ok(read_reply(&reward, &parts, cases[i].text));
+        assert_true(reward == cases[i].reward);
+        assert_int_equal(parts.count, cases[i].parts);
+        for (int64_t k = 1; k < parts.count; k++)
+            assert_true(strcmp(parts.items[k - 1].name, parts.items[k].name) < 0);
+        invar_reward_parts_release(&parts);
+    }
+}
+
+static void test_ext_parts__wrong_replies(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"{}", "a reward has no named part"},
+        {"{\"total\": 1}", "a reward has no named part"},
+        {"{\"a\": \"1\"}", "a part of a reward is no number"},
+        {"{\"a\": 1, \"total\": true}", "a part of a reward is no number"},
+        {"{\"a b\": 1}", "\"a b\" cannot name a part of a reward"},
+        {"{\"\": 1}", "cannot name a part"},
+        {"{\"a/b\": 1}", "cannot name a part"},
+        {"{\"0123456789012345678901234567890123456789012345678\": 1}", "use 1 to 47 letters"},
+        {"{\"a\": 1e308, \"b\": 1e308}", "the reward of sample 3 is not finite"},
+        {"[1]", "has no number at 0"},
+        {"null", "has no number at 0"},
+    };
+    char many[2048] = "{";
+    double reward;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_reward_parts parts = {NULL, 0};
+        assert_fails(read_reply(&reward, &parts, cases[i].text), INVAR_E_CORRUPT, cases[i].why);
+        invar_reward_parts_release(&parts);
+    }
+    for (int i = 0; i <= INVAR_REWARD_PARTS; i++) {
+        invar_reward_parts parts = {NULL, 0};
+        size_t used = strlen(many);
+        (void)snprintf(many + used, sizeof many - used, "%s\"p%d\": 1}", i ? "," : "", i);
+        if (i < INVAR_REWARD_PARTS)
+            assert_ok(read_reply(&reward, &parts, many));
+        else
+            assert_fails(read_reply(&reward, &parts, many), INVAR_E_CORRUPT, "more than 32");
+        many[strlen(many) - 1] = '\0';
+        invar_reward_parts_release(&parts);
+    }
+}
+
+/* ---- shared objects -------------------------------------------------------------------------- */
+
+static invar_plugin *open_object(void)
+{
+    const invar_plugin_options options = {
+        .name = "judge", .spec = OBJECT, .kinds = INVAR_PLUGIN_KIND_REWARD, .log_fd = -1};
+    invar_plugin *plugin;
+
+    assert_ok(invar_plugin_open(&plugin, &options));
+    return plugin;
+}
+
+static void check_parts(const invar_rl_samples *samples, const double *reward,
+                        const invar_reward_parts *parts)
+{
+    for (int i = 0; i < SAMPLES; i++) {
+        const invar_reward_part *length = invar_reward_parts_find(&parts[i], "length");
+        assert_true(reward[i] == (double)samples->items[i].index); // its own total, not the sum
+        assert_int_equal(parts[i].count, 2);
+        assert_true(length && length->value == (double)samples->items[i].n_tokens);
+        assert_true(invar_reward_parts_find(&parts[i], "format")->value == 0.5);
+        assert_null(invar_reward_parts_find(&parts[i], "forma"));
+    }
+}
+
+static void test_ext_parts__object_and_stored(void **state)
+{
+    invar_reward_parts first[SAMPLES] = {{NULL, 0}}, again[SAMPLES] = {{NULL, 0}};
+    invar_plugin *plugin = open_object(), *other = open_object();
+    invar_plugin_replies stored;
+    invar_ledger_reply cut;
+    invar_rl_samples samples;
+    double reward[SAMPLES];
+
+    (void)state;
+    make_samples(&samples);
+    assert_ok(invar_plugin_begin(plugin, 1, NULL));
+    assert_ok(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, first));
+    check_parts(&samples, reward, first);
+    stored = invar_plugin_replies_take(plugin);
+    assert_int_equal(stored.count, 1);
+    assert_ok(invar_plugin_begin(other, 1, &stored));
+    memset(reward, 0, sizeof reward);
+    assert_ok(invar_plugin_reward(other, samples.items, SAMPLES, reward, again));
+    check_parts(&samples, reward, again);
+    release(again, SAMPLES);
+    cut = stored.items[0];
+    stored.items = &cut;
+    while (--cut.bytes > 1) { // a stored reply without its end
+        assert_ok(invar_plugin_begin(other, 1, &stored));
+        assert_int_equal(invar_plugin_reward(other, samples.items, SAMPLES, reward, again),
+                         INVAR_E_CORRUPT);
+        release(again, SAMPLES);
+    }
+    release(first, SAMPLES);
+    invar_plugin_close(plugin);
+    invar_plugin_close(other);
+    invar_rl_samples_reset(&samples);
+}
+
+static void test_ext_parts__object_refuses(void **state)
+{
+    invar_reward_parts parts[SAMPLES] = {{NULL, 0}};
+    invar_plugin *plugin = open_object();
+    invar_rl_samples samples;
+    double reward[SAMPLES];
+
+    (void)state;
+    make_samples(&samples);
+    samples.items[0].label = "refuse";
+    assert_fails(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, parts), INVAR_E_STATE,
+                 "it refuses: no parts today");
+    samples.items[0].label = "nan";
+    assert_fails(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, parts),
+                 INVAR_E_CORRUPT, "the part \"format\" of a reward is not finite");
+    release(parts, SAMPLES);
+    invar_plugin_close(plugin);
+    invar_rl_samples_reset(&samples);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ext_parts__sum_or_total),
+        cmocka_unit_test(test_ext_parts__wrong_replies),
+        cmocka_unit_test(test_ext_parts__object_and_stored),
+        cmocka_unit_test(test_ext_parts__object_refuses),
+    };
+
+    return cmocka_run_group_tests_name("ext.parts", tests, NULL, NULL);
+}
