@@ -265,9 +265,10 @@ typedef struct gathering {
 } gathering;
 
 /* Where the share of a context-parallel rank begins: shares are of rows, or of experts. */
-static int64_t share_start(const gathering *g, const invar_tensor *grad, int64_t experts, int rank)
+static int64_t share_start(const gathering *g, const invar_tensor *grad, const invar_param *p,
+                           int rank)
 {
-    int64_t count = experts > 1 ? experts : grad->shape[0];
+    int64_t count = p->kind == INVAR_PARAM_EXPERT ? p->own.experts : grad->shape[0];
 
     if (rank == g->model->part.contexts)
         return grad->shape[0];
@@ -284,7 +285,7 @@ static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t 
     int64_t start[INVAR_ROWS_MOST_RANKS + 1];
 
     for (int r = 0; r <= g->model->part.contexts; r++) {
-        int64_t first = share_start(g, grad, g->model->params[param].own.experts, r) - rows.first;
+        int64_t first = share_start(g, grad, &g->model->params[param], r) - rows.first;
         first = first > 0 ? first : 0;
         start[r] = first < rows.count ? first : rows.count;
     }

@@ -285,7 +285,7 @@ static invar_status check_tensors(candidate *c)
                       tensors, c->why, sizes);
 }
 
-/* ---- heads of context-parallel ranks --------------------------------------------------------- */
+/* ---- heads and experts of context-parallel ranks --------------------------------------------- */
 
 /* Has every tensor-parallel rank so many times some key and value heads? */
 static bool divides_heads(const candidate *c, const invar_param *k, int32_t contexts)
@@ -309,8 +309,21 @@ static bool divides_shards(const candidate *c, const invar_param *q, int32_t con
            invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.pieces);
 }
 
+/* Experts that a rank has at least, of which each context-parallel rank takes some. */
+static int64_t fewest_experts(const candidate *c)
+{
+    return c->spec->experts / c->part->experts;
+}
+
+static bool divides_experts(const candidate *c, int32_t contexts)
+{
+    return c->spec->experts == 0 || contexts <= fewest_experts(c);
+}
+
 static bool fits_contexts(const candidate *c, int32_t contexts)
 {
+    if (!divides_experts(c, contexts))
+        return false;
     for (int64_t i = 0; i < c->count; i++) {
         const invar_param *p = &c->params[i];
 
@@ -329,22 +342,17 @@ static invar_status check_contexts(const candidate *c)
 
     if (contexts <= 1)
         return INVAR_OK;
-    if (c->part->experts > 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "context-parallel-size %d divides the work of experts, too: with it "
-                          "expert-model-parallel-size is 1",
-                          contexts);
-    if (c->spec->experts > 0 && contexts > c->spec->experts)
-        return INVAR_FAIL(
-            INVAR_E_INVALID, 0,
-            "context-parallel-size %d divides the work of %d experts, too: it takes at "
-            "most that many",
-            contexts, (int)c->spec->experts);
     if (fits_contexts(c, contexts))
         return INVAR_OK;
     for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROWS_MOST_RANKS; n++)
         if (fits_contexts(c, n))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", n);
+    if (!divides_experts(c, contexts))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "context-parallel-size %d does not divide the work of %" PRId64
+                          " experts, which a rank has with expert-model-parallel-size %d; it "
+                          "takes %s",
+                          contexts, fewest_experts(c), c->part->experts, sizes);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "context-parallel-size %d does not divide the %" PRId64 " groups of heads of "
                       "this model with tensor-model-parallel-size %d; it takes %s",

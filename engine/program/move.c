@@ -93,23 +93,32 @@ static int64_t share_of(const invar_move *move, const invar_layout_axis *axis, i
                        : invar_layout_share_of(rows, axis->size, r).count;
 }
 
-/* m->get of a gather, whose parts lie in `whole` one after the other. */
-static invar_status count_parts(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
-                                const invar_move *move)
+/* m->get of a gather of experts' rows; *base: where those that are divided begin in `whole`. */
+static invar_status count_experts(size_t *base, invar_mover *m, const invar_layout_axis *axis,
+                                  invar_caller *caller, const invar_move *move)
 {
-    const int64_t *start = NULL;
+    int64_t count = move->count > 0 ? move->count : move->experts.count;
+    const int64_t *start;
 
-    if (move->kind == INVAR_MOVE_EXPERTS)
-        INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
+    INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
+    start += move->first;
+    *base = (size_t)start[0] * row_bytes(&move->whole);
     for (int r = 0; r < axis->size; r++) {
-        invar_layout_share own = invar_layout_share_of(move->experts.count, axis->size, r);
-        int64_t rows = start ? start[own.first + own.count] - start[own.first]
-                             : share_of(move, axis, move->whole.shape[0], r);
-
-        m->get[r] = move->kind == INVAR_MOVE_PARTS ? tensor_bytes(&move->whole) / (size_t)axis->size
-                                                   : (size_t)rows * row_bytes(&move->whole);
+        invar_layout_share own = invar_layout_share_of(count, axis->size, r);
+        m->get[r] =
+            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->whole);
     }
     return INVAR_OK;
+}
+
+/* The same where parts lie in `whole` one after the other, from its beginning on. */
+static void count_parts(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+{
+    for (int r = 0; r < axis->size; r++)
+        m->get[r] =
+            move->kind == INVAR_MOVE_PARTS
+                ? tensor_bytes(&move->whole) / (size_t)axis->size
+                : (size_t)share_of(move, axis, move->whole.shape[0], r) * row_bytes(&move->whole);
 }
 
 /* Of an exchange: to each rank its share of the own rows, from each this rank's. */
@@ -171,21 +180,26 @@ static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_
                               .phase = phase_of(move),
                               .seconds = m->layout->seconds,
                               .out_bytes = m->get};
+    size_t before, base = 0;
     const char *own;
-    size_t before;
+    char *whole;
 
-    INVAR_TRY(count_parts(m, axis, caller, move));
+    if (move->kind == INVAR_MOVE_EXPERTS)
+        INVAR_TRY(count_experts(&base, m, axis, caller, move));
+    else
+        count_parts(m, axis, move);
     before = sum(m->get, axis->rank);
-    own = move->own.data ? move->own.data : (char *)move->whole.data + before;
+    whole = (char *)move->whole.data + base;
+    own = move->own.data ? move->own.data : whole + before;
     gather.in = own;
-    gather.out = move->whole.data;
+    gather.out = whole;
     if (is_straight(axis, &caller->dev))
         return run_straight(axis, &caller->dev, &gather);
     INVAR_TRY(invar_caller_get(caller, m->host + before, own, m->get[axis->rank]));
     gather.in = m->host + before;
     gather.out = m->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_put(&caller->dev, move->whole.data, m->host, sum(m->get, axis->size));
+    return invar_device_put(&caller->dev, whole, m->host, sum(m->get, axis->size));
 }
 
 static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,

@@ -78,6 +78,7 @@ typedef struct invar_move {
     const int64_t *start;    /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
                                 as invar_layout_share_of has it */
     invar_segments experts;  /* rows of all experts; with INVAR_MOVE_EXPERTS only */
+    int64_t first, count;    /* of these, the experts that the ranks divide; count 0: all */
     bool dropped;            /* nobody wants what it brings: it does not run */
 } invar_move;
 

@@ -71,6 +71,7 @@ for format in bf16 fp8; do
     equal rows-experts "$format" 4 "$tp" 2 "$pp" 2 "${sp[@]}" --recompute-granularity full
     equal rows-dense "$format" 4 "$cp" 2 "$tp" 2
     equal rows-experts "$format" 2 "$cp" 2
+    equal rows-experts "$format" 4 "$cp" 2 "$ep" 2
     equal dense "$format" 3 --rollout-num-gpus 1
     equal experts "$format" 4 "$tp" 2 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2
 done

@@ -28,31 +28,48 @@ static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, in
     return invar_tensor_columns(all, b->sparse_layers * slots, slots);
 }
 
+/* Of so many experts those that this rank has. */
+static invar_layout_share experts_here(const invar_builder *b, int64_t experts)
+{
+    return invar_layout_share_of(experts, b->experts, b->expert);
+}
+
 /*
- * Those whose rows this rank multiplies, of all whose rows begin at `start`: those that it has, or,
- * of context-parallel ranks, which have all of them, a share.
+ * Those whose rows this rank multiplies, of all whose rows begin at `start`: of those that it has
+ * its share, if context-parallel ranks have the same.
  */
 static void take_experts(invar_routes *r, const invar_builder *b, const invar_tensor *start)
 {
     int64_t experts = start->shape[0] - 1;
-    invar_layout_share own = b->context ? invar_context_columns(b, experts)
-                                        : invar_layout_share_of(experts, b->experts, b->expert);
+    invar_layout_share here = experts_here(b, experts);
+    invar_layout_share own = invar_context_columns(b, here.count);
 
     r->experts = (invar_segments){start->data, experts};
-    r->own = (invar_segments){(int64_t *)start->data + own.first, own.count};
-    r->first = b->context ? own.first : 0;
-    r->here = b->context ? experts : own.count;
+    r->own = (invar_segments){(int64_t *)start->data + here.first + own.first, own.count};
+    r->first = own.first;
+    r->here = here.count;
 }
 
-/* After a product that each rank has made for the rows of its experts: all rows. */
+/*
+ * After a product that each rank has made for the rows of its experts: all rows. Context-parallel
+ * ranks first have those of the experts that they share: then expert-parallel ones have the rest.
+ */
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
 {
-    if (b->experts > 1 || b->context)
-        invar_program_move(
-            b->program, &(invar_move){.kind = INVAR_MOVE_EXPERTS,
-                                      .axis = b->context ? INVAR_MOVE_CONTEXT : INVAR_MOVE_EXPERT,
-                                      .whole = *rows,
-                                      .experts = routes->experts});
+    invar_layout_share here = experts_here(b, routes->experts.count);
+    invar_move move = {.kind = INVAR_MOVE_EXPERTS, .whole = *rows, .experts = routes->experts};
+
+    if (b->context) {
+        move.axis = INVAR_MOVE_CONTEXT;
+        move.first = here.first;
+        move.count = here.count;
+        invar_program_move(b->program, &move);
+    }
+    if (b->experts > 1) {
+        move.axis = INVAR_MOVE_EXPERT;
+        move.first = move.count = 0;
+        invar_program_move(b->program, &move);
+    }
 }
 
 /* Of what tokens have, that of this rank's. */

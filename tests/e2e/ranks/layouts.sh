@@ -109,6 +109,9 @@ layouts() {
         echo "any $cp $c"
         ((2 * c > $1)) || echo "any $cp $c $tp 2"
         ((2 * c > $1)) || echo "any $cp $c $pp 2"
+        ((2 * c > $1)) || echo "experts $cp $c $ep 2"
+        ((4 * c > $1)) || echo "experts $cp $c $ep 2 $tp 2"
+        ((4 * c > $1)) || echo "experts $cp $c $ep 2 $pp 2"
     done
     echo "any"
     for t in 2 4 8; do
@@ -160,11 +163,11 @@ sweep 43 rows- "$tp" "${sp[@]}"
 equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
 
 # ---- rows of samples are divided --------------------------------------------------------------
-sweep 73 rows- "$cp"
+sweep 89 rows- "$cp"
 equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
-refused "divides the work of 8 experts, too: it takes at most" experts 9 "$cp" 9
-refused 'with it expert-model-parallel-size is 1' experts 4 "$cp" 2 "$ep" 2
+refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
+refused "a rank has with expert-model-parallel-size 4; it takes 1, 2$" experts 16 "$cp" 4 "$ep" 4
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
 equal eleven bf16 thread 2 "$tp" 2

@@ -202,6 +202,11 @@ static const run_pair context_tensor[] = {LONG,
                                           {NULL, NULL}};
 static const run_pair context_expert[] = {
     EXPERTS, LONG, {"context-parallel-size", "2"}, {NULL, NULL}};
+static const run_pair context_experts[] = {EXPERTS,
+                                           LONG,
+                                           {"context-parallel-size", "2"},
+                                           {"expert-model-parallel-size", "2"},
+                                           {NULL, NULL}};
 static const run_pair expert[] = {EXPERTS, {"expert-model-parallel-size", "2"}, {NULL, NULL}};
 static const run_pair stages[] = {EXPERTS,
                                   {"num-layers", "4"},
@@ -340,6 +345,9 @@ static void test_traffic__of_contexts(void **state)
     assert_int_equal(differences(&s), 0);
     make_scene(&s, "context-expert", 4, context_expert);
     assert_int_equal(differences(&s), 0);
+    make_scene(&s, "context-experts", 8, context_experts);
+    assert_int_equal(differences(&s), 0);
+    assert_true(invar_traffic_sent(&s.plan[0][1], INVAR_TRAFFIC_EXPERT) > 0);
     invar_recipe_free(undivided);
 }
 

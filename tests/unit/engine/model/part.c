@@ -174,11 +174,22 @@ static void test_part__refuses(void **state)
                  INVAR_E_INVALID, "with tensor-model-parallel-size 4; it takes 1, 2");
     part.contexts = 2;
     assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params, false));
-    spec.experts = 4; // as if
+    spec.experts = 8; // as if
     spec.logical_etp = 8;
-    part.experts = 2;
+    part.experts = 4;
+    assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params, false));
+    part.experts = 5; // of which some have one
     assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
-                 INVAR_E_INVALID, "with it expert-model-parallel-size is 1");
+                 INVAR_E_INVALID,
+                 "context-parallel-size 2 does not divide the work of 1 experts, which a rank has "
+                 "with expert-model-parallel-size 5; it takes 1");
+    part.tensors = part.expert_tensors = 1;
+    part.experts = 2;
+    part.contexts = 8;
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID,
+                 "the work of 4 experts, which a rank has with expert-model-parallel-size 2; it "
+                 "takes 1, 2, 4");
     invar_model_free(model);
 }
 
