@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/lora/adapters.h"
 
 const char *invar_test_model_name(invar_test_model kind)
 {
@@ -89,15 +90,52 @@ static void shorten_blocks(invar_model_spec *s)
         s->expert_intermediate = 160;
 }
 
-invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
-                                  const invar_device *dev)
+/* With extents that the format can have. */
+static invar_model_spec spec_for(invar_test_model kind, invar_format format)
 {
     bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
     invar_model_spec spec = invar_test_spec(kind, wide);
-    invar_model *model = NULL;
 
     if (wide)
         shorten_blocks(&spec);
+    return spec;
+}
+
+/* Values of B, but for the columns that fill up the rank. */
+static void move_adapter(const invar_param *p, uint64_t seed, int64_t rank, const invar_device *dev)
+{
+    int64_t count = invar_param_elements(p);
+    float *values;
+
+    assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
+    for (int64_t j = 0; j < count; j++)
+        values[j] = j % p->cols < rank ? invar_test_normal(seed, (uint64_t)j, 0.2f) : 0.0f;
+    assert_ok(invar_device_put(dev, p->master.data, values, (size_t)count * sizeof *values));
+    invar_free(values);
+}
+
+invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format, uint32_t seed,
+                                      int64_t rank, bool zero, const invar_device *dev)
+{
+    invar_model_spec spec = spec_for(kind, format);
+    invar_model *model = NULL;
+
+    spec.lora = (invar_lora_spec){.rank = rank, .alpha = 3.0f};
+    assert_ok(invar_lora_targets(&spec.lora.targets, "all-linear"));
+    assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
+    assert_ok(invar_model_init(model, seed, dev));
+    for (int64_t i = 1; i < model->n_params && !zero; i += 2)
+        move_adapter(&model->params[i], seed + (uint64_t)i, rank, dev);
+    assert_ok(invar_model_refresh(model, dev));
+    return model;
+}
+
+invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
+                                  const invar_device *dev)
+{
+    invar_model_spec spec = spec_for(kind, format);
+    invar_model *model = NULL;
+
     assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
     assert_ok(invar_model_init(model, seed, dev));
     for (int64_t i = 0; i < model->n_params; i++)

@@ -29,6 +29,10 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide);
 invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
                                   const invar_device *dev);
 
+/* The same as a frozen base, with adapters of `rank` on all linear layers; B random, or zeros. */
+invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format, uint32_t seed,
+                                      int64_t rank, bool zero, const invar_device *dev);
+
 /* A rank's part of a whole model in the host's memory; asserts nothing: threads may call it. */
 invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
                                    const invar_layout *layout, const invar_device *dev);

@@ -185,15 +185,16 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
 {
     const invar_budget_ask *ask = cast->ask;
     const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
-    invar_model_spec critic = *ask->spec;
+    invar_model_spec critic = *ask->spec, teacher = *ask->spec;
 
     critic.value_head = true;
     critic.tied = false;
+    teacher.lora = (invar_lora_spec){0};
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
     if (ask->reference)
         INVAR_TRY(add_model(&cast->reference, out, cast, ask->spec, "reference: weights"));
     if (ask->teacher)
-        INVAR_TRY(add_model(&cast->teacher, out, cast, ask->spec, "teacher: weights"));
+        INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, "teacher: weights"));
     if (ask->critic)
         INVAR_TRY(add_model(&cast->critic, out, cast, &critic, "critic: weights"));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));

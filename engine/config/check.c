@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/family.h"
+#include "engine/model/lora/adapters.h"
 #include "engine/reward/reward.h"
 #include "engine/rl/kl.h"
 #include "kernels-deterministic/ops.h"
@@ -132,6 +133,36 @@ static invar_status check_model(const invar_config_facts *f)
         return invar_config_refuse(
             r, INVAR_KEY_PROMPT_DATA,
             "needs a tokenizer, which hf-checkpoint has; without it use task:NAME");
+    return INVAR_OK;
+}
+
+/* Adapters of a model that ranks divide, or that others sample with, are not there. */
+static invar_status check_lora(const invar_config_facts *f)
+{
+    static const invar_key sizes[] = {
+        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
+        INVAR_KEY_CONTEXT_PARALLEL_SIZE, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE};
+    const invar_recipe *r = f->recipe;
+    uint32_t targets;
+
+    if (invar_recipe_int(r, INVAR_KEY_LORA_RANK) == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_lora_targets(&targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES)));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (invar_recipe_int(r, sizes[i]) > 1)
+            return invar_config_refuse(r, sizes[i],
+                                       "divides the model, which lora-rank does not allow: take "
+                                       "data-parallel ranks");
+    if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
+                                   "does not go with lora-rank: let all ranks sample");
+    if (f->estimator->critic)
+        return invar_config_refuse(r, INVAR_KEY_LORA_RANK,
+                                   "does not go with a critic, which has no adapters: take another "
+                                   "advantage-estimator");
+    if (invar_config_filled(r, INVAR_KEY_SAVE_HF))
+        return invar_config_refuse(r, INVAR_KEY_SAVE_HF,
+                                   "writes whole models, and lora-rank trains adapters alone");
     return INVAR_OK;
 }
 
@@ -510,6 +541,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     gather(&f, recipe);
     INVAR_TRY(check_data(&f));
     INVAR_TRY(check_model(&f));
+    INVAR_TRY(check_lora(&f));
     INVAR_TRY(check_batch(recipe));
     INVAR_TRY(check_lengths(&f));
     INVAR_TRY(check_spans(&f));

@@ -83,7 +83,9 @@ static invar_status check_model_uses(const invar_config_facts *f)
 {
     static const char own[] = "a model without files (hf-checkpoint empty)";
     static const char experts[] = "num-experts above 0";
+    static const char adapters[] = "lora-rank above 0";
     const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
+    const bool lora = invar_recipe_int(f->recipe, INVAR_KEY_LORA_RANK) > 0;
     const use uses[] = {
         {INVAR_KEY_HF_IGNORE_KEYS, f->hf, "hf-checkpoint"},
         {INVAR_KEY_MODEL_TYPE, !f->hf, own},
@@ -103,6 +105,8 @@ static invar_status check_model_uses(const invar_config_facts *f)
         {INVAR_KEY_MOE_ROUTER_TOPK, moe, experts},
         {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, moe, experts},
         {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
+        {INVAR_KEY_LORA_ALPHA, lora, adapters},
+        {INVAR_KEY_TARGET_MODULES, lora, adapters},
     };
 
     return CHECK_USES(f->recipe, uses);

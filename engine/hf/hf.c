@@ -1,9 +1,9 @@
 /*
  * hf.c - reading the weights of a Hugging Face folder.
  *
- * Shards are opened one after another and their tensors go straight into the masters, of each what
- * this rank has; what has arrived is noted, so that a tensor that comes twice or never is found. An
- * index is believed only as far as the shards confirm it.
+ * Shards are opened one after another and their tensors go straight into the masters, or into the
+ * weights of a frozen base, of each what this rank has; what has arrived is noted, so that a tensor
+ * that comes twice or never is found. An index is believed only as far as the shards confirm it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +20,9 @@
 #include "base/text.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
+#include "engine/model/lora/base.h"
 #include "engine/program/near.h"
+#include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"
 
@@ -34,10 +36,11 @@ typedef struct loader {
     invar_model *model;
     const char *dir;
     char shown[INVAR_PATH_SHOWN_SIZE]; /* of the folder */
-    int64_t *first;                    /* (n_params) the parameter's first piece in `seen` */
+    int64_t *first;                    /* (n_base) the parameter's first piece in `seen` */
     bool *seen;                        /* one per expert of a stack, one per other parameter */
     int64_t pieces;
     invar_window window;             /* into the masters */
+    invar_base_writer writer;        /* of a frozen base, which has none */
     char head_file[INVAR_PATH_SIZE]; /* where lm_head.weight is that must equal the embedding */
 } loader;
 
@@ -82,8 +85,9 @@ static invar_status pass_over(loader *l, const char *path, const char *name)
 
 /* What this rank has of an expert, or of a parameter that has none. */
 typedef struct share {
-    float *to;            /* in the device's memory */
+    float *to;            /* in the device's memory; of a frozen base NULL */
     int64_t elements;     /* 0: nothing */
+    int64_t number;       /* of the expert here */
     int64_t first, count; /* runs of the parameter's box */
     int64_t begin;        /* of the expert in the whole parameter */
 } share;
@@ -96,11 +100,23 @@ static share share_of(const invar_param *p, const invar_box_runs *runs, int64_t 
     if (number < 0 || number >= p->own.experts)
         return out;
     each = invar_param_elements(p) / p->own.experts;
-    out.to = (float *)p->master.data + number * each;
+    if (invar_tensor_present(&p->master))
+        out.to = (float *)p->master.data + number * each;
     out.elements = each;
+    out.number = number;
     out.first = number * runs->in_expert;
     out.count = runs->in_expert;
     return out;
+}
+
+static invar_status read_runs(float *near, const invar_safetensors *file, const invar_safetensor *t,
+                              const invar_box_runs *runs, const share *own)
+{
+    for (int64_t k = 0; k < own->count; k++)
+        INVAR_TRY(invar_safetensors_read_f32(near + k * runs->length, file, t,
+                                             invar_box_run_at(runs, own->first + k) - own->begin,
+                                             runs->length));
+    return INVAR_OK;
 }
 
 static invar_status read_share(loader *l, const invar_safetensors *file, const invar_safetensor *t,
@@ -113,11 +129,14 @@ static invar_status read_share(loader *l, const invar_safetensors *file, const i
 
     if (own.elements == 0)
         return INVAR_OK;
+    if (!own.to) {
+        float *values;
+        INVAR_TRY(invar_base_room(&values, &l->writer, own.elements));
+        INVAR_TRY(read_runs(values, file, t, &runs, &own));
+        return invar_base_write(&l->writer, p, own.number * p->own.rows, p->own.rows);
+    }
     INVAR_TRY(invar_window_write(&near, &l->window, own.to, bytes));
-    for (int64_t k = 0; k < own.count; k++)
-        INVAR_TRY(invar_safetensors_read_f32((float *)near + k * runs.length, file, t,
-                                             invar_box_run_at(&runs, own.first + k) - own.begin,
-                                             runs.length));
+    INVAR_TRY(read_runs(near, file, t, &runs, &own));
     return invar_window_store(&l->window, own.to, bytes);
 }
 
@@ -128,10 +147,10 @@ static invar_status take(loader *l, const char *path, const invar_safetensors *f
     invar_param *p = invar_hf_find(&expert, l->model, t->name);
     bool *seen;
 
-    if (!p)
+    if (!p || p->kind == INVAR_PARAM_ADAPTER) // these have a folder of their own
         return pass_over(l, path, t->name);
     INVAR_TRY(expect_shape(file, t, p));
-    seen = &l->seen[l->first[p - l->model->params] + expert];
+    seen = &l->seen[l->first[p - l->model->base] + expert];
     if (*seen)
         return bad_tensor(path, t->name, "it is in another shard, too");
     *seen = true;
@@ -266,10 +285,10 @@ static invar_status plan(loader *l)
 {
     const invar_model *m = l->model;
 
-    INVAR_TRY(invar_alloc((void **)&l->first, (size_t)m->n_params, sizeof *l->first, "a loader"));
-    for (int64_t i = 0; i < m->n_params; i++) {
+    INVAR_TRY(invar_alloc((void **)&l->first, (size_t)m->n_base, sizeof *l->first, "a loader"));
+    for (int64_t i = 0; i < m->n_base; i++) {
         l->first[i] = l->pieces;
-        l->pieces += m->params[i].stack;
+        l->pieces += m->base[i].stack;
     }
     INVAR_TRY(invar_alloc((void **)&l->seen, (size_t)l->pieces, sizeof *l->seen, "a loader"));
     memset(l->seen, 0, (size_t)l->pieces * sizeof *l->seen);
@@ -281,8 +300,8 @@ static invar_status make_value_head(loader *l)
 {
     const invar_model *m = l->model;
 
-    for (int64_t i = 0; i < m->n_params; i++) {
-        const invar_param *p = &m->params[i];
+    for (int64_t i = 0; i < m->n_base; i++) {
+        const invar_param *p = &m->base[i];
         bool *seen = &l->seen[l->first[i]];
         if (!m->spec.value_head || p->kind != INVAR_PARAM_HEAD || *seen)
             continue;
@@ -299,12 +318,12 @@ static invar_status check_missing(const loader *l)
     char name[INVAR_HF_NAME_SIZE] = "";
     int64_t missing = 0;
 
-    for (int64_t i = 0; i < l->model->n_params; i++) {
-        for (int64_t e = 0; e < l->model->params[i].stack; e++) {
+    for (int64_t i = 0; i < l->model->n_base; i++) {
+        for (int64_t e = 0; e < l->model->base[i].stack; e++) {
             if (l->seen[l->first[i] + e])
                 continue;
             if (missing++ == 0)
-                invar_hf_name(name, &l->model->params[i], e);
+                invar_hf_name(name, &l->model->base[i], e);
         }
     }
     if (missing > 0)
@@ -313,19 +332,30 @@ static invar_status check_missing(const loader *l)
     return INVAR_OK;
 }
 
-/* Elements of a run of the embedding, which begins at `at` in the file and at `own` here. */
-static invar_status compare_run(loader *l, const invar_safetensors *file, const invar_safetensor *t,
-                                int64_t at, const float *own, int64_t length)
+/* Has the embedding these values? Where it is rounded, it is what they are rounded to. */
+static bool same_values(const void *own, invar_dtype dtype, const float *values, int64_t count)
 {
+    for (int64_t i = 0; i < count && dtype == INVAR_DTYPE_BF16; i++)
+        if (invar_bf16_from_f32(values[i]) != ((const uint16_t *)own)[i])
+            return false;
+    return dtype == INVAR_DTYPE_BF16 || memcmp(values, own, (size_t)count * sizeof *values) == 0;
+}
+
+/* Elements of a run of the embedding `own`: it begins at `at` in the file, at `first` here. */
+static invar_status compare_run(loader *l, const invar_safetensors *file, const invar_safetensor *t,
+                                int64_t at, const invar_tensor *own, int64_t first, int64_t length)
+{
+    size_t size = (size_t)invar_dtype_bits(own->dtype) / 8;
     float got[COMPARED];
 
     for (int64_t i = 0; i < length; i += COMPARED) {
         int64_t count = length - i < COMPARED ? length - i : COMPARED;
-        size_t bytes = (size_t)count * sizeof *got;
         const void *expected;
         INVAR_TRY(invar_safetensors_read_f32(got, file, t, at + i, count));
-        INVAR_TRY(invar_window_read(&expected, &l->window, own + i, bytes));
-        if (memcmp(got, expected, bytes) != 0)
+        INVAR_TRY(invar_window_read(&expected, &l->window,
+                                    (const char *)own->data + (size_t)(first + i) * size,
+                                    (size_t)count * size));
+        if (!same_values(expected, own->dtype, got, count))
             return bad_tensor(l->head_file, HEAD,
                               "config.json ties it to the embedding, whose bits are others");
     }
@@ -336,14 +366,15 @@ static invar_status compare_head(loader *l, const invar_safetensors *file)
 {
     const invar_safetensor *t = invar_safetensors_find(file, HEAD);
     const invar_param *p = l->model->embedding;
+    const invar_tensor *own = invar_tensor_present(&p->master) ? &p->master : &p->weight;
     invar_box_runs runs = invar_box_runs_of(p, &p->own);
 
     if (!t)
         return bad_tensor(l->head_file, HEAD, "the file changed while it was read");
     INVAR_TRY(expect_shape(file, t, p));
     for (int64_t k = 0; k < runs.count; k++)
-        INVAR_TRY(compare_run(l, file, t, invar_box_run_at(&runs, k),
-                              (const float *)p->master.data + k * runs.length, runs.length));
+        INVAR_TRY(
+            compare_run(l, file, t, invar_box_run_at(&runs, k), own, k * runs.length, runs.length));
     return INVAR_OK;
 }
 
@@ -462,11 +493,13 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
+    invar_base_writer_init(&l->writer, &model->dev);
     invar_path_show(l->shown, dir);
     status = load(l);
     invar_free(l->first);
     invar_free(l->seen);
     invar_window_release(&l->window);
+    invar_base_writer_release(&l->writer);
     invar_free(l);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/model/family.h"
+#include "engine/model/lora/adapters.h"
 
 #include "base/invar_banned.h"
 
@@ -110,10 +111,11 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
     if (lists.built_bytes)
         memset(lists.built, 0, lists.built_bytes);
     *b = (invar_builder){.program = program,
-                         .params = model->params,
+                         .params = model->base,
                          .param_base = model->memory,
                          .storage = model->storage,
                          .norm_eps = model->spec.norm_eps,
+                         .lora_factor = invar_lora_factor(&model->spec.lora),
                          .head_block = invar_format_head_block(model->format),
                          .tensor = model->part.tensor,
                          .tensors = model->part.tensors,

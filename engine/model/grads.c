@@ -82,16 +82,18 @@ static invar_status list_pieces(invar_grads *grads, const invar_model *model)
     return INVAR_OK;
 }
 
-/* Matrices come first, the embedding before all; then vectors, then the tied head's. */
+/* Matrices come first, the embedding before all, unless it is frozen; then vectors, then the tied
+ * head's. */
 static void lay_out(invar_grads *grads, const invar_model *model)
 {
     char *end = (char *)grads->memory + grads->bytes;
+    bool frozen = invar_model_is_adapted(model);
 
-    INVAR_CHECK(model->order[0] == 0 && model->embedding == &model->params[0]);
+    INVAR_CHECK(frozen || (model->order[0] == 0 && model->embedding == &model->params[0]));
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
         grads->of[i] = placed(grads, &model->params[i].grad);
-        if (k == 1)
+        if (k == 1 && !frozen)
             grads->embedding_bytes = (uintptr_t)model->params[i].grad.data;
         if (model->params[i].cols == 0 && !grads->vectors)
             grads->vectors = grads->of[i].data;
@@ -100,6 +102,8 @@ static void lay_out(invar_grads *grads, const invar_model *model)
         grads->tied_head = placed(grads, &model->tied_grad);
         end = grads->tied_head.data;
     }
+    if (!grads->vectors) // adapters have none
+        grads->vectors = end;
     grads->vector_bytes = (size_t)(end - (char *)grads->vectors);
 }
 

@@ -1,17 +1,11 @@
 /*
- * model.c - the memory of parameters, their first values and their compute form.
- *
- * Initialisation, normative: value i of parameter p is std * z, where z is a normal number made by
- * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key
- * (seed, 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two;
- * u = (w + 0.5) * 2^-32, z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std.
+ * model.c - the memory of parameters and their compute form.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/model/model.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,16 +13,12 @@
 #include "base/carve.h"
 #include "engine/model/decoder.h"
 #include "engine/model/digests.h"
+#include "engine/model/lora/adapters.h"
 #include "engine/model/pieces.h"
 #include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
-#include "engine/program/near.h"
-#include "kernels-deterministic/math/elementary_f64.h"
-#include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
-
-#define PURPOSE_INIT 2
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
@@ -83,8 +73,8 @@ static const invar_param *find_misfit(const invar_model *model, invar_format for
 {
     const format_facts *f = &formats[format];
 
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
+    for (int64_t i = 0; i < model->n_base; i++) {
+        const invar_param *p = &model->base[i];
         if (quantised_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
             return p;
     }
@@ -138,6 +128,12 @@ static invar_tensor carve_own(invar_carver *c, invar_dtype dtype, const invar_pa
     return carve_tensor(c, dtype, p->own.experts * p->own.rows, p->own.cols);
 }
 
+/* What ops read of a parameter, in memory of its own. */
+static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const invar_param *p)
+{
+    return quantised_kind(p) ? carve_weight(c, f, p) : carve_own(c, f->storage, p);
+}
+
 static void lay_out(invar_model *model, invar_carver *c)
 {
     const format_facts *f = &formats[model->format];
@@ -151,15 +147,12 @@ static void lay_out(invar_model *model, invar_carver *c)
     }
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        if (p->own.experts == 0)
-            continue;
-        if (model->format == INVAR_FORMAT_FP32)
-            p->weight = p->master;
-        else if (quantised_kind(p))
-            p->weight = carve_weight(c, f, p);
-        else
-            p->weight = carve_own(c, f->storage, p);
+        if (p->own.experts > 0)
+            p->weight = model->format == INVAR_FORMAT_FP32 ? p->master : carve_compute(c, f, p);
     }
+    for (int64_t i = 0; invar_model_is_adapted(model) && i < model->n_base; i++)
+        if (model->base[i].own.experts > 0)
+            model->base[i].weight = carve_compute(c, f, &model->base[i]);
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
 }
@@ -178,7 +171,7 @@ static void order_memory(invar_model *model)
 /* Places in a block of gradients: as in memory, then the tied head's. */
 static void lay_out_grads(invar_model *model)
 {
-    bool tied = model->head == model->embedding;
+    bool tied = model->head == model->embedding && !invar_model_is_adapted(model);
     uintptr_t next = 0;
 
     for (int64_t i = 0; i <= model->n_params; i++) {
@@ -203,14 +196,14 @@ static void link_params(invar_model *model)
 
     for (int64_t i = 0; i < layers; i++) {
         model->first[i] = next;
-        while (model->params[next].layer == i)
+        while (model->base[next].layer == i)
             next++;
     }
     model->first[layers] = next;
-    model->embedding = model->params;
-    model->norm = &model->params[next];
+    model->embedding = model->base;
+    model->norm = &model->base[next];
     model->head =
-        model->spec.tied && !model->spec.value_head ? model->embedding : &model->params[next + 1];
+        model->spec.tied && !model->spec.value_head ? model->embedding : &model->base[next + 1];
 }
 
 static invar_status allocate(invar_model *model)
@@ -240,13 +233,28 @@ static invar_status make_rope(invar_model *model, const invar_device *dev)
     return status;
 }
 
-/* All that is known of parameters but their memory. */
-static invar_status declare(invar_model *model)
+/* Adapters take the places of the base's parameters, which then stand behind them. */
+static void declare_adapters(invar_model *model)
+{
+    const invar_lora_spec *lora = &model->spec.lora;
+    int64_t count = invar_adapters_count(model->base, model->n_base, lora);
+
+    if (count == 0)
+        return;
+    model->base = model->params + count;
+    memmove(model->base, model->params, (size_t)model->n_base * sizeof *model->params);
+    model->n_params = count;
+    invar_adapters_declare(model->params, model->base, model->n_base, lora);
+}
+
+/* The parameters in their order, and who they are. */
+static invar_status list_params(invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
     int64_t count;
 
     INVAR_TRY(invar_decoder_declare(&count, NULL, spec, model->format));
+    count *= spec->lora.rank > 0 ? 3 : 1; // at most two of an adapter for each
     INVAR_TRY(invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
                           "the list of parameters"));
     INVAR_TRY(invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
@@ -254,10 +262,29 @@ static invar_status declare(invar_model *model)
     INVAR_TRY(invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
                           "the list of layers"));
     INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
+    model->base = model->params;
+    model->n_base = model->n_params;
+    declare_adapters(model);
+    if (spec->lora.rank > 0 && !invar_model_is_adapted(model))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "target-modules names no layer of this model: with lora-rank %" PRId64
+                          " some layer needs an adapter",
+                          spec->lora.rank);
     order_memory(model);
     link_params(model);
-    INVAR_TRY(invar_model_part_check(&model->part, spec, model->params, model->n_params,
+    return INVAR_OK;
+}
+
+/* All that is known of parameters but their memory. */
+static invar_status declare(invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+
+    INVAR_TRY(list_params(model));
+    INVAR_TRY(invar_model_part_check(&model->part, spec, model->base, model->n_base,
                                      invar_dtype_scale_block(formats[model->format].linear) > 0));
+    for (int64_t i = 0; i < model->n_base; i++)
+        model->base[i].own = invar_model_part_box(&model->part, spec, &model->base[i]);
     for (int64_t i = 0; i < model->n_params; i++)
         model->params[i].own = invar_model_part_box(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);
@@ -323,102 +350,6 @@ void invar_model_free(invar_model *model)
     invar_free(model);
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
-
-#define INIT_PIECE 65536 /* values a task makes, a multiple of 4 */
-
-typedef struct init_job {
-    float *out;
-    int64_t count;
-    invar_box_runs runs; /* of what is here of the parameter */
-    uint32_t param, seed;
-    float std;
-} init_job;
-
-/* Two normal numbers from two words. */
-static void normal_pair(float out[2], uint32_t a, uint32_t b)
-{
-    double u = ((double)a + 0.5) * 0x1p-32, v = ((double)b + 0.5) * 0x1p-32;
-    double radius = sqrt(-2.0 * invar_log_f64(u)), angle = 0x1.921fb54442d18p2 * v;
-
-    out[0] = (float)(radius * invar_cos_f64(angle));
-    out[1] = (float)(radius * invar_sin_f64(angle));
-}
-
-/* Values [first, first + count) of the whole parameter. */
-static void fill_values(float *out, const init_job *job, int64_t first, int64_t count)
-{
-    for (int64_t i = first; i < first + count;) {
-        uint64_t block = (uint64_t)i / 4;
-        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), job->param, 0};
-        uint32_t key[2] = {job->seed, invar_philox_purpose(PURPOSE_INIT, 0)}, word[4];
-        float z[4];
-
-        invar_philox4x32(word, counter, key);
-        normal_pair(z, word[0], word[1]);
-        normal_pair(z + 2, word[2], word[3]);
-        do
-            out[i - first] = z[i % 4] * job->std;
-        while (++i % 4 && i < first + count);
-    }
-}
-
-static invar_status init_piece(void *payload, int64_t task, int worker)
-{
-    const init_job *job = payload;
-    int64_t first = task * INIT_PIECE, end = first + INIT_PIECE, count;
-
-    (void)worker;
-    end = end < job->count ? end : job->count;
-    for (int64_t i = first; i < end; i += count) {
-        int64_t into = i % job->runs.length, left = job->runs.length - into;
-        count = left < end - i ? left : end - i;
-        fill_values(job->out + i, job, invar_box_run_at(&job->runs, i / job->runs.length) + into,
-                    count);
-    }
-    return INVAR_OK;
-}
-
-/* The first values of parameter i of the model. */
-static invar_status first_values(float *out, const invar_model *model, int64_t i, uint32_t seed,
-                                 invar_pool *pool)
-{
-    const invar_param *p = &model->params[i];
-    int64_t count = invar_param_elements(p);
-    init_job job = {out,         count, invar_box_runs_of(p, &p->own),
-                    (uint32_t)i, seed,  model->spec.init_std};
-
-    if (p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS) {
-        for (int64_t j = 0; j < count; j++)
-            out[j] = p->kind == INVAR_PARAM_NORM ? 1.0f : 0.0f;
-        return INVAR_OK;
-    }
-    return invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job);
-}
-
-static invar_status init_param(invar_model *model, int64_t i, uint32_t seed, invar_window *window)
-{
-    const invar_param *p = &model->params[i];
-    size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
-    void *out;
-
-    INVAR_TRY(invar_window_write(&out, window, p->master.data, bytes));
-    INVAR_TRY(first_values(out, model, i, seed, window->dev->pool));
-    return invar_window_store(window, p->master.data, bytes);
-}
-
-invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
-{
-    invar_window window = {.dev = dev};
-    invar_status status = INVAR_OK;
-
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        if (model->params[i].own.experts > 0)
-            status = init_param(model, i, seed, &window);
-    invar_window_release(&window);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
-}
-
 /* ---- the compute form ------------------------------------------------------------------------ */
 
 /* As AdamW rounds: to nearest even. */
@@ -455,7 +386,9 @@ static invar_status copy_param(const invar_param *to, const invar_param *from,
     size_t count = (size_t)invar_param_elements(to);
     size_t bytes = count * (size_t)invar_dtype_bits(to->weight.dtype) / 8;
 
-    INVAR_TRY(invar_device_copy(dev, to->master.data, from->master.data, count * sizeof(float)));
+    if (invar_tensor_present(&to->master))
+        INVAR_TRY(
+            invar_device_copy(dev, to->master.data, from->master.data, count * sizeof(float)));
     if (to->weight.data != to->master.data)
         INVAR_TRY(invar_device_copy(dev, to->weight.data, from->weight.data, bytes));
     if (!to->weight.scale)
@@ -464,35 +397,49 @@ static invar_status copy_param(const invar_param *to, const invar_param *from,
                              invar_tensor_scale_bytes(&to->weight));
 }
 
-invar_status invar_model_copy(invar_model *to, const invar_model *from)
+static invar_status copy_params(const invar_param *to, const invar_param *from, int64_t count,
+                                const invar_device *dev)
 {
-    if (to->format != from->format || to->n_params != from->n_params)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
-    for (int64_t i = 0; i < to->n_params; i++) {
-        const invar_param *a = &to->params[i], *b = &from->params[i];
+    for (int64_t i = 0; i < count; i++) {
+        const invar_param *a = &to[i], *b = &from[i];
         if (a->stack != b->stack || a->rows != b->rows || a->cols != b->cols ||
             invar_param_elements(a) != invar_param_elements(b))
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
                               a->name);
     }
-    for (int64_t i = 0; i < from->n_params; i++)
-        if (to->params[i].own.experts > 0)
-            INVAR_TRY(copy_param(&to->params[i], &from->params[i], &to->dev));
+    for (int64_t i = 0; i < count; i++)
+        if (to[i].own.experts > 0)
+            INVAR_TRY(copy_param(&to[i], &from[i], dev));
     return INVAR_OK;
 }
 
-size_t invar_model_weight_bytes(const invar_model *model)
+invar_status invar_model_copy(invar_model *to, const invar_model *from)
+{
+    if (to->format != from->format || to->n_params != from->n_params || to->n_base != from->n_base)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
+    INVAR_TRY(copy_params(to->params, from->params, to->n_params, &to->dev));
+    return invar_model_is_adapted(to) ? copy_params(to->base, from->base, to->n_base, &to->dev)
+                                      : INVAR_OK;
+}
+
+static size_t weight_bytes(const invar_param *params, int64_t count)
 {
     size_t bytes = 0;
 
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
+    for (int64_t i = 0; i < count; i++) {
+        const invar_param *p = &params[i];
         if (p->own.experts > 0)
             bytes +=
                 (size_t)invar_param_elements(p) * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
                 invar_tensor_scale_bytes(&p->weight);
     }
     return bytes;
+}
+
+size_t invar_model_weight_bytes(const invar_model *model)
+{
+    return weight_bytes(model->base, model->n_base) +
+           (invar_model_is_adapted(model) ? weight_bytes(model->params, model->n_params) : 0);
 }
 
 bool invar_model_is_divided(const invar_model *model)
@@ -551,16 +498,23 @@ invar_status invar_model_hash(invar_digest *out, const invar_model *model, const
 
 int64_t invar_model_kv_heads(const invar_model *model)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        if (model->params[i].own.experts > 0 && strstr(model->params[i].name, "k_proj.weight"))
-            return model->params[i].own.rows / model->spec.head_dim;
+    for (int64_t i = 0; i < model->n_base; i++)
+        if (model->base[i].own.experts > 0 && strstr(model->base[i].name, "k_proj.weight"))
+            return model->base[i].own.rows / model->spec.head_dim;
     return model->spec.kv_heads;
+}
+
+static invar_param *find(invar_param *params, int64_t count, const char *name)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (strcmp(params[i].name, name) == 0)
+            return &params[i];
+    return NULL;
 }
 
 invar_param *invar_model_find(const invar_model *model, const char *name)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        if (strcmp(model->params[i].name, name) == 0)
-            return &model->params[i];
-    return NULL;
+    invar_param *found = find(model->params, model->n_params, name);
+
+    return found || !invar_model_is_adapted(model) ? found : find(model->base, model->n_base, name);
 }

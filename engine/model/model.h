@@ -7,6 +7,9 @@
  * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows). All
  * tensors are in the memory of the model's device: where that is far, the host goes through near.h.
  *
+ * With adapters (lora/adapters.h) these are the model's parameters. Those of its base stand behind
+ * them and are frozen: they have a weight, but neither master nor gradient.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_MODEL_MODEL_H
@@ -47,8 +50,10 @@ typedef struct invar_model {
     const invar_layout
         *layout;           /* of the ranks that hold the model together; NULL: this one alone */
     invar_model_part part; /* what of it is here */
-    invar_param *params;   /* (n_params) in canonical order, all of the model's */
+    invar_param *params;   /* (n_params) in canonical order, all that is trained */
     int64_t n_params;
+    invar_param *base; /* (n_base) without adapters: params; else frozen ones behind them */
+    int64_t n_base;
     /* (n_params, data ranks + 1) who owns which rows, shard/owners.h; NULL: this rank owns all */
     int64_t *owners;
     int64_t *order; /* (n_params) of their memory: matrices, then vectors */
@@ -85,6 +90,10 @@ void invar_model_free(invar_model *model);
 invar_status invar_model_init(invar_model *model, uint32_t seed,
                               const invar_device *dev) INVAR_MUST_USE;
 
+/* The first values of adapters alone, if any: A random, B zero, so that the model is its base. */
+invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,
+                                       const invar_device *dev) INVAR_MUST_USE;
+
 /* Makes every `weight` from its master, after loading. The optimizer writes both by itself. */
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
@@ -93,6 +102,12 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MU
 
 /* Bytes of what ops read of the parameters: values, or codes and scales. */
 size_t invar_model_weight_bytes(const invar_model *model);
+
+/* Whether it has adapters, and a frozen base. */
+static inline bool invar_model_is_adapted(const invar_model *model)
+{
+    return model->base != model->params;
+}
 
 /* Whether other ranks hold other parts of it. */
 bool invar_model_is_divided(const invar_model *model);
@@ -127,7 +142,7 @@ int64_t invar_model_kv_heads(const invar_model *model);
 int64_t invar_model_sparse_layers(const invar_model *model);
 int64_t invar_model_sparse_before(const invar_model *model, int64_t layer);
 
-/* The parameter with this name; NULL when there is none. */
+/* The parameter with this name, of adapters or of the base; NULL when there is none. */
 invar_param *invar_model_find(const invar_model *model, const char *name);
 
 #ifdef __cplusplus

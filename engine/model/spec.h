@@ -49,6 +49,13 @@ typedef struct invar_rope_spec {
     double original_context;
 } invar_rope_spec;
 
+/* Adapters of linear layers, by the recipe. */
+typedef struct invar_lora_spec {
+    int64_t rank;     /* 0: there are none */
+    float alpha;      /* the factor is alpha / rank */
+    uint32_t targets; /* which layers: a set of engine/model/lora/adapters.h */
+} invar_lora_spec;
+
 typedef struct invar_model_spec {
     invar_family family;
     int64_t vocab;
@@ -66,10 +73,11 @@ typedef struct invar_model_spec {
     bool qk_norm;
     bool value_head; /* a critic: the head has one output and is never tied */
     invar_rope_spec rope;
-    int64_t window;                     /* sliding window; 0: none */
-    int64_t window_from;                /* first layer that has it */
-    int64_t kv_span, q_span;            /* of attention, by the recipe; 0: one span */
-    int64_t logical_tp, logical_etp;    /* logical tensor parallelism, by the recipe; 0: 1 */
+    int64_t window;                  /* sliding window; 0: none */
+    int64_t window_from;             /* first layer that has it */
+    int64_t kv_span, q_span;         /* of attention, by the recipe; 0: one span */
+    int64_t logical_tp, logical_etp; /* logical tensor parallelism, by the recipe; 0: 1 */
+    invar_lora_spec lora;
     int64_t experts;                    /* 0: a dense model */
     int64_t experts_per_token;          /* slots */
     int64_t expert_intermediate;        /* of one expert */

@@ -65,19 +65,40 @@ static void *named(invar_builder *b, invar_given_memory which, const void *at, c
     return (char *)invar_program_given(b->program, which) + ((const char *)at - (const char *)base);
 }
 
+/* What ops read of a parameter. */
+static invar_tensor weight_of(invar_builder *b, const invar_param *p)
+{
+    invar_tensor w = p->weight;
+
+    w.data = named(b, INVAR_GIVEN_MODEL, w.data, b->param_base);
+    if (w.scale)
+        w.scale = named(b, INVAR_GIVEN_MODEL, w.scale, b->param_base);
+    return w;
+}
+
+/* Its gradient; absent: the parameter is frozen, or not here. */
+static invar_tensor gradient_of(invar_builder *b, const invar_param *p)
+{
+    invar_tensor dw = p->grad;
+
+    if (dw.dtype != INVAR_DTYPE_NONE)
+        dw.data = named(b, INVAR_GIVEN_GRADS, dw.data, NULL);
+    return dw;
+}
+
 invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 {
-    invar_weight w = {.w = p->weight,
-                      .dw = p->grad,
+    const invar_param *a = p->adapter;
+    invar_weight w = {.w = weight_of(b, p),
+                      .dw = gradient_of(b, p),
                       .cut = p->cut,
                       .whole = p->cut.columns ? p->cols : p->rows,
                       .piece = p->own.piece,
                       .pieces = p->own.pieces};
 
-    w.w.data = named(b, INVAR_GIVEN_MODEL, w.w.data, b->param_base);
-    if (w.w.scale)
-        w.w.scale = named(b, INVAR_GIVEN_MODEL, w.w.scale, b->param_base);
-    w.dw.data = named(b, INVAR_GIVEN_GRADS, w.dw.data, NULL);
+    if (a)
+        w.adapter = (invar_adapter){weight_of(b, &a[0]), gradient_of(b, &a[0]), weight_of(b, &a[1]),
+                                    gradient_of(b, &a[1])};
     return w;
 }
 
@@ -216,13 +237,24 @@ invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor
     return invar_build_result(b, name, value);
 }
 
-void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
+static void show_beside(invar_builder *b, const char *name, const char *suffix, bool gradient,
+                        const invar_tensor *rows)
 {
     show(b, &(invar_point){.name = name,
-                           .suffix = "q",
+                           .suffix = suffix,
                            .gradient = gradient,
                            .backward = gradient,
-                           .rows = *codes});
+                           .rows = *rows});
+}
+
+void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
+{
+    show_beside(b, name, "q", gradient, codes);
+}
+
+void invar_build_adapted(invar_builder *b, const char *name, bool gradient, const invar_tensor *u)
+{
+    show_beside(b, name, "lora", gradient, u);
 }
 
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)

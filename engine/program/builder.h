@@ -78,9 +78,16 @@ typedef struct invar_built_tensor {
     int32_t group, column; /* 0: none */
 } invar_built_tensor;
 
+/* The adapter of a linear layer, docs/arithmetic.md, section 15. */
+typedef struct invar_adapter {
+    invar_tensor a, da; /* absent: there is none */
+    invar_tensor b, db;
+} invar_adapter;
+
 /* A parameter in use: what this rank has of it. */
 typedef struct invar_weight {
-    invar_tensor w, dw; /* absent: there is none */
+    invar_tensor w, dw; /* absent: there is none; dw alone: the parameter is frozen */
+    invar_adapter adapter;
     invar_cut cut;
     int64_t whole;         /* extent along the cut, of all ranks */
     int32_t piece, pieces; /* of the cut's, this rank's */
@@ -138,6 +145,7 @@ struct invar_builder {
     int64_t next_param;
     invar_dtype storage;
     float norm_eps;
+    float lora_factor;         /* of adapters */
     int64_t head_block;        /* what the width of an atom of heads is a multiple of */
     int32_t tensor, tensors;   /* this rank of those that divide layers; 0, 1: alone */
     int32_t expert, experts;   /* and of those that divide experts */
@@ -209,6 +217,9 @@ invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor
 void invar_build_codes(invar_builder *b, const char *name, bool gradient,
                        const invar_tensor *codes);
 
+/* A point of the last call: what an adapter of the layer with this name has, or its gradient. */
+void invar_build_adapted(invar_builder *b, const char *name, bool gradient, const invar_tensor *u);
+
 /* The heads of width `dim` that the projection makes. */
 invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim);
 
@@ -272,6 +283,7 @@ typedef struct invar_projection {
     invar_weight w, bias; /* bias absent: none */
     bool f32;             /* not in storage */
     invar_tensor y;       /* the result */
+    invar_tensor u;       /* what its adapter makes of the input; absent: it has none */
 } invar_projection;
 
 #define INVAR_MOST_OUTPUTS INVAR_LINEAR_MAX_PARTS

@@ -20,7 +20,8 @@ typedef enum invar_param_kind {
     INVAR_PARAM_LINEAR,    /* (out, in), quantised by the low-precision formats */
     INVAR_PARAM_EXPERT,    /* (experts * out, in), quantised too */
     INVAR_PARAM_ROUTER,    /* (experts, hidden), never quantised */
-    INVAR_PARAM_HEAD       /* (vocab, hidden), never quantised; (1, hidden) of a critic */
+    INVAR_PARAM_HEAD,      /* (vocab, hidden), never quantised; (1, hidden) of a critic */
+    INVAR_PARAM_ADAPTER    /* A (experts * r, in) or B (experts * out, r), never quantised */
 } invar_param_kind;
 
 #define INVAR_PARAM_NAME_SIZE 96
@@ -49,6 +50,7 @@ typedef struct invar_param {
     invar_tensor master; /* (experts * rows, cols) or (rows) of `own`, f32; absent: nothing */
     invar_tensor weight; /* the same extents, in the type that ops read */
     invar_tensor grad;   /* those of the master; at offsets in a block of gradients */
+    const struct invar_param *adapter; /* A of a linear layer, with B behind it; NULL: none */
 } invar_param;
 
 /*

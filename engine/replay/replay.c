@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/record/revisions.h"
+#include "engine/run/session.h"
 
 #include "base/invar_banned.h"
 
@@ -34,7 +35,8 @@ static invar_status judge(const char **why_out, const invar_replay *replay, inva
         *why_out = "it belongs to another run";
         return INVAR_OK;
     }
-    if (!invar_checkpoint_has(c, "model.exp_avg")) {
+    if (!invar_checkpoint_has(c, "model.exp_avg") &&
+        !invar_checkpoint_has(c, INVAR_SESSION_ADAPTERS ".exp_avg")) {
         *why_out = "it was written with no-save-optim";
         return INVAR_OK;
     }

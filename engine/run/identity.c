@@ -66,6 +66,8 @@ static invar_status gather(identity *id, const invar_loop *loop)
     INVAR_TRY(hash_spec(&digest, s));
     add_digest(id, "model hash", &digest);
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
+    if (s->spec.lora.rank > 0)
+        add_digest(id, "base hash", &s->base_weights);
     if (invar_settings_teacher(loop->recipe))
         add_digest(id, "teacher hash", &s->teacher_weights);
     if (invar_settings_critic(loop->recipe))

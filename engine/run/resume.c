@@ -23,6 +23,15 @@ typedef struct part {
     invar_optimizer *optimizer; /* NULL: without moments */
 } part;
 
+/* Of a model with adapters these alone. */
+static part actor_part(invar_model *model, invar_optimizer *optimizer)
+{
+    if (invar_model_is_adapted(model))
+        return (part){INVAR_SESSION_ADAPTERS, INVAR_SESSION_ADAPTERS ".exp_avg",
+                      INVAR_SESSION_ADAPTERS ".exp_avg_sq", model, optimizer};
+    return (part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
+}
+
 static int parts_of(part out[3], const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
@@ -31,8 +40,7 @@ static int parts_of(part out[3], const invar_loop *loop)
 
     if (loop->sides.samples) // it keeps nothing
         return 0;
-    out[n++] =
-        (part){"model", "model.exp_avg", "model.exp_avg_sq", s->actor, loop->actor.optimizer};
+    out[n++] = actor_part(s->actor, loop->actor.optimizer);
     if (s->critic)
         out[n++] = (part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
                           loop->critic.optimizer};

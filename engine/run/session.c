@@ -16,6 +16,8 @@
 #include "engine/config/check.h"
 #include "engine/hf/hf.h"
 #include "engine/model/family.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/model/lora/base.h"
 #include "engine/program/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"
@@ -23,6 +25,7 @@
 #include "base/invar_banned.h"
 
 #define TASK_PREFIX "task:"
+#define MODEL_SET "model" /* of a checkpoint */
 
 static bool given(const invar_recipe *recipe, invar_key key)
 {
@@ -169,6 +172,15 @@ static invar_status spec_from_recipe(invar_session *s)
     return invar_model_spec_check(spec);
 }
 
+static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
+{
+    *out = (invar_lora_spec){.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
+    if (out->rank == 0)
+        return INVAR_OK;
+    out->alpha = (float)invar_recipe_float(r, INVAR_KEY_LORA_ALPHA);
+    return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
+}
+
 static invar_status read_spec(invar_session *s)
 {
     if (given(s->recipe, INVAR_KEY_HF_CHECKPOINT))
@@ -181,6 +193,7 @@ static invar_status read_spec(invar_session *s)
     s->spec.q_span = invar_recipe_int(s->recipe, INVAR_KEY_Q_SPAN);
     s->spec.logical_tp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_TP);
     s->spec.logical_etp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_ETP);
+    INVAR_TRY(read_lora(&s->spec.lora, s->recipe));
     if (s->spec.logical_etp > 1 && s->spec.experts == 0)
         return invar_config_refuse(s->recipe, INVAR_KEY_LOGICAL_ETP,
                                    "cuts experts, and the model has none");
@@ -282,6 +295,52 @@ invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
 }
 
+/* The same for the frozen base of a model with adapters. */
+static invar_status load_base(const invar_model *model, invar_checkpoint *checkpoint)
+{
+    invar_base_writer writer;
+    invar_status status = INVAR_OK;
+
+    invar_base_writer_init(&writer, &model->dev);
+    for (int64_t i = 0; i < model->n_base && status == INVAR_OK; i++) {
+        const invar_param *p = &model->base[i];
+        float *near;
+        status = invar_base_room(&near, &writer, invar_param_elements(p));
+        if (status == INVAR_OK)
+            status = invar_session_load_own(near, p, checkpoint, MODEL_SET);
+        if (status == INVAR_OK)
+            status = invar_base_write(&writer, p, 0, p->own.experts * p->own.rows);
+    }
+    invar_base_writer_release(&writer);
+    return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, MODEL_SET) : status;
+}
+
+/* Adapters alone need the base that they were trained with. */
+static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
+{
+    if (invar_model_is_adapted(model) || !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters alone: give the lora-rank and the hf-checkpoint that "
+                      "they were trained with",
+                      invar_checkpoint_path(checkpoint));
+}
+
+/* Of a model with adapters: these, or, where a whole model is there, its base. */
+static invar_status load_sets(const invar_model *model, invar_checkpoint *checkpoint)
+{
+    const char *set = MODEL_SET;
+
+    INVAR_TRY(check_set(model, checkpoint));
+    if (invar_model_is_adapted(model) && !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+        return load_base(model, checkpoint);
+    if (invar_model_is_adapted(model))
+        set = INVAR_SESSION_ADAPTERS;
+    if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
+        set = "critic"; // of a run; a converted critic is the only model there
+    return invar_session_load_set(model, checkpoint, set);
+}
+
 /* `compared`: a config.json beside the weights must agree with the model. */
 static invar_status check_config(const invar_model *model, const char *dir, bool compared)
 {
@@ -293,16 +352,13 @@ static invar_status load_checkpoint(invar_session_origin *out, invar_model *mode
                                     invar_checkpoint *checkpoint, bool compared,
                                     const invar_device *dev)
 {
-    const char *set = "model";
     invar_status status;
 
     out->rollout = invar_checkpoint_state_of(checkpoint)->rollout;
     (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
-    if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
-        set = "critic"; // of a run; a converted critic is the only model there
     status = check_config(model, invar_checkpoint_path(checkpoint), compared);
     if (status == INVAR_OK)
-        status = invar_session_load_set(model, checkpoint, set);
+        status = load_sets(model, checkpoint);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
@@ -402,11 +458,13 @@ static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    uint32_t seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED);
     invar_session_origin origin;
 
     if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
+    INVAR_TRY(invar_model_init_adapters(s->actor, seed, &s->dev));
     if (given(r, INVAR_KEY_REF_LOAD)) {
         s->weights_from = "ref-load";
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
@@ -415,9 +473,10 @@ static invar_status first_weights(invar_session *s)
         INVAR_TRY(load_folder(&origin, s->actor, dir, false, &s->dev));
     } else {
         s->weights_from = "seed";
-        INVAR_TRY(
-            invar_model_init(s->actor, (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED), &s->dev));
+        INVAR_TRY(invar_model_init(s->actor, seed, &s->dev));
     }
+    if (invar_model_is_adapted(s->actor))
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
@@ -447,7 +506,9 @@ static invar_status other_models(invar_session *s)
         INVAR_TRY(invar_model_copy(s->reference, s->actor));
     }
     if (invar_settings_teacher(r)) {
-        INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, s->layout, &s->dev));
+        invar_model_spec spec = s->spec;
+        spec.lora = (invar_lora_spec){0};
+        INVAR_TRY(invar_model_new(&s->teacher, &spec, s->format, s->layout, &s->dev));
         INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
         INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
     }

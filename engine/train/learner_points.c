@@ -21,14 +21,14 @@
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
 /* The op that makes a parameter's gradient on one rank: a point is the same in every layout. */
-static const char *gradient_op(invar_param_kind kind)
+static const char *gradient_op(const invar_param *p)
 {
-    switch (kind) {
+    switch (p->kind) {
     case INVAR_PARAM_EMBEDDING: return "embedding.bwd";
     case INVAR_PARAM_NORM: return "rmsnorm.bwd";
     case INVAR_PARAM_BIAS: return "token.sum";
     case INVAR_PARAM_EXPERT: return "moe.linear.dw";
-    default: return "linear.dw";
+    default: return p->stack > 1 ? "moe.linear.dw" : "linear.dw";
     }
 }
 
@@ -121,7 +121,7 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
 
     at.layer = p->layer;
     at.shards = shards_of(p);
-    at.op = gradient_op(p->kind);
+    at.op = gradient_op(p);
     invar_probe_sum_name(sum, l->options.prefix, param);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));

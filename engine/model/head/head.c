@@ -129,10 +129,12 @@ invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_
 static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grads)
 {
     const invar_model *model = pass->model;
-    const invar_tensor *dw = model->head == model->embedding
-                                 ? &grads->tied_head
-                                 : &grads->of[model->head - model->params];
+    const invar_tensor *dw;
 
+    if (invar_model_is_adapted(model)) // it is frozen
+        return INVAR_OK;
+    dw = model->head == model->embedding ? &grads->tied_head
+                                         : &grads->of[model->head - model->params];
     return invar_device_zero(&pass->caller.dev, dw->data,
                              (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
 }

@@ -268,24 +268,35 @@ static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight
     gather_piece(b, &pass->acts.entropy, p);
 }
 
+/* The gradient of the head's weights: of context-parallel ranks each makes that of some ids. */
+static void weight_back(invar_pass *pass, invar_builder *b, const invar_tensor *all,
+                        const invar_tensor *d_logits, const invar_head_piece *p,
+                        const invar_segments *units)
+{
+    invar_tensor dw = *all, dy = *d_logits;
+
+    if (p->shared) {
+        invar_layout_share ids = invar_context_columns(b, dw.shape[0]);
+        dy = invar_context_spread(b, d_logits, p->rows, NULL);
+        dw = invar_tensor_rows(&dw, ids.first, ids.count);
+    }
+    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
+                 .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .units = *units);
+    if (p->number == 0)
+        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+}
+
 /* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
 static void project_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
                          const invar_head_piece *p, const invar_segments *units)
 {
     invar_head_acts *h = &pass->acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
-    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->own.count), dy = d_logits;
-    invar_tensor d_norm = rows_of(&h->d_norm, p), dw = w->dw;
+    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->own.count);
+    invar_tensor d_norm = rows_of(&h->d_norm, p);
 
-    if (p->shared) {
-        invar_layout_share ids = invar_context_columns(b, dw.shape[0]);
-        dy = invar_context_spread(b, &d_logits, p->rows, NULL);
-        dw = invar_tensor_rows(&dw, ids.first, ids.count);
-    }
-    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
-                 .x = invar_tensor_rows(&h->norm, p->first, p->rows), .units = *units);
-    if (p->number == 0)
-        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+    if (invar_tensor_present(&w->dw))
+        weight_back(pass, b, &w->dw, &d_logits, p, units);
     if (p->own.count > 0)
         invar_build_input_gradient(b, &d_norm, &d_logits, w);
     gather_piece(b, &h->d_norm, p);

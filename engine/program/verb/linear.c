@@ -3,13 +3,15 @@
  *
  * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantised for the
  * product; weight gradients take both as stored. int4: weights only. A residual and a gated
- * activation go with a product into one call, where it has them.
+ * activation go with a product into one call, where it has them. With adapters the layers' own
+ * weights are frozen.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
 
 #include "engine/layout/layout.h"
+#include "engine/program/verb/adapter.h"
 #include "engine/program/verb/context.h"
 
 #include "base/invar_banned.h"
@@ -65,6 +67,7 @@ typedef struct linears {
     bool of_experts;
     const char *name[INVAR_MOST_OUTPUTS];
     invar_tensor y[INVAR_MOST_OUTPUTS];
+    invar_tensor u[INVAR_MOST_OUTPUTS]; /* of adapters; absent: none */
     invar_weight w[INVAR_MOST_OUTPUTS], bias[INVAR_MOST_OUTPUTS];
     invar_segments experts;
     invar_tensor row_token;
@@ -121,6 +124,8 @@ static void weight_gradients(invar_builder *b, const linears *l, const invar_ten
     for (int32_t i = 0, next; i < l->count; i = next) {
         invar_tensor dw = l->w[i].dw, dy = d[i];
         next = i + 1;
+        if (!invar_tensor_present(&dw)) // frozen
+            continue;
         while (next < l->count && join(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
         INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = x,
@@ -128,7 +133,7 @@ static void weight_gradients(invar_builder *b, const linears *l, const invar_ten
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
     }
     for (int32_t i = 0; i < l->count; i++)
-        if (invar_tensor_present(&l->bias[i].w))
+        if (invar_tensor_present(&l->bias[i].dw))
             INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum, .out = l->bias[i].dw,
                          .x = d[i], .units = b->units);
 }
@@ -136,6 +141,8 @@ static void weight_gradients(invar_builder *b, const linears *l, const invar_ten
 static void expert_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
 {
     for (int32_t i = 0; i < l->count; i++) {
+        if (!invar_tensor_present(&l->w[i].dw)) // frozen
+            continue;
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw,
                      .dy = d[i], .x = l->x, .row_token = l->row_token, .experts = l->experts,
                      .units = b->all_units);
@@ -357,11 +364,55 @@ void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const 
     product_back(b, &one, dy, dx);
 }
 
-static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands)
+/* The gradients of all adapters; the layers whose weights are their A, and what comes back. */
+static linears adapters_back(invar_builder *b, const linears *l, const invar_tensor *d,
+                             invar_tensor *du)
+{
+    linears narrow = {.of_experts = l->of_experts, .experts = l->experts};
+
+    for (int32_t i = 0; i < l->count; i++) {
+        const invar_adapted of = {.name = l->name[i],
+                                  .w = &l->w[i],
+                                  .x = l->x,
+                                  .u = l->u[i],
+                                  .experts = l->of_experts ? &l->experts : NULL,
+                                  .row_token = l->row_token};
+        if (!invar_adapter_is(&l->w[i]))
+            continue;
+        du[narrow.count] = invar_adapter_back(b, &of, &d[i]);
+        narrow.w[narrow.count++] =
+            (invar_weight){.w = l->w[i].adapter.a, .cut = {.pieces = 1}, .pieces = 1};
+    }
+    return narrow;
+}
+
+/* dx, with what comes back through adapters. */
+static void adapted_product_back(invar_builder *b, const linears *l, const invar_tensor *operands,
+                                 const linears *narrow, const invar_tensor *du,
+                                 const invar_tensor *dx)
+{
+    static const invar_tensor none;
+    int64_t rows = dx->shape[0];
+    invar_tensor sums, part;
+
+    if (narrow->count == 0) {
+        product_back(b, l, operands, dx);
+        return;
+    }
+    sums = invar_program_room(b->program, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
+    part = invar_tensor_rows(&sums, rows, rows);
+    product_back(b, narrow, du, &part);
+    part = invar_tensor_rows(&sums, 0, rows);
+    product_back(b, l, operands, &part);
+    invar_adapter_fold(b, dx, &sums, &none);
+}
+
+static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands,
+                           const linears *narrow, const invar_tensor *du)
 {
     invar_tensor dx = invar_gradient_room(b, &l->x);
 
-    product_back(b, l, operands, &dx);
+    adapted_product_back(b, l, operands, narrow, du, &dx);
     invar_gradient_show(b, &l->x, &dx, l->name[0], false);
     invar_gradient_give(b, &l->x, &dx);
 }
@@ -370,7 +421,8 @@ static void input_gradient(invar_builder *b, const linears *l, const invar_tenso
 static void back(invar_builder *b, const linears *l, const invar_tensor *d,
                  const invar_tensor *codes)
 {
-    invar_tensor operands[INVAR_MOST_OUTPUTS];
+    invar_tensor operands[INVAR_MOST_OUTPUTS], du[INVAR_MOST_OUTPUTS];
+    linears narrow;
 
     for (int32_t i = 0; i < l->count; i++) {
         operands[i] = d[i];
@@ -383,7 +435,8 @@ static void back(invar_builder *b, const linears *l, const invar_tensor *d,
         expert_gradients(b, l, d);
     else
         (b->context ? shared_gradients : weight_gradients)(b, l, d);
-    input_gradient(b, l, operands);
+    narrow = adapters_back(b, l, d, du);
+    input_gradient(b, l, operands, &narrow, du);
 }
 
 static void linears_back(invar_builder *b, const void *noted)
@@ -406,6 +459,7 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
     for (int32_t i = 0; i < count; i++) {
         l.name[i] = outputs[i].name;
         l.y[i] = outputs[i].y;
+        l.u[i] = outputs[i].u;
         l.w[i] = outputs[i].w;
         l.bias[i] = outputs[i].bias;
     }
@@ -439,6 +493,7 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
         outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,
                                           x->shape[0], cols);
+        outputs[i].u = invar_adapter_room(b, &outputs[i].w, x->shape[0]);
         invar_gradient_join(b, group, &outputs[i].y);
         if (routes)
             invar_build_slots(b, &outputs[i].y, routes);
@@ -496,25 +551,63 @@ static bool sums_over_ranks(const invar_weight *w)
     return w->cut.columns && invar_weight_divided(w);
 }
 
+/* y of one layer with an adapter. */
+static void adapted_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
+                            const invar_projection *out, const invar_tensor *residual,
+                            const invar_routes *routes)
+{
+    const invar_adapted of = {.name = out->name,
+                              .w = &out->w,
+                              .x = *x,
+                              .u = out->u,
+                              .experts = routes ? &routes->own : NULL};
+
+    invar_adapter_forward(b, &of, taken, &out->bias.w, residual, &out->y);
+}
+
+static bool any_adapter(const invar_projection *outputs, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (invar_adapter_is(&outputs[i].w))
+            return true;
+    return false;
+}
+
+/* One product of those that are not made at once. */
+static void lone_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
+                         const invar_projection *out, const invar_routes *routes)
+{
+    static const invar_tensor none;
+    invar_linear_fwd_args args = arguments(taken, out, 1);
+
+    if (invar_adapter_is(&out->w))
+        adapted_product(b, x, taken, out, &none, routes);
+    else if (routes)
+        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
+                     .w = out->w.w, .experts = routes->own, .k_shards = args.k_shards,
+                     .k_atom = args.k_atom);
+    else
+        invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+}
+
 /* The products alone; results are shown. */
 static void products(invar_builder *b, const invar_tensor *x, const invar_projection *outputs,
                      int32_t count, const invar_routes *routes)
 {
     invar_tensor taken = operand(b, x, &outputs[0].w);
     invar_linear_fwd_args args = arguments(&taken, outputs, count);
+    bool at_once = !routes && !any_adapter(outputs, count);
 
     if (sums_over_ranks(&outputs[0].w)) {
         divided_product(b, &taken, &outputs[0], NULL, routes);
         (void)invar_build_result(b, outputs[0].name, outputs[0].y);
         return;
     }
-    if (!routes)
+    if (at_once)
         invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int32_t i = 0; i < count; i++) {
-        if (routes)
-            INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = outputs[i].y,
-                         .x = taken, .w = outputs[i].w.w, .experts = routes->own,
-                         .k_shards = args.k_shards, .k_atom = args.k_atom);
+        if (!at_once)
+            lone_product(b, x, &taken, &outputs[i], routes);
         (void)invar_build_result(b, outputs[i].name, outputs[i].y);
     }
 }
@@ -557,11 +650,14 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
     added a;
 
     out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
+    out.u = invar_adapter_room(b, w, x.shape[0]);
     taken = operand(b, &x, w);
     args = arguments(&taken, &out, 1);
     args.residual = residual;
     if (sums_over_ranks(w))
         divided_product(b, &taken, &out, &residual, NULL);
+    else if (invar_adapter_is(w))
+        adapted_product(b, &x, &taken, &out, &residual, NULL);
     else
         invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     invar_build_reads(b, &x);
@@ -632,7 +728,7 @@ invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x
                 invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
         invar_build_slots(b, &g.act, routes);
-    if (routes || quantises(&gate_up[0].w))
+    if (routes || quantises(&gate_up[0].w) || any_adapter(gate_up, 2))
         activate_alone(b, &g, gate_up, routes);
     else
         activate_at_once(b, &g, gate_up);

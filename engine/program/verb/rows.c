@@ -16,8 +16,11 @@ typedef struct embedding {
 static void embed_back(invar_builder *b, const void *noted)
 {
     const embedding *e = noted;
-    invar_tensor d = invar_gradient_take(b, &e->y), all = invar_build_all_rows(b, &d);
+    invar_tensor d = invar_gradient_take(b, &e->y), all;
 
+    if (!invar_tensor_present(&e->dtable)) // frozen
+        return;
+    all = invar_build_all_rows(b, &d);
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
                  .dout = invar_context_gather(b, &all), .ids = e->ids, .units = b->all_units);
 }

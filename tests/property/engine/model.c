@@ -1,11 +1,13 @@
 /*
  * model.c - bits of log-probabilities and gradients do not depend on how samples are executed.
  *
- * Every kind of model in every format it can have: packed together or one by one, in micro-batches
- * of any size, with activations kept or computed again, with logits in pieces, on 1 to 3 threads.
+ * Every kind of model in every format it can have, with and without adapters: packed together or
+ * one by one, in micro-batches of any size, with activations kept or computed again, with logits in
+ * pieces, on 1 to 3 threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <math.h>
 #include <string.h>
 
 #include "engine/train/micro_batch.h"
@@ -105,7 +107,16 @@ static void assert_moves(const outcome *a, const invar_model *model)
     }
 }
 
-static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics)
+#define RANK 5
+
+static invar_model *make(invar_test_model kind, invar_format format, bool adapted,
+                         const invar_device *dev)
+{
+    return adapted ? invar_test_model_adapted(kind, format, 11, RANK, false, dev)
+                   : invar_test_model_new(kind, format, 11, dev);
+}
+
+static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics, bool adapted)
 {
     static const execution ways[] = {{1, false, 0, true},
                                      {2, true, 0, true},
@@ -118,7 +129,7 @@ static void sweep(invar_test_model kind, invar_format format, invar_numerics num
     invar_model *model;
 
     invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 2);
-    model = invar_test_model_new(kind, format, 11, &dev);
+    model = make(kind, format, adapted, &dev);
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     run(&reference, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
     assert_moves(&reference, model);
@@ -137,9 +148,8 @@ static void sweep(invar_test_model kind, invar_format format, invar_numerics num
     invar_test_device_release(&dev);
 }
 
-static void test_model__bits_invariant_to_execution(void **state)
+static void sweep_all(bool adapted)
 {
-    (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
             for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
@@ -147,8 +157,124 @@ static void test_model__bits_invariant_to_execution(void **state)
                 bool low = kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
                 if (!invar_test_full() && format != INVAR_FORMAT_FP32 && !low)
                     continue;
-                sweep((invar_test_model)kind, (invar_format)format, (invar_numerics)numerics);
+                sweep((invar_test_model)kind, (invar_format)format, (invar_numerics)numerics,
+                      adapted);
             }
+}
+
+static void test_model__bits_invariant_to_execution(void **state)
+{
+    (void)state;
+    sweep_all(false);
+}
+
+static void test_model__bits_invariant_to_execution_with_adapters(void **state)
+{
+    (void)state;
+    sweep_all(true);
+}
+
+/* The log-probabilities of a model without adapters whose weights come from the same seed. */
+static void check_zero_adapters(invar_test_model kind, invar_format format)
+{
+    execution way = {.micro_batch = SAMPLES};
+    outcome plain = {0}, zero = {0}, moved = {0};
+    invar_model *base = NULL, *adapted, *other;
+    invar_rl_samples samples;
+    invar_device dev;
+
+    invar_test_device_init(&dev, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1);
+    adapted = invar_test_model_adapted(kind, format, 11, RANK, true, &dev);
+    other = invar_test_model_adapted(kind, format, 11, RANK, false, &dev);
+    adapted->spec.lora.rank = 0;
+    assert_ok(invar_model_new(&base, &adapted->spec, format, NULL, &dev));
+    adapted->spec.lora.rank = RANK;
+    assert_ok(invar_model_init(base, 11, &dev));
+    invar_test_samples(&samples, SAMPLES, 20, base->spec.vocab, 5);
+    run(&plain, base, &samples, &dev, &way);
+    run(&zero, adapted, &samples, &dev, &way);
+    run(&moved, other, &samples, &dev, &way);
+    invar_assert_bits_f32(zero.logp, plain.logp, plain.tokens, "adapters that are zero");
+    assert_true(invar_bits_differ(moved.logp, plain.logp, sizeof plain.logp));
+    invar_grads_free(plain.grads);
+    invar_grads_free(zero.grads);
+    invar_grads_free(moved.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(base);
+    invar_model_free(adapted);
+    invar_model_free(other);
+    invar_test_device_release(&dev);
+}
+
+static void test_model__zero_adapters_leave_the_base(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        check_zero_adapters((invar_test_model)kind, INVAR_FORMAT_BF16);
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
+        check_zero_adapters(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
+}
+
+/* What `run` takes the gradient of. */
+static double loss_of(const invar_model *model, const invar_rl_samples *samples,
+                      const invar_device *dev)
+{
+    outcome got = {0};
+    double loss = 0;
+
+    run(&got, model, samples, dev, &(execution){.micro_batch = SAMPLES});
+    for (int64_t i = 0; i < got.tokens; i++)
+        loss += (double)invar_test_normal(3, (uint64_t)i, 1.0f) * (double)got.logp[i] +
+                (double)invar_test_normal(4, (uint64_t)i, 0.1f) * (double)got.entropy[i];
+    invar_grads_free(got.grads);
+    return loss;
+}
+
+/* The largest element of a gradient against a difference of losses. */
+static void check_slope(invar_model *model, const invar_tensor *grad, int64_t param,
+                        const invar_rl_samples *samples, const invar_device *dev)
+{
+    const double step = 4e-3;
+    const float *d = grad->data;
+    float *values = model->params[param].master.data, old;
+    int64_t at = 0;
+    double up, down, slope;
+
+    for (int64_t j = 0; j < grad->shape[0] * grad->row_stride; j++)
+        at = fabsf(d[j]) > fabsf(d[at]) ? j : at;
+    old = values[at];
+    values[at] = old + (float)step;
+    up = loss_of(model, samples, dev);
+    values[at] = old - (float)step;
+    down = loss_of(model, samples, dev);
+    values[at] = old;
+    slope = (up - down) / (2 * step);
+    if (fabs(slope - (double)d[at]) > 0.02 * fabs(slope) + 0.01)
+        fail_msg("%s: gradient %g, difference %g", model->params[param].name, (double)d[at], slope);
+}
+
+static void test_model__accuracy_of_adapters_gradients(void **state)
+{
+    invar_test_model kinds[] = {INVAR_TEST_MODEL_BIAS, INVAR_TEST_MODEL_EXPERTS};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        outcome got = {0};
+        invar_rl_samples samples;
+        invar_model *model;
+        invar_device dev;
+
+        invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+        model = make(kinds[k], INVAR_FORMAT_FP32, true, &dev);
+        invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+        run(&got, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
+        for (int64_t i = 0; i < model->n_params; i++)
+            check_slope(model, &got.grads->of[i], i, &samples, &dev);
+        invar_grads_free(got.grads);
+        invar_rl_samples_reset(&samples);
+        invar_model_free(model);
+        invar_test_device_release(&dev);
+    }
 }
 
 /* The control: other weights, or another neighbour inside the sample, move the bits. */
@@ -279,6 +405,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model__bits_invariant_to_execution),
+        cmocka_unit_test(test_model__bits_invariant_to_execution_with_adapters),
+        cmocka_unit_test(test_model__zero_adapters_leave_the_base),
+        cmocka_unit_test(test_model__accuracy_of_adapters_gradients),
         cmocka_unit_test(test_model__bits_follow_the_inputs),
         cmocka_unit_test(test_model__routing_replays),
         cmocka_unit_test(test_model__nothing_to_learn_from),

@@ -1,0 +1,197 @@
+/*
+ * init.c - the first values of parameters.
+ *
+ * Initialisation, normative: value i of parameter p is std * z, where z is a normal number made by
+ * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key
+ * (seed, 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two;
+ * u = (w + 0.5) * 2^-32, z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std.
+ * A of the adapter of parameter p has counter (.., p, 1) and std 1 / sqrt(3 * columns), in f32.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+
+#include "engine/model/lora/adapters.h"
+#include "engine/model/lora/base.h"
+#include "engine/program/near.h"
+#include "kernels-deterministic/math/elementary_f64.h"
+#include "kernels-deterministic/math/philox.h"
+#include "kernels-deterministic/math/portable.h"
+
+#include "base/invar_banned.h"
+
+#define PURPOSE_INIT 2
+#define INIT_PIECE 65536 /* values a task makes, a multiple of 4 */
+
+typedef struct init_job {
+    float *out;
+    int64_t count;
+    invar_box_runs runs; /* of what is here of the parameter */
+    uint32_t param, seed;
+    float std;
+    uint32_t of_adapter; /* of the parameter; 0: its own values */
+} init_job;
+
+/* Two normal numbers from two words. */
+static void normal_pair(float out[2], uint32_t a, uint32_t b)
+{
+    double u = ((double)a + 0.5) * 0x1p-32, v = ((double)b + 0.5) * 0x1p-32;
+    double radius = sqrt(-2.0 * invar_log_f64(u)), angle = 0x1.921fb54442d18p2 * v;
+
+    out[0] = (float)(radius * invar_cos_f64(angle));
+    out[1] = (float)(radius * invar_sin_f64(angle));
+}
+
+/* Values [first, first + count) of the whole parameter. */
+static void fill_values(float *out, const init_job *job, int64_t first, int64_t count)
+{
+    for (int64_t i = first; i < first + count;) {
+        uint64_t block = (uint64_t)i / 4;
+        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), job->param,
+                               job->of_adapter};
+        uint32_t key[2] = {job->seed, invar_philox_purpose(PURPOSE_INIT, 0)}, word[4];
+        float z[4];
+
+        invar_philox4x32(word, counter, key);
+        normal_pair(z, word[0], word[1]);
+        normal_pair(z + 2, word[2], word[3]);
+        do
+            out[i - first] = z[i % 4] * job->std;
+        while (++i % 4 && i < first + count);
+    }
+}
+
+static invar_status init_piece(void *payload, int64_t task, int worker)
+{
+    const init_job *job = payload;
+    int64_t first = task * INIT_PIECE, end = first + INIT_PIECE, count;
+
+    (void)worker;
+    end = end < job->count ? end : job->count;
+    for (int64_t i = first; i < end; i += count) {
+        int64_t into = i % job->runs.length, left = job->runs.length - into;
+        count = left < end - i ? left : end - i;
+        fill_values(job->out + i, job, invar_box_run_at(&job->runs, i / job->runs.length) + into,
+                    count);
+    }
+    return INVAR_OK;
+}
+
+/* Norms start at one, biases and B of adapters at zero. */
+static bool is_constant(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS ||
+           (p->kind == INVAR_PARAM_ADAPTER && !invar_adapter_is_first(p));
+}
+
+/* Of A, whose rows are `cols` long: the variance that peft gives it, 1 / (3 cols). */
+static float adapter_std(int64_t cols)
+{
+    return 1.0f / invar_sqrtf(3.0f * (float)cols);
+}
+
+/* What fills up the rank of A is zero. */
+static void fill_up(float *out, const invar_param *p, const invar_lora_spec *lora)
+{
+    for (int64_t e = 0; e < p->own.experts; e++)
+        for (int64_t i = lora->rank * p->own.cols; i < p->own.rows * p->own.cols; i++)
+            out[e * p->own.rows * p->own.cols + i] = 0.0f;
+}
+
+/* The first values of a parameter: number `i` of the base, or of the adapter of that one. */
+static invar_status first_values(float *out, const invar_model *model, const invar_param *p,
+                                 int64_t i, uint32_t seed, invar_pool *pool)
+{
+    int64_t count = invar_param_elements(p);
+    init_job job = {
+        out, count, invar_box_runs_of(p, &p->own), (uint32_t)i, seed, model->spec.init_std, 0};
+
+    if (is_constant(p)) {
+        for (int64_t j = 0; j < count; j++)
+            out[j] = p->kind == INVAR_PARAM_NORM ? 1.0f : 0.0f;
+        return INVAR_OK;
+    }
+    if (p->kind == INVAR_PARAM_ADAPTER) {
+        job.of_adapter = 1;
+        job.std = adapter_std(p->cols);
+    }
+    INVAR_TRY(invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job));
+    if (p->kind == INVAR_PARAM_ADAPTER)
+        fill_up(out, p, &model->spec.lora);
+    return INVAR_OK;
+}
+
+static invar_status init_master(const invar_model *model, const invar_param *p, int64_t i,
+                                uint32_t seed, invar_window *window)
+{
+    size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
+    void *out;
+
+    INVAR_TRY(invar_window_write(&out, window, p->master.data, bytes));
+    INVAR_TRY(first_values(out, model, p, i, seed, window->dev->pool));
+    return invar_window_store(window, p->master.data, bytes);
+}
+
+static invar_status init_all(const invar_model *model, uint32_t seed, invar_window *window)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (model->params[i].own.experts > 0)
+            INVAR_TRY(init_master(model, &model->params[i], i, seed, window));
+    return INVAR_OK;
+}
+
+static invar_status init_adapters(const invar_model *model, uint32_t seed, invar_window *window)
+{
+    for (int64_t i = 0; i < model->n_base; i++)
+        for (int k = 0; k < 2 && model->base[i].adapter; k++)
+            INVAR_TRY(init_master(model, &model->base[i].adapter[k], i, seed, window));
+    return INVAR_OK;
+}
+
+invar_status invar_model_init_adapters(invar_model *model, uint32_t seed, const invar_device *dev)
+{
+    invar_window window = {.dev = dev};
+    invar_status status;
+
+    if (!invar_model_is_adapted(model))
+        return INVAR_OK;
+    status = init_adapters(model, seed, &window);
+    invar_window_release(&window);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+}
+
+static invar_status init_base(const invar_model *model, uint32_t seed, invar_base_writer *writer)
+{
+    for (int64_t i = 0; i < model->n_base; i++) {
+        const invar_param *p = &model->base[i];
+        float *out;
+
+        INVAR_TRY(invar_base_room(&out, writer, invar_param_elements(p)));
+        INVAR_TRY(first_values(out, model, p, i, seed, writer->dev->pool));
+        INVAR_TRY(invar_base_write(writer, p, 0, p->own.experts * p->own.rows));
+    }
+    return INVAR_OK;
+}
+
+static invar_status init_frozen(invar_model *model, uint32_t seed, const invar_device *dev)
+{
+    invar_base_writer writer;
+    invar_status status;
+
+    invar_base_writer_init(&writer, dev);
+    status = init_base(model, seed, &writer);
+    invar_base_writer_release(&writer);
+    return status == INVAR_OK ? invar_model_init_adapters(model, seed, dev) : status;
+}
+
+invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
+{
+    invar_window window = {.dev = dev};
+    invar_status status;
+
+    if (invar_model_is_adapted(model))
+        return init_frozen(model, seed, dev);
+    status = init_all(model, seed, &window);
+    invar_window_release(&window);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+}

@@ -1,0 +1,51 @@
+/*
+ * adapter.h - adapters of linear layers, within verbs.
+ *
+ * docs/arithmetic.md, section 15: u = round(s * x A^T), y = round((x w^T + bias) + u B^T). The
+ * products are kept as f32 and folded with one rounding.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_VERB_ADAPTER_H
+#define INVAR_ENGINE_PROGRAM_VERB_ADAPTER_H
+
+#include "engine/program/builder.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline bool invar_adapter_is(const invar_weight *w)
+{
+    return invar_tensor_present(&w->adapter.a);
+}
+
+/* A layer with an adapter. */
+typedef struct invar_adapted {
+    const char *name;
+    const invar_weight *w;
+    invar_tensor x; /* as stored */
+    invar_tensor u;
+    const invar_segments *experts; /* NULL: dense */
+    invar_tensor row_token;        /* of experts */
+} invar_adapted;
+
+/* Room for u of as many rows; absent: the layer has no adapter. */
+invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows);
+
+/* y, with a residual if that is present; `taken` is what the base takes for x. */
+void invar_adapter_forward(invar_builder *b, const invar_adapted *l, const invar_tensor *taken,
+                           const invar_tensor *bias, const invar_tensor *residual,
+                           const invar_tensor *y);
+
+/* The gradients of A and B; yields du. */
+invar_tensor invar_adapter_back(invar_builder *b, const invar_adapted *l, const invar_tensor *dy);
+
+/* y = the sum of the two that lie in `sums`, rounded once. */
+void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                        const invar_tensor *residual);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

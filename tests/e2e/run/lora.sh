@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# lora.sh INVAR FOLDER - runs that train adapters: one chain in every way, nothing but adapters in
+# the checkpoint, resumed, replayed, on two ranks; what is refused.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder" || exit 2
+cat >"$folder/dense.ini" <<'RECIPE'
+[model]
+dtype = bf16
+num-layers = 2
+hidden-size = 32
+ffn-hidden-size = 256
+num-attention-heads = 4
+num-query-groups = 2
+kv-channels = 16
+vocab-size = 512
+max-position-embeddings = 32
+init-method-std = 0.08
+lora-rank = 4
+lora-alpha = 6
+[rollout]
+prompt-data = task:max
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 4
+rollout-max-response-len = 3
+rm-type = overlap
+[grpo]
+entropy-coef = 0.01
+[optimizer]
+lr = 0.01
+[engine]
+numerics = sm90
+RECIPE
+sed -e 's/^ffn-hidden-size.*/&\nmodel-type = qwen3_moe\nnum-experts = 4\nmoe-router-topk = 2/' \
+    "$folder/dense.ini" >"$folder/experts.ini"
+ways=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
+    --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full
+    --log-probs-chunk-size 2 --audit 40)
+
+# train RUN RECIPE FLAG ...: sets `chain`. In every step rollout and training are equal.
+train() {
+    local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) found
+    shift 2
+    [[ " $* " == *" --save "* ]] || flags+=(--save none)
+    [[ " $* " == *" --threads "* ]] || flags+=(--threads 1)
+    "$invar" train "$folder/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
+        2>"$folder/$run.err" || complain "$run: exit code $?" "$(tail -n 2 "$folder/$run.err")"
+    chain=$(member chain "$folder/$run.json")
+    [[ $chain == ????????* ]] || complain "$run: no chain: \"$chain\""
+    found=$(sqlite3 -readonly "$folder/$run/ledger.db" "SELECT count(*) FROM sample
+        WHERE diff_bits <> 0 OR diff_at <> -1")
+    [[ $found == 0 ]] || complain "$run: $found log-probabilities differ"
+}
+
+# all_ways NAME RECIPE FLAG ...: the run, and the same in other ways.
+all_ways() {
+    local name=$1 seen
+    shift
+    train "$name" "$@"
+    seen=$chain
+    train "$name-ways" "$@" "${ways[@]}"
+    [[ $chain == "$seen" ]] || complain "$name: in another way $chain, not $seen"
+}
+
+all_ways fp32 dense --dtype fp32 --numerics ieee
+all_ways fp8 dense --dtype fp8 --kv-channels 128
+all_ways mxfp8 dense --dtype mxfp8 --kv-channels 32
+all_ways int4 dense --dtype int4 --kv-channels 32
+all_ways experts experts
+all_ways pieces dense --logical-tp 2
+all_ways some dense --target-modules q_proj,v_proj
+all_ways bf16 dense
+seen=$chain
+for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--lora-rank 0'; do
+    cp "$folder/dense.ini" "$folder/other.ini"
+    [[ $flags == *"rank 0" ]] && sed -i '/^lora-alpha/d' "$folder/other.ini"
+    # shellcheck disable=SC2086 # several words
+    train "other${flags//[ -]/}" other $flags
+    [[ " $seen " != *" $chain "* ]] || complain "$flags: $chain again"
+    seen+=" $chain"
+done
+seen=${seen%% *}
+
+# ---- each way alone, two ranks, resumed, replayed ----------------------------------------------
+for flags in '--optimizer-cpu-offload' '--debug-determinism full' '--ranks 2'; do
+    # shellcheck disable=SC2086 # several words
+    train "alone${flags//[ -]/}" dense $flags
+    [[ $chain == "$seen" ]] || complain "$flags: $chain, not $seen"
+done
+saved=$folder/checkpoints
+train resumed dense --save "$saved" --load "$saved" --debug-exit-after-rollout 1
+train resumed dense --save "$saved" --load "$saved" "${ways[@]}"
+[[ $chain == "$seen" ]] || complain "resumed: $chain, not $seen"
+"$invar" replay "$folder/resumed" --step 1 --threads 2 >"$folder/replay" 2>&1 ||
+    complain "replay: exit code $?" "$(<"$folder/replay")"
+newest=("$saved"/iter_*)
+[[ -s ${newest[0]}/adapter.safetensors && ! -e ${newest[0]}/model.safetensors ]] ||
+    complain "a checkpoint of adapters has:" "$(ls "${newest[0]}")"
+weights=$(sqlite3 -readonly "$folder/resumed/ledger.db" "SELECT count(*) FROM point
+    WHERE name LIKE 'weight.%' AND name NOT LIKE '%.lora\__.weight' ESCAPE '\'" 2>&1)
+[[ $weights == 0 ]] || complain "points of frozen weights: $weights"
+
+# ---- what it is part of, and what is refused ---------------------------------------------------
+# refused TEXT FLAG ...
+refused() {
+    local text=$1 flags=(--run "$folder/none" --save none)
+    shift
+    [[ " $* " == *" --run "* ]] && flags=()
+    "$invar" train "$folder/dense.ini" "${flags[@]}" "$@" >"$folder/out" 2>&1 &&
+        complain "not refused: $*"
+    grep -qF -- "$text" "$folder/out" || complain "$*:" "$(<"$folder/out")"
+}
+refused "another run" --run "$folder/resumed" --lora-rank 5 --save "$saved" --load "$saved"
+refused "another run" --run "$folder/resumed" --seed 5 --save "$saved" --load "$saved"
+refused "'tensor-model-parallel-size' divides the model, which lora-rank does not allow" \
+    --tensor-model-parallel-size 2 --logical-tp 2 --ranks 2
+refused "'lora-rank' does not go with a critic" --advantage-estimator ppo
+refused "'head' is no linear layer with an adapter" --target-modules head
+refused "'lora-alpha' would be ignored: it needs lora-rank above 0" --lora-rank 0
+sed '/^lora-/d' "$folder/dense.ini" >"$folder/whole.ini"
+"$invar" train "$folder/whole.ini" --run "$folder/none" --save none --ref-load "$saved" \
+    >"$folder/out" 2>&1 && complain "adapters alone are a model"
+grep -q "has adapters alone: give the lora-rank" "$folder/out" ||
+    complain "adapters alone:" "$(<"$folder/out")"
+
+# ---- a whole model's checkpoint as the base ----------------------------------------------------
+"$invar" train "$folder/whole.ini" --run "$folder/whole" --no-report >"$folder/out" 2>&1 ||
+    complain "the base: exit code $?" "$(<"$folder/out")"
+all_ways on-top dense --ref-load "$folder/whole/checkpoints"
+[[ $chain != "$seen" ]] || complain "another base has the chain of the first"
+((failed)) || echo "adapters alone are trained, one chain for all ways: as expected"
+exit "$failed"
