@@ -38,6 +38,18 @@ static invar_status add_model(invar_model **model, invar_budget *out, invar_budg
     return INVAR_OK;
 }
 
+/* With adapters it has the actor's base. */
+static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
+{
+    const char *name = "reference: weights";
+
+    if (!invar_model_is_adapted(cast->actor))
+        return add_model(&cast->reference, out, cast, cast->ask->spec, name);
+    INVAR_TRY(invar_model_new_beside(&cast->reference, cast->actor, &cast->resident.dev));
+    add_item(out, cast, name);
+    return INVAR_OK;
+}
+
 static invar_status add_learner(invar_learner *learner, invar_budget *out, invar_budget_cast *cast,
                                 invar_model *model, const char *grads, const char *moments)
 {
@@ -192,7 +204,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     teacher.lora = (invar_lora_spec){0};
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
     if (ask->reference)
-        INVAR_TRY(add_model(&cast->reference, out, cast, ask->spec, "reference: weights"));
+        INVAR_TRY(add_reference(out, cast));
     if (ask->teacher)
         INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, "teacher: weights"));
     if (ask->critic)

@@ -160,9 +160,6 @@ static invar_status check_lora(const invar_config_facts *f)
         return invar_config_refuse(r, INVAR_KEY_LORA_RANK,
                                    "does not go with a critic, which has no adapters: take another "
                                    "advantage-estimator");
-    if (invar_config_filled(r, INVAR_KEY_SAVE_HF))
-        return invar_config_refuse(r, INVAR_KEY_SAVE_HF,
-                                   "writes whole models, and lora-rank trains adapters alone");
     return INVAR_OK;
 }
 

@@ -107,6 +107,7 @@ static invar_status check_model_uses(const invar_config_facts *f)
         {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
         {INVAR_KEY_LORA_ALPHA, lora, adapters},
         {INVAR_KEY_TARGET_MODULES, lora, adapters},
+        {INVAR_KEY_LORA_ADAPTER_PATH, lora, adapters},
     };
 
     return CHECK_USES(f->recipe, uses);

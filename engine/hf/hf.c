@@ -418,7 +418,8 @@ typedef struct lookalike {
 #define UNREADABLE "cannot be read: load it with transformers and save it with save_pretrained"
 
 static const lookalike lookalikes[] = {
-    {"adapter_model", "", "is an adapter: merge it into its model and save that"},
+    {"adapter_model", "",
+     "is an adapter: name it with lora-adapter-path, and its base with hf-checkpoint"},
     {"", ".safetensors", "is a shard, and its index is missing: copy that, too"},
     {"", ".bin", UNREADABLE},
     {"", ".pth", UNREADABLE},

@@ -13,11 +13,18 @@
 
 #define EXPERTS ".experts."
 
+/* Is it a stack, of which each expert has a number? */
+static bool is_numbered(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_EXPERT ||
+           (p->kind == INVAR_PARAM_ADAPTER && strstr(p->name, EXPERTS));
+}
+
 void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64_t expert)
 {
     const char *rest = strstr(param->name, EXPERTS);
 
-    if (param->kind != INVAR_PARAM_EXPERT) {
+    if (!is_numbered(param)) {
         snprintf(out, INVAR_HF_NAME_SIZE, "%s", param->name);
         return;
     }
@@ -57,7 +64,7 @@ invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const 
 
     if (!numbered)
         *expert_out = 0;
-    if (!param || numbered != (param->kind == INVAR_PARAM_EXPERT) || *expert_out >= param->stack)
+    if (!param || numbered != is_numbered(param) || *expert_out >= param->stack)
         return NULL;
     return param;
 }

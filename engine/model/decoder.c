@@ -113,6 +113,7 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
     *b = (invar_builder){.program = program,
                          .params = model->base,
                          .param_base = model->memory,
+                         .frozen_base = model->base_memory,
                          .storage = model->storage,
                          .norm_eps = model->spec.norm_eps,
                          .lora_factor = invar_lora_factor(&model->spec.lora),

@@ -376,6 +376,7 @@ static invar_status send_rows(invar_pass *pass)
     INVAR_TRY(note_own_units(pass));
     INVAR_TRY(note_order(pass));
     g[INVAR_GIVEN_MODEL] = pass->model->memory;
+    g[INVAR_GIVEN_BASE] = pass->model->base_memory;
     g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
     g[INVAR_GIVEN_IDS] = r->ids;
     g[INVAR_GIVEN_POSITIONS] = r->positions;

@@ -181,10 +181,16 @@ static invar_status init_frozen(invar_model *model, uint32_t seed, const invar_d
     invar_base_writer_init(&writer, dev);
     status = init_base(model, seed, &writer);
     invar_base_writer_release(&writer);
-    return status == INVAR_OK ? invar_model_init_adapters(model, seed, dev) : status;
+    return status;
 }
 
 invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
+{
+    INVAR_TRY(invar_model_init_adapters(model, seed, dev));
+    return invar_model_init_base(model, seed, dev);
+}
+
+invar_status invar_model_init_base(invar_model *model, uint32_t seed, const invar_device *dev)
 {
     invar_window window = {.dev = dev};
     invar_status status;

@@ -150,11 +150,14 @@ static void lay_out(invar_model *model, invar_carver *c)
         if (p->own.experts > 0)
             p->weight = model->format == INVAR_FORMAT_FP32 ? p->master : carve_compute(c, f, p);
     }
-    for (int64_t i = 0; invar_model_is_adapted(model) && i < model->n_base; i++)
-        if (model->base[i].own.experts > 0)
-            model->base[i].weight = carve_compute(c, f, &model->base[i]);
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
+}
+
+static void lay_out_base(invar_model *model, invar_carver *c)
+{
+    for (int64_t i = 0; i < model->n_base; i++)
+        model->base[i].weight = carve_compute(c, &formats[model->format], &model->base[i]);
 }
 
 /* What is decayed lies together, and so does what is not. */
@@ -214,6 +217,25 @@ static invar_status allocate(invar_model *model)
     INVAR_TRY(invar_device_take(&model->dev, &model->memory, c.used, "the model's parameters"));
     c = (invar_carver){model->memory, 0};
     lay_out(model, &c);
+    return INVAR_OK;
+}
+
+/* The memory of a frozen base, or that of another model. */
+static invar_status allocate_base(invar_model *model, const invar_model *beside)
+{
+    invar_carver c = {NULL, 0};
+
+    for (int64_t i = 0; beside && i < model->n_base; i++)
+        model->base[i].weight = beside->base[i].weight;
+    if (beside) {
+        model->base_memory = beside->base_memory;
+        model->base_borrowed = true;
+        return INVAR_OK;
+    }
+    lay_out_base(model, &c);
+    INVAR_TRY(invar_device_take(&model->dev, &model->base_memory, c.used, "the frozen base"));
+    c = (invar_carver){model->base_memory, 0};
+    lay_out_base(model, &c);
     return INVAR_OK;
 }
 
@@ -290,8 +312,25 @@ static invar_status declare(invar_model *model)
     return check_extents(model, model->format);
 }
 
+/* What a model is made for beside its spec. */
+typedef struct purpose {
+    bool weights_alone;
+    const invar_model *beside; /* whose base it takes; NULL: its own */
+} purpose;
+
+static invar_status fill(invar_model *model, const purpose *what, const invar_device *dev)
+{
+    INVAR_TRY(declare(model));
+    INVAR_TRY(allocate(model));
+    if (invar_model_is_adapted(model))
+        INVAR_TRY(allocate_base(model, what->beside));
+    lay_out_grads(model);
+    INVAR_TRY(invar_owners_make(model));
+    return make_rope(model, dev);
+}
+
 static invar_status make(invar_model **out, const invar_model_spec *spec, invar_format format,
-                         const invar_layout *layout, const invar_device *dev, bool weights_alone)
+                         const invar_layout *layout, const invar_device *dev, const purpose *what)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -303,20 +342,12 @@ static invar_status make(invar_model **out, const invar_model_spec *spec, invar_
         .spec = *spec,
         .format = format,
         .storage = invar_format_storage(format),
-        .weights_alone = weights_alone,
+        .weights_alone = what->weights_alone,
         .layout = layout,
         .part = invar_model_part_of(layout, layout ? invar_comm_rank(layout->world) : 0),
         .dev = *dev};
     model->dev.scratch = NULL;
-    status = declare(model);
-    if (status == INVAR_OK)
-        status = allocate(model);
-    if (status == INVAR_OK) {
-        lay_out_grads(model);
-        status = invar_owners_make(model);
-    }
-    if (status == INVAR_OK)
-        status = make_rope(model, dev);
+    status = fill(model, what, dev);
     if (status != INVAR_OK) {
         invar_model_free(model);
         return status;
@@ -328,14 +359,20 @@ static invar_status make(invar_model **out, const invar_model_spec *spec, invar_
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev)
 {
-    return make(out, spec, format, layout, dev, false);
+    return make(out, spec, format, layout, dev, &(purpose){.weights_alone = false});
 }
 
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev)
 {
-    return make(out, spec, format, layout, dev, true);
+    return make(out, spec, format, layout, dev, &(purpose){.weights_alone = true});
+}
+
+invar_status invar_model_new_beside(invar_model **out, const invar_model *other,
+                                    const invar_device *dev)
+{
+    return make(out, &other->spec, other->format, other->layout, dev, &(purpose){.beside = other});
 }
 
 void invar_model_free(invar_model *model)
@@ -347,6 +384,8 @@ void invar_model_free(invar_model *model)
     invar_free(model->order);
     invar_free(model->first);
     invar_device_give(&model->dev, model->memory);
+    if (!model->base_borrowed)
+        invar_device_give(&model->dev, model->base_memory);
     invar_free(model);
 }
 
@@ -418,8 +457,9 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     if (to->format != from->format || to->n_params != from->n_params || to->n_base != from->n_base)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
     INVAR_TRY(copy_params(to->params, from->params, to->n_params, &to->dev));
-    return invar_model_is_adapted(to) ? copy_params(to->base, from->base, to->n_base, &to->dev)
-                                      : INVAR_OK;
+    if (to->base_memory == from->base_memory) // there is none, or one for both
+        return INVAR_OK;
+    return copy_params(to->base, from->base, to->n_base, &to->dev);
 }
 
 static size_t weight_bytes(const invar_param *params, int64_t count)

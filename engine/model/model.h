@@ -64,7 +64,9 @@ typedef struct invar_model {
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
     invar_device dev;       /* whose memory the tensors are in; without scratch */
-    void *memory;           /* one block of it behind all tensors */
+    void *memory;           /* one block of it behind all tensors, */
+    void *base_memory;      /* but for one behind a frozen base; NULL: there is none */
+    bool base_borrowed;     /* it is another model's */
     invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
     size_t grad_bytes;      /* of a block of gradients, this one included */
 } invar_model;
@@ -81,6 +83,13 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev) INVAR_MUST_USE;
+
+/*
+ * A model with adapters of its own, undefined, and the frozen base of another one, which lives
+ * longer.
+ */
+invar_status invar_model_new_beside(invar_model **out, const invar_model *other,
+                                    const invar_device *dev) INVAR_MUST_USE;
 void invar_model_free(invar_model *model);
 
 /*
@@ -89,6 +98,10 @@ void invar_model_free(invar_model *model);
  */
 invar_status invar_model_init(invar_model *model, uint32_t seed,
                               const invar_device *dev) INVAR_MUST_USE;
+
+/* The same but for adapters, which stay what they are. */
+invar_status invar_model_init_base(invar_model *model, uint32_t seed,
+                                   const invar_device *dev) INVAR_MUST_USE;
 
 /* The first values of adapters alone, if any: A random, B zero, so that the model is its base. */
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,

@@ -68,11 +68,14 @@ static void *named(invar_builder *b, invar_given_memory which, const void *at, c
 /* What ops read of a parameter. */
 static invar_tensor weight_of(invar_builder *b, const invar_param *p)
 {
+    bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
+    invar_given_memory which = frozen ? INVAR_GIVEN_BASE : INVAR_GIVEN_MODEL;
+    const void *base = frozen ? b->frozen_base : b->param_base;
     invar_tensor w = p->weight;
 
-    w.data = named(b, INVAR_GIVEN_MODEL, w.data, b->param_base);
+    w.data = named(b, which, w.data, base);
     if (w.scale)
-        w.scale = named(b, INVAR_GIVEN_MODEL, w.scale, b->param_base);
+        w.scale = named(b, which, w.scale, base);
     return w;
 }
 

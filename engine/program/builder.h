@@ -26,7 +26,7 @@ extern "C" {
 
 /* Numbers of given memory. */
 typedef enum invar_given_memory {
-    INVAR_GIVEN_MODEL, /* all parameters */
+    INVAR_GIVEN_MODEL, /* all parameters but those of a frozen base */
     INVAR_GIVEN_GRADS, /* all gradients */
     INVAR_GIVEN_CACHE, /* keys and values of all layers */
     INVAR_GIVEN_IDS,
@@ -58,6 +58,7 @@ typedef enum invar_given_memory {
     INVAR_GIVEN_PICKED,      /* rows of the gathered parts */
     INVAR_GIVEN_CHUNKS,      /* the logits' chunks in the gathered parts */
     INVAR_GIVEN_OWN_TARGETS, /* as the ids, behind the part for others */
+    INVAR_GIVEN_BASE,        /* the parameters of a frozen base */
 } invar_given_memory;
 
 /* What a builder knows of a tensor of the forward, by its room. */
@@ -141,6 +142,7 @@ struct invar_builder {
     /* of the model */
     const invar_param *params; /* NULL: declarations are collected */
     const void *param_base;    /* what addresses of parameters count from; of gradients NULL */
+    const void *frozen_base;   /* the same of a frozen base's; NULL: there is none */
     invar_param *declared;     /* where they go; NULL: they are only counted */
     int64_t next_param;
     invar_dtype storage;

@@ -189,6 +189,16 @@ static invar_status add_data(packer *p)
     return path[0] ? add_file(p, INVAR_KEY_PROMPT_DATA, INVAR_PACK_DATA, with_slice) : INVAR_OK;
 }
 
+static invar_status add_adapter(packer *p)
+{
+    const char *dir = invar_recorded_get(p->replay->keys, INVAR_KEY_LORA_ADAPTER_PATH);
+
+    if (!dir[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_recorded_put(&p->keys, INVAR_KEY_LORA_ADAPTER_PATH, "adapter"));
+    return add_folder(p, "adapter", dir, true, true);
+}
+
 static invar_status add_inputs(packer *p)
 {
     const invar_recorded *keys = p->replay->keys;
@@ -201,6 +211,7 @@ static invar_status add_inputs(packer *p)
         INVAR_TRY(invar_recorded_put(&p->keys, INVAR_KEY_HF_CHECKPOINT, INVAR_PACK_HF));
         INVAR_TRY(add_folder(p, INVAR_PACK_HF, hf, false, weights));
     }
+    INVAR_TRY(add_adapter(p));
     INVAR_TRY(add_weights(p, INVAR_KEY_REF_LOAD, "ref"));
     INVAR_TRY(add_weights(p, INVAR_KEY_CRITIC_LOAD, "critic"));
     INVAR_TRY(add_weights(p, INVAR_KEY_OPD_TEACHER_LOAD, "teacher"));

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/hf.h"
+#include "engine/hf/peft.h"
 #include "engine/model/shard/whole.h"
 #include "engine/run/loop.h"
 
@@ -564,6 +565,9 @@ static invar_status export_hf(invar_loop *loop)
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     if (!loop->store.masters[0].of) // no checkpoint has them already
         INVAR_TRY(invar_masters_collect(&loop->store.masters[0], loop->session.actor));
+    if (invar_model_is_adapted(loop->session.actor))
+        return invar_peft_save(loop->session.actor, loop->store.masters[0].of, path,
+                               invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
     return invar_hf_save(loop->session.actor, loop->store.masters[0].of, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
                                                                    : INVAR_DTYPE_BF16,

@@ -15,6 +15,7 @@
 #include "base/process/process.h"
 #include "engine/config/check.h"
 #include "engine/hf/hf.h"
+#include "engine/hf/peft.h"
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/lora/base.h"
@@ -322,7 +323,7 @@ static invar_status check_set(const invar_model *model, const invar_checkpoint *
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has adapters alone: give the lora-rank and the hf-checkpoint that "
-                      "they were trained with",
+                      "they were trained with; save-hf exports them",
                       invar_checkpoint_path(checkpoint));
 }
 
@@ -454,6 +455,16 @@ static invar_status check_given(const char *dir)
                       invar_error_last()->message);
 }
 
+/* Of a model that has any. */
+static invar_status first_adapters(invar_session *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
+
+    if (dir[0])
+        return invar_peft_load(s->actor, dir, &s->dev);
+    return invar_model_init_adapters(s->actor, seed, &s->dev);
+}
+
 static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
@@ -464,7 +475,7 @@ static invar_status first_weights(invar_session *s)
     if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(invar_model_init_adapters(s->actor, seed, &s->dev));
+    INVAR_TRY(first_adapters(s, seed));
     if (given(r, INVAR_KEY_REF_LOAD)) {
         s->weights_from = "ref-load";
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
@@ -473,7 +484,7 @@ static invar_status first_weights(invar_session *s)
         INVAR_TRY(load_folder(&origin, s->actor, dir, false, &s->dev));
     } else {
         s->weights_from = "seed";
-        INVAR_TRY(invar_model_init(s->actor, seed, &s->dev));
+        INVAR_TRY(invar_model_init_base(s->actor, seed, &s->dev));
     }
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
@@ -497,12 +508,20 @@ static invar_status critic_from_actor(invar_session *s)
     return invar_model_refresh(s->critic, &s->dev);
 }
 
+/* With adapters it has the actor's base. */
+static invar_status new_reference(invar_session *s)
+{
+    if (invar_model_is_adapted(s->actor))
+        return invar_model_new_beside(&s->reference, s->actor, &s->dev);
+    return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+}
+
 static invar_status other_models(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
 
     if (invar_settings_reference(r)) {
-        INVAR_TRY(invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(new_reference(s));
         INVAR_TRY(invar_model_copy(s->reference, s->actor));
     }
     if (invar_settings_teacher(r)) {

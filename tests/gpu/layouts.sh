@@ -2,8 +2,9 @@
 # layouts.sh INVAR FOLDER - ranks that divide a model on a GPU have the chain of one rank on a CPU.
 #
 # Ranks are threads, whose bytes go through the host, and processes with NCCL where there is one;
-# all of them share the GPU that is there. Dense and experts, bf16 and fp8; responses so long that
-# passes of decoding are graphs. A control must differ.
+# all of them share the GPU that is there. Dense and experts, bf16 and fp8, with adapters where
+# ranks are data-parallel; responses so long that passes of decoding are graphs. A control must
+# differ.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2")
@@ -48,6 +49,7 @@ equal() {
     shift 3
     [[ $model != *experts ]] || flags=("${experts[@]}")
     [[ $model != rows-* ]] || flags+=("${rows[@]}")
+    [[ $model != lora-* ]] || flags+=(--lora-rank 5 --lora-alpha 8)
     [[ -e $model-$format ]] || train thread 1 "$model-$format" --dtype "$format" "${flags[@]}"
     for way in "${ways[@]}"; do
         run=$model-$format-$way-$ranks$*
@@ -66,6 +68,8 @@ for format in bf16 fp8; do
     equal experts "$format" 4 "$tp" 2 "$ep" 2
     equal experts "$format" 4 "$tp" 4
     equal dense "$format" 2 "$pp" 2
+    equal lora-dense "$format" 2
+    equal lora-experts "$format" 2
     equal experts "$format" 4 "$tp" 2 "$pp" 2
     equal rows-dense "$format" 2 "$tp" 2 "${sp[@]}"
     equal rows-experts "$format" 4 "$tp" 2 "$pp" 2 "${sp[@]}" --recompute-granularity full

@@ -75,6 +75,7 @@ all_ways int4 dense --dtype int4 --kv-channels 32
 all_ways experts experts
 all_ways pieces dense --logical-tp 2
 all_ways some dense --target-modules q_proj,v_proj
+all_ways reference dense --kl-loss-coef 0.01 --use-kl-loss
 all_ways bf16 dense
 seen=$chain
 for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--lora-rank 0'; do
@@ -128,6 +129,25 @@ sed '/^lora-/d' "$folder/dense.ini" >"$folder/whole.ini"
     >"$folder/out" 2>&1 && complain "adapters alone are a model"
 grep -q "has adapters alone: give the lora-rank" "$folder/out" ||
     complain "adapters alone:" "$(<"$folder/out")"
+
+# ---- folders of peft: out, in, and out again ---------------------------------------------------
+train exported dense --save-hf "$folder/peft-{rollout_id}" --ranks 2
+[[ $chain == "$seen" ]] || complain "with save-hf: $chain, not $seen"
+train imported dense --lora-adapter-path "$folder/peft-1" --num-rollout 1 \
+    --debug-disable-optimizer --save-hf "$folder/again-{rollout_id}"
+cmp "$folder"/peft-1/adapter_model.safetensors "$folder"/again-0/adapter_model.safetensors ||
+    complain "adapters that came in do not go out"
+refused '"r" is 4, but lora-rank is 3' --lora-adapter-path "$folder/peft-1" --lora-rank 3
+
+# ---- files as the base: adapters that are zero leave its bits ----------------------------------
+echo '{"tokens": [1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 4, 3]}' >"$folder/tokens"
+for model in 'qwen3_wide int4' 'qwen3_wide mxfp8' 'qwen3_moe fp8' 'qwen3_moe bf16'; do
+    flags=(--hf-checkpoint "$(dirname "$0")/../../oracle/model/${model% *}" --dtype "${model#* }"
+        --numerics sm90 --tokens "$folder/tokens" --json)
+    "$invar" score "${flags[@]}" >"$folder/plain" 2>&1 || complain "$model:" "$(<"$folder/plain")"
+    "$invar" score "${flags[@]}" --lora-rank 3 >"$folder/out" 2>&1
+    cmp -s "$folder/plain" "$folder/out" || complain "$model as a base:" "$(<"$folder/out")"
+done
 
 # ---- a whole model's checkpoint as the base ----------------------------------------------------
 "$invar" train "$folder/whole.ini" --run "$folder/whole" --no-report >"$folder/out" 2>&1 ||

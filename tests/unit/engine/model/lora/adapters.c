@@ -139,6 +139,31 @@ static void test_base__has_the_weights_of_the_model(void **state)
     }
 }
 
+/* Two models of one base, which is in memory once. */
+static void test_base__is_shared(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *m =
+        invar_test_model_adapted(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_INT4, 3, RANK, false, dev);
+    invar_model *beside = NULL;
+    invar_digest a, b;
+
+    assert_ok(invar_model_new_beside(&beside, m, dev));
+    assert_ok(invar_model_copy(beside, m));
+    for (int64_t i = 0; i < m->n_base; i++)
+        assert_ptr_equal(beside->base[i].weight.data, m->base[i].weight.data);
+    assert_ptr_not_equal(beside->params[0].master.data, m->params[0].master.data);
+    assert_ok(invar_model_hash(&a, m, dev));
+    assert_ok(invar_model_hash(&b, beside, dev));
+    assert_true(invar_digest_equal(&a, &b));
+    ((float *)m->params[0].master.data)[0] += 1.0f;
+    assert_ok(invar_model_hash(&a, m, dev));
+    assert_false(invar_digest_equal(&a, &b));
+    invar_model_free(beside);
+    assert_ok(invar_base_hash(&a, m, dev));
+    invar_model_free(m);
+}
+
 static void test_adapters__some_layer_has_one(void **state)
 {
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
@@ -157,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_adapters__stand_before_a_frozen_base),
         cmocka_unit_test(test_adapters__first_values),
         cmocka_unit_test(test_base__has_the_weights_of_the_model),
+        cmocka_unit_test(test_base__is_shared),
         cmocka_unit_test(test_adapters__some_layer_has_one),
     };
 

@@ -1,0 +1,407 @@
+/*
+ * peft.c - adapters as the folders of peft.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/hf/peft.h"
+
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json/json.h"
+#include "base/text.h"
+#include "engine/hf/names.h"
+#include "engine/io/safetensors.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/program/near.h"
+
+#include "base/invar_banned.h"
+
+#define CONFIG "adapter_config.json"
+#define WEIGHTS "adapter_model.safetensors"
+#define PREFIX "base_model.model."
+#define NAME_SIZE (INVAR_HF_NAME_SIZE + sizeof PREFIX)
+#define MAX_CONFIG (1 << 20)
+
+/* What of an adapter is in a file: without what fills up the rank. */
+typedef struct extents {
+    int64_t rows, cols;
+} extents;
+
+static extents extents_of(const invar_model *model, const invar_param *p)
+{
+    int64_t rank = model->spec.lora.rank;
+
+    return invar_adapter_is_first(p) ? (extents){rank, p->cols} : (extents){p->rows, rank};
+}
+
+static void name_of(char out[NAME_SIZE], const invar_param *p, int64_t expert)
+{
+    char name[INVAR_HF_NAME_SIZE];
+
+    invar_hf_name(name, p, expert);
+    (void)snprintf(out, NAME_SIZE, PREFIX "%s", name);
+}
+
+/* ---- the configuration ----------------------------------------------------------------------- */
+
+static invar_status refuse(const char *path, const char *key, const char *why)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", shown, key, why);
+}
+
+/* Neither there nor true, a text, or a list or object that holds something. */
+static bool is_off(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+/* Keys of a configuration that change nothing once the tensors are there, or are looked at. */
+static const char *const known[] = {"auto_mapping",
+                                    "base_model_name_or_path",
+                                    "bias",
+                                    "corda_config",
+                                    "ensure_weight_tying",
+                                    "eva_config",
+                                    "exclude_modules",
+                                    "inference_mode",
+                                    "init_lora_weights",
+                                    "layers_pattern",
+                                    "layers_to_transform",
+                                    "loftq_config",
+                                    "lora_alpha",
+                                    "lora_dropout",
+                                    "lora_ga_config",
+                                    "megatron_config",
+                                    "megatron_core",
+                                    "peft_type",
+                                    "peft_version",
+                                    "qalora_group_size",
+                                    "r",
+                                    "revision",
+                                    "runtime_config",
+                                    "target_modules",
+                                    "task_type"};
+
+static bool is_known(const char *key)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(key, known[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Ways to begin that leave the base as it is. */
+static bool keeps_base(const json_t *init)
+{
+    const char *word = json_string_value(init);
+
+    return !word || strcmp(word, "gaussian") == 0 || strcmp(word, "orthogonal") == 0 ||
+           strcmp(word, "eva") == 0;
+}
+
+/* What changes the mathematics, known or not, is refused. */
+static invar_status check_switches(const json_t *config, const char *path)
+{
+    const char *type = json_string_value(json_object_get(config, "peft_type"));
+    const char *bias = json_string_value(json_object_get(config, "bias")), *key;
+    json_t *value;
+
+    if (!type || strcmp(type, "LORA") != 0)
+        return refuse(path, "peft_type", "is not LORA: Invar trains no other adapters");
+    if (bias && strcmp(bias, "none") != 0)
+        return refuse(path, "bias", "is not none: biases of the base stay frozen");
+    if (!keeps_base(json_object_get(config, "init_lora_weights")))
+        return refuse(path, "init_lora_weights", "has changed the weights of the base");
+    json_object_foreach((json_t *)(uintptr_t)config, key, value)
+    {
+        if (!is_known(key) && !is_off(value))
+            return refuse(path, key, "is set: Invar has plain LoRA, without it");
+    }
+    return INVAR_OK;
+}
+
+static invar_status check_numbers(const json_t *config, const char *path,
+                                  const invar_lora_spec *lora)
+{
+    double rank = json_number_value(json_object_get(config, "r"));
+    double alpha = json_number_value(json_object_get(config, "lora_alpha"));
+    char why[96];
+
+    if (rank != (double)lora->rank) {
+        (void)snprintf(why, sizeof why, "is %.9g, but lora-rank is %" PRId64, rank, lora->rank);
+        return refuse(path, "r", why);
+    }
+    if ((float)alpha != lora->alpha) {
+        (void)snprintf(why, sizeof why, "is %.9g, but lora-alpha is %.9g", alpha,
+                       (double)lora->alpha);
+        return refuse(path, "lora_alpha", why);
+    }
+    return INVAR_OK;
+}
+
+static invar_status check_config(const invar_model *model, const char *dir)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+    json_t *config;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, CONFIG));
+    INVAR_TRY(invar_json_read(&config, path, MAX_CONFIG));
+    status = check_switches(config, path);
+    if (status == INVAR_OK)
+        status = check_numbers(config, path, &model->spec.lora);
+    json_decref(config);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const invar_model *model;
+    const invar_safetensors *file;
+    char path[INVAR_PATH_SIZE];
+    invar_window window;
+    float *values; /* of one tensor */
+} reader;
+
+static invar_status bad_tensor(const reader *r, const char *name, const char *why)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_path_show(shown, r->path);
+    invar_text_quote(quote, sizeof quote, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quote, why);
+}
+
+/* One expert's values, with zeros that fill up the rank; `out` is all zeros. */
+static invar_status read_expert(float *out, reader *r, const invar_param *p, int64_t expert)
+{
+    extents e = extents_of(r->model, p);
+    const invar_safetensor *t;
+    char name[NAME_SIZE];
+
+    name_of(name, p, expert);
+    t = invar_safetensors_find(r->file, name);
+    if (!t)
+        return bad_tensor(r, name, "is missing: target-modules must be those of the folder");
+    INVAR_TRY(invar_safetensors_expect(r->file, t, t->type, 2, (const int64_t[]){e.rows, e.cols}));
+    INVAR_TRY(invar_alloc((void **)&r->values, (size_t)t->elements, sizeof *r->values,
+                          "an adapter's values"));
+    INVAR_TRY(invar_safetensors_read_f32(r->values, r->file, t, 0, t->elements));
+    for (int64_t i = 0; i < e.rows; i++)
+        memcpy(out + i * p->cols, r->values + i * e.cols, (size_t)e.cols * sizeof *out);
+    invar_free(r->values);
+    r->values = NULL;
+    return INVAR_OK;
+}
+
+static invar_status read_param(reader *r, const invar_param *p)
+{
+    int64_t each = p->rows * p->cols;
+    size_t bytes = (size_t)(p->stack * each) * sizeof(float);
+    void *near;
+
+    INVAR_TRY(invar_window_write(&near, &r->window, p->master.data, bytes));
+    memset(near, 0, bytes);
+    for (int64_t e = 0; e < p->stack; e++)
+        INVAR_TRY(read_expert((float *)near + e * each, r, p, e));
+    return invar_window_store(&r->window, p->master.data, bytes);
+}
+
+/* A tensor that is no adapter of the model. */
+static invar_status check_known(const reader *r)
+{
+    for (int64_t i = 0; i < invar_safetensors_count(r->file); i++) {
+        const char *name = invar_safetensors_at(r->file, i)->name;
+        bool named = strncmp(name, PREFIX, strlen(PREFIX)) == 0;
+        int64_t expert;
+        const invar_param *p =
+            named ? invar_hf_find(&expert, r->model, name + strlen(PREFIX)) : NULL;
+        if (!p || p->kind != INVAR_PARAM_ADAPTER)
+            return bad_tensor(r, name,
+                              "is no adapter of this model: target-modules must be those "
+                              "of the folder");
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_all(reader *r)
+{
+    INVAR_TRY(check_known(r));
+    for (int64_t i = 0; i < r->model->n_params; i++)
+        INVAR_TRY(read_param(r, &r->model->params[i]));
+    return INVAR_OK;
+}
+
+invar_status invar_peft_load(invar_model *model, const char *dir, const invar_device *dev)
+{
+    reader r = {.model = model, .window = {.dev = &model->dev}};
+    invar_safetensors *file;
+    invar_status status;
+
+    INVAR_TRY(check_config(model, dir));
+    INVAR_TRY(invar_path_join(r.path, sizeof r.path, dir, WEIGHTS));
+    INVAR_TRY(invar_safetensors_open(&file, r.path));
+    r.file = file;
+    status = read_all(&r);
+    invar_free(r.values);
+    invar_window_release(&r.window);
+    invar_safetensors_close(file);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    const invar_model *model;
+    const invar_tensor *masters; /* NULL: the model's own */
+    const char *dir;
+    char (*names)[NAME_SIZE];  /* (count) */
+    invar_safetensor *tensors; /* (count) */
+    int64_t count;
+    invar_window window;
+} writer;
+
+static invar_status list_tensors(writer *w)
+{
+    const invar_model *m = w->model;
+    int64_t next = 0;
+
+    for (int64_t i = 0; i < m->n_params; i++)
+        w->count += m->params[i].stack;
+    INVAR_TRY(invar_alloc((void **)&w->names, (size_t)w->count, sizeof *w->names, "a list"));
+    INVAR_TRY(invar_alloc((void **)&w->tensors, (size_t)w->count, sizeof *w->tensors, "a list"));
+    for (int64_t i = 0; i < m->n_params; i++)
+        for (int64_t e = 0; e < m->params[i].stack; e++, next++) {
+            extents x = extents_of(m, &m->params[i]);
+            name_of(w->names[next], &m->params[i], e);
+            w->tensors[next] = (invar_safetensor){.name = w->names[next],
+                                                  .type = INVAR_SAFETENSORS_F32,
+                                                  .rank = 2,
+                                                  .shape = {x.rows, x.cols},
+                                                  .elements = x.rows * x.cols};
+        }
+    return INVAR_OK;
+}
+
+static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t param)
+{
+    const invar_param *p = &w->model->params[param];
+    extents x = extents_of(w->model, p);
+    const void *values = w->masters ? w->masters[param].data : NULL;
+
+    if (!values)
+        INVAR_TRY(invar_window_read(&values, &w->window, p->master.data,
+                                    (size_t)invar_param_elements(p) * sizeof(float)));
+    for (int64_t e = 0; e < p->stack; e++)
+        for (int64_t i = 0; i < x.rows; i++)
+            INVAR_TRY(invar_safetensors_put_f32(
+                file, (const float *)values + (e * p->rows + i) * p->cols, x.cols));
+    return INVAR_OK;
+}
+
+static invar_status write_weights(writer *w)
+{
+    static const invar_safetensors_pair metadata = {"format", "pt"};
+    invar_safetensors_writer *file;
+    char path[INVAR_PATH_SIZE];
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, w->dir, WEIGHTS));
+    INVAR_TRY(invar_safetensors_create(&file, path, w->tensors, w->count, &metadata, 1));
+    for (int64_t i = 0; i < w->model->n_params && status == INVAR_OK; i++)
+        status = put_param(w, file, i);
+    if (status == INVAR_OK)
+        status = invar_safetensors_commit(file);
+    invar_safetensors_writer_close(file);
+    return status;
+}
+
+/* A number as people write it: 16, not 16.0. */
+static json_t *number(float value)
+{
+    return value == (float)(int64_t)value ? json_integer((json_int_t)value)
+                                          : json_real((double)value);
+}
+
+static json_t *targets_of(const invar_lora_spec *lora)
+{
+    json_t *list = json_array();
+    const char *name;
+
+    for (int i = 0; list && (name = invar_lora_target(lora->targets, i)); i++)
+        if (json_array_append_new(list, json_string(name)) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+static json_t *config_of(const invar_lora_spec *lora, const char *base)
+{
+    json_t *path = base[0] ? json_string(base) : json_null();
+
+    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:o, s:b, s:b, s:b, s:b}", "peft_type",
+                     "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r",
+                     (json_int_t)lora->rank, "lora_alpha", number(lora->alpha), "lora_dropout", 0.0,
+                     "bias", "none", "target_modules", targets_of(lora), "fan_in_fan_out", 0,
+                     "inference_mode", 1, "use_dora", 0, "use_rslora", 0);
+}
+
+static invar_status write_config(const writer *w, const char *base)
+{
+    json_t *config = config_of(&w->model->spec.lora, base);
+    char path[INVAR_PATH_SIZE], *text = NULL;
+    invar_status status;
+    size_t bytes;
+
+    status = invar_path_join(path, sizeof path, w->dir, CONFIG);
+    if (status == INVAR_OK)
+        status = invar_json_dump(&text, &bytes, config, JSON_INDENT(2) | JSON_SORT_KEYS, CONFIG);
+    json_decref(config);
+    INVAR_TRY(status);
+    text[bytes++] = '\n'; // in place of the NUL
+    status = invar_file_write(path, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* Weights come last: killed halfway, the folder has none. */
+static invar_status save(writer *w, const char *base)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(list_tensors(w));
+    INVAR_TRY(invar_folder_make(w->dir));
+    INVAR_TRY(invar_path_join(path, sizeof path, w->dir, WEIGHTS));
+    unlink(path);
+    INVAR_TRY(invar_folder_sync(w->dir));
+    INVAR_TRY(write_config(w, base));
+    return write_weights(w);
+}
+
+invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
+                             const char *base)
+{
+    writer w = {.model = model, .masters = masters, .dir = dir, .window = {.dev = &model->dev}};
+    invar_status status;
+
+    if (model->layout && invar_comm_rank(model->layout->world) != 0)
+        return INVAR_OK;
+    status = save(&w, base);
+    invar_free(w.names);
+    invar_free(w.tensors);
+    invar_window_release(&w.window);
+    return status;
+}

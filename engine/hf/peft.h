@@ -1,0 +1,37 @@
+/*
+ * peft.h - adapters as the folders of peft: adapter_config.json, adapter_model.safetensors.
+ *
+ * Names are peft's for a causal language model, "base_model.model." before those of the layers.
+ * Experts have the names of transformers 4, a module each. Values are f32; what fills up the rank
+ * is not in the files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_HF_PEFT_H
+#define INVAR_ENGINE_HF_PEFT_H
+
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Fills the masters of a model's adapters and refreshes them. Rank, alpha and tensors must be those
+ * of the model; settings of peft that change the mathematics are refused by name.
+ */
+invar_status invar_peft_load(invar_model *model, const char *dir,
+                             const invar_device *dev) INVAR_MUST_USE;
+
+/*
+ * Writes the adapters' masters (NULL: the model's; else (n_params) in the host's memory) into a
+ * folder that is made if need be. `base` is what the configuration names as the base; "": nothing.
+ * Equal adapters give equal bytes. Of the ranks of a layout the first writes.
+ */
+invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
+                             const char *base) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

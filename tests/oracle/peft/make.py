@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# make.py BASES OUT   - adapters of models below BASES as the installed peft saves them.
+# make.py --again BASES OUT - what peft makes of the adapters that are in OUT.
+#
+# Writes a folder OUT/NAME per case, by save_pretrained of peft. OUT/NAME.json has its base, what a
+# recipe says of it, and token sequences with the log-probabilities that peft computes from it in
+# float64. compare.py reads the result.
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters of one version of peft."""
+import json
+import pathlib
+import sys
+
+import peft
+import torch
+import transformers
+
+# name: base, rank, alpha, layers
+CASES = {
+    "llama-all": ("llama-fp16-tied", 4, 8, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                            "up_proj", "down_proj"]),
+    "qwen3-attention": ("qwen3-fp16", 17, 3, ["q_proj", "v_proj"]),
+    "qwen3_moe-mlp": ("qwen3_moe-bf16-shards", 2, 5, ["gate_proj", "up_proj", "down_proj"]),
+}
+
+
+def load(base):
+    return transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64,
+                                                             attn_implementation="eager")
+
+
+def adapt(model, rank, alpha, layers):
+    """B is random: one that is zero would prove nothing."""
+    adapted = peft.get_peft_model(model, peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM"))
+    for name, value in adapted.named_parameters():
+        if "lora_" in name:
+            scale = 0.5 if "lora_B" in name else 0.3
+            value.data = torch.randn(value.shape, dtype=torch.float32) * scale
+    return adapted
+
+
+def score(model, tokens):
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0].to(torch.float64)
+    logp = torch.log_softmax(logits[:-1], dim=-1)
+    return [logp[i, token].item() for i, token in enumerate(tokens[1:])]
+
+
+def write(out, name, base, about, model):
+    torch.manual_seed(2)
+    vocabulary = model.get_base_model().config.vocab_size
+    lines = [torch.randint(0, vocabulary, (n,)).tolist() for n in (2, 5, 17, 40)]
+    about |= {"peft": peft.__version__, "base": base,
+              "samples": [[tokens, score(model, tokens)] for tokens in lines]}
+    (out / f"{name}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+
+def main():
+    again = sys.argv[1] == "--again"
+    bases, out = (pathlib.Path(path) for path in sys.argv[1 + again:])
+    for name, (base, rank, alpha, layers) in CASES.items():
+        torch.manual_seed(1)
+        model = load(bases / base)
+        if again:
+            model = peft.PeftModel.from_pretrained(model, out / name)
+        else:
+            model = adapt(model, rank, alpha, layers)
+            model.save_pretrained(out / name)
+            (out / name / "README.md").unlink(missing_ok=True)
+        model.to(torch.float64).eval()
+        write(out, name, base, {"rank": rank, "alpha": alpha, "layers": layers}, model)
+
+
+main()

@@ -1,0 +1,187 @@
+/*
+ * peft.c - tests of folders of peft: adapters out and in, and folders that are wrong.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/hf/peft.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/io/safetensors.h"
+#include "engine/model/lora/adapters.h"
+#include "tests/model.h"
+
+enum { RANK = 5 };
+
+static char work[512];
+static invar_device dev;
+
+static int make_work(void **state)
+{
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    snprintf(work, sizeof work, "%s/peft-XXXXXX", INVAR_TEST_WORK);
+    return mkdtemp(work) ? 0 : -1;
+}
+
+static int remove_work(void **state)
+{
+    (void)state;
+    invar_test_device_release(&dev);
+    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+}
+
+static invar_model *adapted(bool zero)
+{
+    return invar_test_model_adapted(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, RANK, zero,
+                                    &dev);
+}
+
+static const char *in_work(const char *name)
+{
+    static char path[4][4096];
+    static int next;
+    char *out = path[next++ % 4];
+
+    snprintf(out, sizeof path[0], "%s/%s", work, name);
+    return out;
+}
+
+static bool same(const invar_model *a, const invar_model *b)
+{
+    for (int64_t i = 0; i < a->n_params; i++)
+        if (memcmp(a->params[i].master.data, b->params[i].master.data,
+                   (size_t)invar_param_elements(&a->params[i]) * sizeof(float)) != 0 ||
+            memcmp(a->params[i].weight.data, b->params[i].weight.data,
+                   (size_t)invar_param_elements(&a->params[i]) * 2) != 0)
+            return false;
+    return true;
+}
+
+static void test_peft__out_and_in(void **state)
+{
+    invar_model *from = adapted(false), *to = adapted(true);
+    invar_safetensors *file;
+    const invar_safetensor *t;
+
+    (void)state;
+    assert_false(same(from, to));
+    assert_ok(invar_peft_save(from, NULL, in_work("out"), "models/base"));
+    assert_ok(invar_peft_load(to, in_work("out"), &dev));
+    assert_true(same(from, to));
+    assert_ok(invar_safetensors_open(&file, in_work("out/adapter_model.safetensors")));
+    t = invar_safetensors_find(
+        file, "base_model.model.model.layers.1.mlp.experts.4.down_proj.lora_A.weight");
+    assert_non_null(t);
+    assert_int_equal(t->shape[0], RANK);
+    assert_int_equal(t->shape[1], from->spec.expert_intermediate);
+    t = invar_safetensors_find(file,
+                               "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
+    assert_non_null(t);
+    assert_int_equal(t->shape[1], RANK);
+    invar_safetensors_close(file);
+    invar_model_free(from);
+    invar_model_free(to);
+}
+
+/* Masters that lie elsewhere, as those of several ranks do. */
+static void test_peft__takes_other_masters(void **state)
+{
+    invar_model *model = adapted(false), *other = adapted(true);
+    invar_tensor *masters = NULL;
+
+    (void)state;
+    assert_ok(invar_alloc((void **)&masters, (size_t)model->n_params, sizeof *masters, "a list"));
+    for (int64_t i = 0; i < model->n_params; i++)
+        masters[i] = model->params[i].master;
+    assert_ok(invar_peft_save(other, masters, in_work("others"), ""));
+    assert_ok(invar_peft_load(other, in_work("others"), &dev));
+    assert_true(same(model, other));
+    invar_free(masters);
+    invar_model_free(model);
+    invar_model_free(other);
+}
+
+/* The configuration with one text in place of another. */
+static void change_config(const char *folder, const char *from, const char *to)
+{
+    char path[4096], text[4096], changed[4096];
+    FILE *file;
+    char *at;
+
+    snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+    file = fopen(path, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    assert_ok(invar_file_write(path, changed, strlen(changed)));
+}
+
+static void test_peft__refuses_what_it_does_not_compute(void **state)
+{
+    static const char *const cases[][3] = {
+        {"\"use_dora\": false", "\"use_dora\": true", "\"use_dora\" is set"},
+        {"\"use_rslora\": false", "\"use_rslora\": true", "\"use_rslora\" is set"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 2}", "\"rank_pattern\" is set"},
+        {"\"use_dora\": false", "\"modules_to_save\": [\"lm_head\"]", "\"modules_to_save\" is set"},
+        {"\"use_dora\": false", "\"a_setting_to_come\": 3", "\"a_setting_to_come\" is set"},
+        {"\"use_dora\": false", "\"init_lora_weights\": \"pissa\"", "has changed the weights"},
+        {"\"none\"", "\"all\"", "\"bias\" is not none"},
+        {"\"LORA\"", "\"IA3\"", "\"peft_type\" is not LORA"},
+        {"\"r\": 5", "\"r\": 6", "\"r\" is 6, but lora-rank is 5"},
+        {"\"lora_alpha\": 3", "\"lora_alpha\": 2.5", "is 2.5, but lora-alpha is 3"},
+    };
+    invar_model *model = adapted(false);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(invar_peft_save(model, NULL, in_work("wrong"), ""));
+        assert_ok(invar_peft_load(model, in_work("wrong"), &dev));
+        change_config(in_work("wrong"), cases[i][0], cases[i][1]);
+        assert_refused(invar_peft_load(model, in_work("wrong"), &dev), cases[i][2]);
+    }
+    invar_model_free(model);
+}
+
+static void test_peft__layers_are_those_of_the_folder(void **state)
+{
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_model *all = NULL, *some = NULL;
+
+    (void)state;
+    spec.lora = (invar_lora_spec){.rank = RANK, .alpha = 3.0f};
+    assert_ok(invar_lora_targets(&spec.lora.targets, "all-linear"));
+    assert_ok(invar_model_new(&all, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_init(all, 1, &dev));
+    assert_ok(invar_lora_targets(&spec.lora.targets, "q_proj,v_proj"));
+    assert_ok(invar_model_new(&some, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_init(some, 1, &dev));
+    assert_ok(invar_peft_save(all, NULL, in_work("all"), ""));
+    assert_ok(invar_peft_save(some, NULL, in_work("some"), ""));
+    assert_int_equal(invar_peft_load(some, in_work("all"), &dev), INVAR_E_CORRUPT);
+    assert_non_null(strstr(invar_error_last()->message, "is no adapter of this model"));
+    assert_int_equal(invar_peft_load(all, in_work("some"), &dev), INVAR_E_CORRUPT);
+    assert_non_null(strstr(invar_error_last()->message, "is missing: target-modules"));
+    assert_int_equal(invar_peft_load(all, in_work("none"), &dev), INVAR_E_NOTFOUND);
+    invar_model_free(all);
+    invar_model_free(some);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_peft__out_and_in),
+        cmocka_unit_test(test_peft__takes_other_masters),
+        cmocka_unit_test(test_peft__refuses_what_it_does_not_compute),
+        cmocka_unit_test(test_peft__layers_are_those_of_the_folder),
+    };
+
+    return cmocka_run_group_tests(tests, make_work, remove_work);
+}
