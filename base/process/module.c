@@ -16,7 +16,7 @@
 #include "base/invar_banned.h"
 
 const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI, INVAR_MODULE_NCCL,
-                                          NULL};
+                                          INVAR_MODULE_HTTP, NULL};
 
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
 {

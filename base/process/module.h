@@ -23,6 +23,7 @@ extern "C" {
 #define INVAR_MODULE_CUDA "invar-cuda.so"
 #define INVAR_MODULE_MPI "invar-mpi.so"
 #define INVAR_MODULE_NCCL "invar-nccl.so"
+#define INVAR_MODULE_HTTP "invar-http.so"
 
 /* All that there are; NULL ends the list. */
 extern const char *const invar_module_names[];

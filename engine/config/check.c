@@ -60,6 +60,18 @@ static invar_status refuse_word(const invar_recipe *recipe, invar_key key, const
     return invar_config_refuse(recipe, key, text);
 }
 
+/* A word that is none is refused later. */
+static bool is_asked(const invar_recipe *recipe)
+{
+    const char *word = invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
+    invar_reward reward = INVAR_REWARD_NONE;
+    bool boxed;
+
+    if (invar_reward_parse(&reward, &boxed, word) != INVAR_OK)
+        invar_error_clear();
+    return invar_reward_asked(reward);
+}
+
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
 {
     static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
@@ -82,6 +94,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
     f->sampled = !f->sft || f->eval;
     f->distills =
         f->estimator->teacher || (!f->sft && invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
+    f->plugin = is_asked(recipe);
     for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
         f->plugin = f->plugin || invar_config_filled(recipe, plugins[i]);
 }
@@ -336,6 +349,21 @@ static invar_status check_labels(const invar_config_facts *f, invar_reward rewar
     return INVAR_OK;
 }
 
+/* Who judges elsewhere judges all samples, of training and of evaluations. */
+static invar_status check_asked(const invar_recipe *r, invar_reward reward, invar_reward eval)
+{
+    if (reward == INVAR_REWARD_REMOTE_RM && !invar_config_filled(r, INVAR_KEY_RM_URL))
+        return invar_config_refuse(r, INVAR_KEY_RM_URL, "is missing: rm-type = remote_rm asks it");
+    if (invar_reward_asked(reward) &&
+        strncmp(invar_recipe_string(r, INVAR_KEY_RM_TYPE), "boxed_", 6) == 0)
+        return invar_config_refuse(r, INVAR_KEY_RM_TYPE,
+                                   "would be judged elsewhere, where boxed_ is not known");
+    if (invar_reward_asked(eval) && eval != reward)
+        return invar_config_refuse(r, INVAR_KEY_EVAL_RM_TYPE,
+                                   "can be judged elsewhere only if rm-type is the same");
+    return INVAR_OK;
+}
+
 static invar_status check_rewards(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
@@ -346,6 +374,7 @@ static invar_status check_rewards(const invar_config_facts *f)
     INVAR_TRY(read_reward(&eval, r, INVAR_KEY_EVAL_RM_TYPE));
     INVAR_TRY(read_reward(&reward, r, INVAR_KEY_RM_TYPE));
     INVAR_TRY(check_labels(f, reward, eval));
+    INVAR_TRY(check_asked(r, reward, eval));
     if (f->estimator->judged && reward == INVAR_REWARD_NONE &&
         !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))

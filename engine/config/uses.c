@@ -134,15 +134,20 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     return CHECK_USES(f->recipe, uses);
 }
 
-/* A plug-in's rewards may have parts; of the rules some have. */
-static bool has_parts(const invar_recipe *r, invar_key rule)
+static invar_reward rule_of(const invar_recipe *r, invar_key key)
 {
-    const char *word = invar_recipe_string(r, rule);
+    const char *word = invar_recipe_string(r, key);
     invar_reward reward = INVAR_REWARD_NONE;
     bool boxed, known = !word[0] || invar_reward_parse(&reward, &boxed, word) == INVAR_OK;
 
     INVAR_CHECK(known); // the rules of rewards come before those of uses
-    return invar_reward_has_parts(reward);
+    return reward;
+}
+
+/* A plug-in's rewards may have parts; of the rules some have. */
+static bool has_parts(const invar_recipe *r, invar_key rule)
+{
+    return invar_reward_has_parts(rule_of(r, rule));
 }
 
 static invar_status check_rollout_uses(const invar_config_facts *f)
@@ -150,7 +155,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
     static const char alone[] = "rollout-num-gpus, of ranks that only sample";
-    static const char parts[] = "rewards with parts: custom-rm-path, or rm-type = dapo";
+    static const char parts[] =
+        "rewards with parts: custom-rm-path, or rm-type = dapo, ifeval or remote_rm";
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
@@ -181,6 +187,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
+        {INVAR_KEY_RM_URL, rule_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
+         "rm-type = remote_rm"},
         {INVAR_KEY_REWARD_KEY,
          invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
          parts},
@@ -218,7 +226,7 @@ static invar_status check_eval_uses(const invar_config_facts *f)
         {INVAR_KEY_EVAL_REWARD_KEY,
          own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
              : invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
-         "evaluations whose rewards have parts: a plug-in's, or dapo's"},
+         "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
         {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
          "eval-interval"},
         {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},

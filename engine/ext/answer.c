@@ -61,12 +61,15 @@ static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *o
 
     json_object_foreach(object, name, value)
     {
-        if (!json_is_number(value))
-            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a part of a reward is no number", where);
-        if (value != total)
-            INVAR_TRY(
-                invar_reward_parts_add(parts, name, strlen(name), json_number_value(value), where));
+        bool truth = json_is_boolean(value);
+        if (value == total || (!truth && !json_is_number(value)))
+            continue; // texts and lists are reasons, and kept as all of the reply
+        INVAR_TRY(invar_reward_parts_add(parts, name, strlen(name),
+                                         truth ? json_is_true(value) : json_number_value(value),
+                                         where));
     }
+    if (total && !json_is_number(total))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the total of a reward is no number", where);
     if (parts->count == 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward has no named part", where);
     *out = total ? json_number_value(total) : invar_reward_parts_sum(parts);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 #include "engine/ext/command.h"
 #include "engine/ext/object.h"
 #include "engine/ext/program.h"
+#include "engine/ext/remote.h"
 
 #include "base/invar_banned.h"
 
@@ -27,8 +29,9 @@ struct invar_plugin {
     bool hashed;
     invar_digest hash;    /* of its files, when they are `hashed` */
     uint32_t kinds;       /* what it was opened for */
-    invar_object *object; /* one of the two, or neither */
+    invar_object *object; /* one of the three, or none */
     invar_line_program *program;
+    invar_http *server;
     int64_t step;
     int64_t calls; /* of this step */
     const invar_plugin_replies *stored;
@@ -55,6 +58,12 @@ static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
     return status;
 }
 
+static invar_status attach_server(invar_plugin *plugin, const invar_plugin_options *options)
+{
+    (void)snprintf(plugin->title, sizeof plugin->title, "server");
+    return invar_remote_open(&plugin->server, plugin->name, options->url, options->timeout);
+}
+
 static invar_status attach(invar_plugin *plugin, const invar_plugin_options *options)
 {
     uint32_t offered = 0, missing;
@@ -69,6 +78,8 @@ static invar_status attach(invar_plugin *plugin, const invar_plugin_options *opt
                                           options->timeout, options->log_fd));
         INVAR_TRY(greet(&offered, plugin));
     }
+    if (options->titled)
+        invar_hash_bytes(&plugin->hash, plugin->title, strlen(plugin->title));
     missing = options->kinds & ~offered;
     if (missing)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: \"%s\" does not offer the kind \"%s\"",
@@ -93,7 +104,9 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     memcpy(plugin->name, options->name, bytes);
     plugin->kinds = options->kinds;
     plugin->step = -1;
-    if (options->spec)
+    if (options->url)
+        status = attach_server(plugin, options);
+    else if (options->spec)
         status = attach(plugin, options);
     if (status != INVAR_OK) {
         invar_plugin_close(plugin);
@@ -107,6 +120,8 @@ void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void
 {
     if (plugin && plugin->program)
         invar_line_program_watch(plugin->program, waits, payload);
+    if (plugin && plugin->server)
+        invar_http_watch(plugin->server, waits, payload);
 }
 
 static void forget(invar_plugin *plugin)
@@ -122,6 +137,7 @@ void invar_plugin_close(invar_plugin *plugin)
         return;
     invar_object_close(plugin->object);
     invar_line_program_close(plugin->program);
+    invar_http_close(plugin->server);
     forget(plugin);
     invar_free(plugin->replies);
     invar_json_text_release(&plugin->text);
@@ -152,7 +168,7 @@ invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
     plugin->step = step;
     plugin->calls = 0;
     plugin->stored = stored;
-    if (!stored && !plugin->object && !plugin->program)
+    if (!stored && !plugin->object && !plugin->program && !plugin->server)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "plug-in %s: step %" PRId64 " has no stored replies, and there is no "
                           "plug-in to ask",
@@ -268,6 +284,16 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
     return keep_copy(plugin, call, request, line, bytes);
 }
 
+static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *call,
+                               const invar_digest *request)
+{
+    invar_json_text *line = &plugin->text;
+
+    INVAR_TRY(invar_remote_ask(line, plugin->server, call));
+    INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
+    return keep_copy(plugin, call, request, line->data, line->bytes);
+}
+
 /* Completes the call with plug-in, step and number, and has it answered. */
 static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
 {
@@ -286,6 +312,8 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
         return ask_object(plugin, call, &request);
     if (plugin->program)
         return ask_program(plugin, call, &request);
+    if (plugin->server)
+        return ask_server(plugin, call, &request);
     return call->kind == INVAR_PLUGIN_KIND_HOOK
                ? INVAR_OK
                : INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began",

@@ -1,10 +1,10 @@
 /*
  * plugin.h - rewards, filters, losses and hooks that are attached at launch.
  *
- * A plug-in is a C shared object (engine/ext/invar_plugin.h) or any program that speaks JSON lines
- * on standard input and output (docs/plugins.md). Both look the same from here. Whatever goes wrong
- * inside a program, also its death, silence or rubbish, is an error that names the plug-in; it is
- * then ended and reaped, and every later call fails.
+ * A plug-in is a C shared object (engine/ext/invar_plugin.h), any program that speaks JSON lines on
+ * standard input and output (docs/plugins.md), or a server (remote.h). All look the same from here.
+ * Whatever goes wrong inside a program, also its death, silence or rubbish, is an error that names
+ * the plug-in; it is then ended and reaped, and every later call fails.
  *
  * What a plug-in replies to a reward, filter or loss is kept until the next step begins, as rows
  * for the ledger. A step that the ledger already has is answered from those rows instead: the
@@ -21,6 +21,7 @@
 #ifndef INVAR_ENGINE_EXT_PLUGIN_H
 #define INVAR_ENGINE_EXT_PLUGIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,6 +48,8 @@ typedef struct invar_plugin_options {
     const char *name; /* its role, "custom-rm": in messages and in the ledger */
     const char *spec; /* "FILE.so", or "PROGRAM ARG..." with '...' or "..." around blanks;
                          NULL: there is none, everything comes from stored replies */
+    const char *url;  /* in place of `spec`: a server that is asked for rewards; NULL: none */
+    bool titled;      /* who it is, is the name that it gives itself, not a file */
     uint32_t kinds;   /* what it is wanted for; one that it does not offer is an error */
     double timeout;   /* seconds that a program may take for its start or a reply; 0: no limit */
     int log_fd;       /* where a program's standard error goes; -1: nowhere */

@@ -30,18 +30,32 @@ static const invar_embedded *find(const char *file)
     return script;
 }
 
+static invar_status make_command(char **out, const invar_embedded *before,
+                                 const invar_embedded *script)
+{
+    int first = before ? (int)before->bytes : 0;
+    size_t bytes = sizeof COMMAND + (size_t)first + script->bytes;
+
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a command"));
+    (void)snprintf(*out, bytes, COMMAND, first, before ? before->text : "", (int)script->bytes,
+                   script->text);
+    return INVAR_OK;
+}
+
+invar_status invar_script_command(char **out, const char *file)
+{
+    *out = NULL;
+    return make_command(out, NULL, find(file));
+}
+
 invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
                                double seconds)
 {
-    const invar_embedded *serve = find("serve.py"), *script = find(file);
-    size_t bytes = sizeof COMMAND + serve->bytes + script->bytes;
     invar_status status;
     char *command;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&command, bytes, 1, "a command"));
-    (void)snprintf(command, bytes, COMMAND, (int)serve->bytes, serve->text, (int)script->bytes,
-                   script->text);
+    INVAR_TRY(make_command(&command, find("serve.py"), find(file)));
     status = invar_line_program_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;

@@ -25,6 +25,16 @@ static invar_status none(double *out, const invar_rule_case *c)
     return INVAR_OK;
 }
 
+/* A rule whose samples a plug-in judges: none of them comes here but by its metadata. */
+static invar_status elsewhere(double *out, const invar_rule_case *c)
+{
+    *out = 0.0;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "metadata of sample %" PRId64
+                      ": \"rm_type\" is a reward that only a recipe's rm-type can name",
+                      c->sample->index);
+}
+
 /* The bits of a coin thrown by tokens and text: SHA-256 of "[1, 2, 3]" and the response. */
 static invar_status deterministic_random(double *out, const invar_rule_case *c)
 {
@@ -121,6 +131,11 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out, const char *
 bool invar_reward_needs_label(invar_reward reward)
 {
     return facts[reward].needs_label;
+}
+
+bool invar_reward_asked(invar_reward reward)
+{
+    return facts[reward].asked;
 }
 
 bool invar_reward_has_parts(invar_reward reward)

@@ -33,6 +33,9 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
 /* True when nothing is right without a label. */
 bool invar_reward_needs_label(invar_reward reward);
 
+/* True when a plug-in gives it: a server, or a script of this program. */
+bool invar_reward_asked(invar_reward reward);
+
 /* True when it has parts, of which reward-key can pick one. */
 bool invar_reward_has_parts(invar_reward reward);
 

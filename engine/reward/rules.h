@@ -29,6 +29,7 @@ typedef struct invar_reward_facts {
     bool needs_label;  /* nothing is right without one */
     bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
     bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
+    bool asked;        /* a plug-in judges all samples, a server or a script of this program */
     bool has_parts;    /* reward-key can pick one */
     bool parts_by_key; /* but without reward-key it has none, as always */
 } invar_reward_facts;
@@ -41,6 +42,9 @@ invar_rule invar_rule_dapo;
 
 /* The F1 of the words of both, 0 to 1. */
 invar_rule invar_rule_f1;
+
+/* The share of the rules in its metadata that the response obeys: loose; strict is 1 or 0. */
+invar_rule invar_rule_ifeval;
 
 /* 1 when the response names the right option; else 0. */
 invar_rule invar_rule_gpqa;

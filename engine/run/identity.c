@@ -153,7 +153,8 @@ static invar_status look_at_files(invar_loop *loop)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 3];
+    invar_ledger_fact
+        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS + INVAR_FACTS_MAX + 3];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
@@ -167,6 +168,9 @@ static void add_plugins(facts *f, const invar_loop *loop)
         const invar_plugin *plugin = loop->plugins.of[i];
         const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
 
+        if (plugin && invar_plugin_title(plugin)[0])
+            f->items[f->count++] = (invar_ledger_fact){"plugin-name", invar_plugin_name(plugin),
+                                                       invar_plugin_title(plugin)};
         if (!hash)
             continue;
         invar_digest_format(f->plugin[i], hash);

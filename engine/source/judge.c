@@ -9,22 +9,61 @@
 
 #include "base/alloc.h"
 #include "engine/config/config.h"
+#include "engine/ext/script.h"
 
 #include "base/invar_banned.h"
+
+/* The recipe's word for a rule; INVAR_REWARD_NONE where it has none. */
+static invar_status rule_of(invar_reward *out, bool *boxed_out, const char *word)
+{
+    *out = INVAR_REWARD_NONE;
+    *boxed_out = false;
+    return word[0] ? invar_reward_parse(out, boxed_out, word) : INVAR_OK;
+}
+
+bool invar_judge_asks(const invar_recipe *recipe)
+{
+    invar_reward rule;
+    bool boxed;
+    invar_status status = rule_of(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
+
+    INVAR_CHECK(status == INVAR_OK); // the recipe is checked
+    return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] || invar_reward_asked(rule);
+}
+
+/* The script of this program that judges by the package math-verify. */
+static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
+{
+    char *command;
+    invar_status status;
+
+    INVAR_TRY(invar_script_command(&command, "math_verify.py"));
+    o->spec = command;
+    o->titled = true;
+    status = invar_plugin_open(out, o);
+    invar_free(command);
+    return status;
+}
 
 invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
 {
     const char *path = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH);
+    const char *url = invar_recipe_string(recipe, INVAR_KEY_RM_URL);
     bool groups = invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
-    invar_plugin_options o = {.name = "custom-rm-path",
-                              .spec = stored ? NULL : path,
-                              .kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
+    invar_plugin_options o = {.kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
                                               : INVAR_PLUGIN_KIND_REWARD,
                               .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
                               .log_fd = 2};
 
     *out = NULL;
-    return path[0] ? invar_plugin_open(out, &o) : INVAR_OK;
+    if (!invar_judge_asks(recipe))
+        return INVAR_OK;
+    o.name = path[0] ? "custom-rm-path" : url[0] ? "rm-url" : "math_verify";
+    if (stored)
+        return invar_plugin_open(out, &o);
+    o.spec = path[0] ? path : NULL;
+    o.url = url[0] ? url : NULL;
+    return path[0] || url[0] ? invar_plugin_open(out, &o) : open_script(out, &o);
 }
 
 invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
@@ -35,11 +74,11 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
     const char *key = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_REWARD_KEY) : "";
 
     key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
-    *out =
-        (invar_judge){.plugin = own[0] ? NULL : plugin,
-                      .asks = !own[0] && invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0],
-                      .key = key[0] ? key : NULL};
-    return rule[0] ? invar_reward_parse(&out->reward, &out->boxed, rule) : INVAR_OK;
+    *out = (invar_judge){.key = key[0] ? key : NULL};
+    INVAR_TRY(rule_of(&out->reward, &out->boxed, rule));
+    out->asks = own[0] ? invar_reward_asked(out->reward) : invar_judge_asks(recipe);
+    out->plugin = out->asks ? plugin : NULL;
+    return INVAR_OK;
 }
 
 /* Moves what the plug-in said into the samples. */

@@ -22,9 +22,12 @@ typedef struct invar_judge {
     const char *key; /* of the part that is the reward; NULL: none. Borrowed from the recipe */
 } invar_judge;
 
+/* True when a plug-in gives the rewards of training: custom-rm-path, a server, a script. */
+bool invar_judge_asks(const invar_recipe *recipe);
+
 /*
- * The plug-in that custom-rm-path names; NULL: none. `stored`: it is not started, its replies come
- * from the ledger. The caller owns *out (invar_plugin_close).
+ * That plug-in; NULL: none. `stored`: it is not started, its replies come from the ledger. The
+ * caller owns *out (invar_plugin_close).
  */
 invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe,
                                 bool stored) INVAR_MUST_USE;

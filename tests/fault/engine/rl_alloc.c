@@ -45,11 +45,15 @@ static invar_status rewards(void)
     invar_rl_sample sample = {.response = response,
                               .response_bytes = strlen(response),
                               .label = "red wine",
-                              .metadata = "{\"choices\":[\"beer\",\"red wine\"]}"};
+                              .metadata = "{\"choices\":[\"beer\",\"red wine\"],"
+                                          "\"instruction_id_list\":[\"punctuation:no_comma\"]}"};
     double value;
 
-    for (int i = 0; i < INVAR_REWARD_COUNT; i++)
+    for (int i = 0; i < INVAR_REWARD_COUNT; i++) {
+        if (invar_reward_asked((invar_reward)i))
+            continue; // nobody is there
         INVAR_TRY(invar_reward_of(&value, (invar_reward)i, false, &sample));
+    }
     return INVAR_OK;
 }
 

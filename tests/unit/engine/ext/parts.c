@@ -51,6 +51,8 @@ static void test_ext_parts__sum_or_total(void **state)
         {"{\"right\": 1, \"format\": 0.5}", 1.5, 2},
         {"{\"right\": 1, \"format\": 0.5, \"total\": -3}", -3, 2},
         {"{\"only\": -0.125}", -0.125, 1},
+        {"{\"score\": -1.0, \"acc\": false, \"pred\": \"72\", \"why\": [\"no\"]}", -1, 2},
+        {"{\"acc\": true}", 1, 1},
         {"{\"z\": 1e16, \"a\": 1, \"m\": -1e16}", 0, 3}, // (1 + -1e16) + 1e16: by name
     };
 
@@ -75,8 +77,8 @@ static void test_ext_parts__wrong_replies(void **state)
     } cases[] = {
         {"{}", "a reward has no named part"},
         {"{\"total\": 1}", "a reward has no named part"},
-        {"{\"a\": \"1\"}", "a part of a reward is no number"},
-        {"{\"a\": 1, \"total\": true}", "a part of a reward is no number"},
+        {"{\"a\": \"1\"}", "a reward has no named part"},
+        {"{\"a\": 1, \"total\": true}", "the total of a reward is no number"},
         {"{\"a b\": 1}", "\"a b\" cannot name a part of a reward"},
         {"{\"\": 1}", "cannot name a part"},
         {"{\"a/b\": 1}", "cannot name a part"},

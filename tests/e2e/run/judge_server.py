@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# judge_server.py FILE - a reward model over HTTP, good and bad by its path; FILE gets its port.
+# SPDX-License-Identifier: Apache-2.0
+"""What a server can do, by the path of the request."""
+import collections
+import http.server
+import json
+import pathlib
+import sys
+import time
+
+asked = collections.Counter()  # bodies
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+    """One POST a sample."""
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, text):
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):  # pylint: disable=invalid-name
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        sample = json.loads(body)
+        assert sorted(sample) == ["label", "prompt", "response"], sample
+        asked[self.path, body] += 1
+        right = float(len(set(sample["response"]) & set(sample["label"])))
+        parts = json.dumps({"right": right, "format": 0.25, "why": "letters in common"})
+        if self.path == "/flaky" and asked[self.path, body] % 2:
+            self.answer(503, "later")
+        elif self.path == "/slow":
+            time.sleep(0.05)
+            self.answer(200, parts)
+        elif self.path in ("/parts", "/flaky"):
+            self.answer(200, parts)
+        elif self.path == "/number":
+            self.answer(200, f" {right}\n")
+        elif self.path == "/late":
+            time.sleep(30)
+        elif self.path == "/closes":
+            self.close_connection = True
+        else:
+            answers = {"/nonsense": "<html>oops", "/list": "[1]", "/text": '"1"', "/empty": "",
+                       "/two": "1],\"x\":[2", "/nan": "NaN", "/nothing": "{}"}
+            self.answer(200 if self.path in answers else 404, answers.get(self.path, "no\x1b[31m"))
+
+
+def main():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    server.daemon_threads = True
+    part = pathlib.Path(sys.argv[1] + ".part")
+    part.write_text(str(server.server_address[1]), encoding="ascii")
+    part.rename(sys.argv[1])
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

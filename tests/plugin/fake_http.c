@@ -1,0 +1,77 @@
+/*
+ * fake_http.c - a client of HTTP that has no network: the body of a call says what comes of it.
+ *
+ *     ok        "1.5"                          slow      the same, byte by byte, as one waits
+ *     later N   the first N calls: 503         dead      no answer
+ *     teapot    418 and a text                 long      2 MiB that do not end
+ *     none      200 without a body             broken    the client itself fails
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/http/module/http_module.h"
+
+static int calls_made;
+
+static int give(invar_http_call *call, long status, const char *text)
+{
+    call->status = status;
+    return call->take(call->payload, text, strlen(text));
+}
+
+static int give_much(invar_http_call *call)
+{
+    char piece[4096];
+    int stopped = 0;
+
+    memset(piece, 'x', sizeof piece);
+    for (int i = 0; i < 512 && !stopped; i++)
+        stopped = call->take(call->payload, piece, sizeof piece);
+    return stopped;
+}
+
+static int answer(invar_http_call *call, const invar_http_settings *settings)
+{
+    calls_made++;
+    call->code = 0;
+    call->status = 200;
+    if (strncmp(call->body, "later ", 6) == 0)
+        return calls_made <= atoi(call->body + 6) ? give(call, 503, "busy") : give(call, 200, "2");
+    if (strcmp(call->body, "teapot") == 0)
+        return give(call, 418, "no tea\x1b\n");
+    if (strcmp(call->body, "long") == 0)
+        return give_much(call);
+    if (strcmp(call->body, "none") == 0)
+        return 0;
+    if (strcmp(call->body, "slow") == 0 && settings->waits)
+        settings->waits(settings->payload);
+    for (const char *c = "1.5"; *c; c++)
+        if (call->take(call->payload, c, 1))
+            return 1;
+    return 0;
+}
+
+static int run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(calls[i].body, "broken") == 0)
+            return 5;
+        if (strcmp(calls[i].body, "count") == 0)
+            calls_made = 0;
+        if (answer(&calls[i], settings))
+            calls[i].code = 23; // as libcurl says it
+        if (strcmp(calls[i].body, "dead") == 0) {
+            calls[i].code = 7;
+            calls[i].status = 0;
+            (void)snprintf(calls[i].why, sizeof calls[i].why, "nobody listens");
+        }
+    }
+    return 0;
+}
+
+extern const invar_http_table INVAR_HTTP_TABLE;
+__attribute__((visibility("default")))
+const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, run};
