@@ -79,12 +79,11 @@ static invar_status evaluate(results *r, const settings *set, invar_session *s,
                              invar_plugin *plugin)
 {
     invar_rollout_limits limits = invar_session_limits(s);
-    invar_evaluation e = {.session = s, .take = take, .payload = r};
+    invar_evaluation e = {.session = s, .plugin = plugin, .take = take, .payload = r};
     invar_status status;
 
     INVAR_TRY(invar_session_load_newest(s));
     e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
-    INVAR_TRY(invar_judge_read(&e.judge, s->recipe, plugin, true));
     INVAR_TRY(invar_rollout_new(&e.rollout, s->actor, s->tokenizer, &s->dev, &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
@@ -114,7 +113,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     invar_status status;
 
     INVAR_TRY(invar_config_check(recipe));
-    if (!invar_recipe_string(recipe, INVAR_KEY_EVAL_PROMPT_DATA)[0])
+    if (!invar_config_evaluates(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "there is nothing to evaluate: the recipe has no eval-prompt-data");
     r.sets = json_object();

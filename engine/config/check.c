@@ -90,7 +90,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
     f->estimator = f->sft ? &none : invar_estimator_facts_of(estimator);
     f->hf = invar_config_filled(recipe, INVAR_KEY_HF_CHECKPOINT);
     f->task = strncmp(invar_recipe_string(recipe, INVAR_KEY_PROMPT_DATA), "task:", 5) == 0;
-    f->eval = invar_config_filled(recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    f->eval = invar_config_evaluates(recipe);
     f->sampled = !f->sft || f->eval;
     f->distills =
         f->estimator->teacher || (!f->sft && invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));

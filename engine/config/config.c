@@ -83,6 +83,12 @@ int64_t invar_config_global_batch_size(const invar_recipe *recipe)
     return samples_of_rollout(recipe) / invar_config_steps_per_rollout(recipe);
 }
 
+bool invar_config_evaluates(const invar_recipe *recipe)
+{
+    return invar_recipe_string(recipe, INVAR_KEY_EVAL_PROMPT_DATA)[0] ||
+           invar_recipe_string(recipe, INVAR_KEY_EVAL_CONFIG)[0];
+}
+
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
 bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor)

@@ -39,6 +39,9 @@ invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
 int64_t invar_config_global_batch_size(const invar_recipe *recipe);
 int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
 
+/* True when it names evaluation sets. */
+bool invar_config_evaluates(const invar_recipe *recipe);
+
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
 /* Tokens of a list value "a,b,c" one after another; false at the end. *out is not terminated. */

@@ -207,11 +207,13 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
 
 static invar_status check_eval_uses(const invar_config_facts *f)
 {
-    static const char data[] = "eval-prompt-data";
+    static const char data[] = "eval-prompt-data or eval-config";
     const invar_recipe *r = f->recipe;
     const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
     const bool own = invar_config_filled(r, INVAR_KEY_EVAL_RM_TYPE);
     const use uses[] = {
+        {INVAR_KEY_EVAL_CONFIG, !invar_config_filled(r, INVAR_KEY_EVAL_PROMPT_DATA),
+         "an empty eval-prompt-data: it names the sets itself"},
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
         {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
         {INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, f->eval, data},

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/config/evals.h"
 #include "engine/rl/flat.h"
 #include "engine/source/generate.h"
 #include "engine/source/source.h"
@@ -38,7 +39,30 @@ static bool next_set(test_set *out, const char **cursor)
     return true;
 }
 
-invar_sampling invar_evaluate_sampling(const invar_session *session)
+/* ---- sets ------------------------------------------------------------------------------------ */
+
+typedef invar_status visit(void *payload, const invar_session *session);
+
+/* Of every recipe that names sets, that of the run or one a set: the session with it. */
+static invar_status each_recipe(visit *visitor, void *payload, const invar_session *session)
+{
+    invar_session own = *session;
+    invar_status status = INVAR_OK;
+    invar_evals evals;
+
+    INVAR_TRY(invar_evals_read(&evals, session->recipe));
+    if (evals.count == 0)
+        status = visitor(payload, session);
+    for (size_t i = 0; i < evals.count && status == INVAR_OK; i++) {
+        own.recipe = evals.recipes[i];
+        status = visitor(payload, &own);
+    }
+    invar_evals_release(&evals);
+    return status;
+}
+
+/* As the rollout samples, with what the recipe says otherwise. */
+static invar_sampling sampling_of(const invar_session *session)
 {
     const invar_recipe *r = session->recipe;
     invar_sampling s = invar_session_sampling(session);
@@ -58,6 +82,36 @@ invar_sampling invar_evaluate_sampling(const invar_session *session)
         s.max_response = longest;
     return s;
 }
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static invar_status measure(void *payload, const invar_session *session)
+{
+    invar_memory_data *seen = payload;
+    invar_sampling *most = &seen->sampling, own = sampling_of(session);
+    bool first = seen->per_prompt == 0;
+
+    seen->per_prompt = larger(
+        seen->per_prompt, invar_recipe_int(session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT));
+    seen->response = larger(seen->response, own.max_response);
+    if (first)
+        *most = own;
+    most->max_response = seen->response;
+    most->top_k = own.top_k > most->top_k ? own.top_k : most->top_k;
+    most->top_p = own.top_p < most->top_p ? own.top_p : most->top_p;
+    most->temperature = own.temperature > most->temperature ? own.temperature : most->temperature;
+    return INVAR_OK;
+}
+
+invar_status invar_evaluate_measure(invar_memory_data *seen, const invar_session *session)
+{
+    return each_recipe(measure, seen, session);
+}
+
+/* ---- one set --------------------------------------------------------------------------------- */
 
 static invar_status add_prompts(invar_rl_samples *out, int64_t number, const invar_dataset *data,
                                 int64_t per_prompt)
@@ -137,15 +191,23 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
     return INVAR_OK;
 }
 
-static invar_status run_set(const invar_evaluation *e, const test_set *set,
-                            const invar_dataset *data, invar_rl_samples *samples)
+/* The sets of one recipe. */
+typedef struct exam {
+    const invar_evaluation *evaluation;
+    const invar_session *session;
+    invar_judge judge;
+} exam;
+
+static invar_status run_set(const exam *r, const test_set *set, const invar_dataset *data,
+                            invar_rl_samples *samples)
 {
-    int64_t per_prompt = invar_recipe_int(e->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
-    invar_sampling sampling = invar_evaluate_sampling(e->session);
+    const invar_evaluation *e = r->evaluation;
+    int64_t per_prompt = invar_recipe_int(r->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
+    invar_sampling sampling = sampling_of(r->session);
     const invar_generation how = {.layout = e->layout,
                                   .rollout = e->rollout,
                                   .sampling = &sampling,
-                                  .judge = &e->judge,
+                                  .judge = &r->judge,
                                   .per_prompt = per_prompt};
     results found;
 
@@ -155,45 +217,70 @@ static invar_status run_set(const invar_evaluation *e, const test_set *set,
     return e->take(e->payload, set->name, found.items, found.count);
 }
 
-invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
-                                 const invar_session *session)
+static invar_status run_sets(void *payload, const invar_session *session)
 {
+    exam r = {.evaluation = payload, .session = session};
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
-    invar_hasher hasher;
     test_set set;
 
-    invar_hasher_init(&hasher);
+    INVAR_TRY(invar_judge_read(&r.judge, session->recipe, r.evaluation->plugin, true));
+    while (next_set(&set, &cursor)) {
+        invar_dataset *data = NULL;
+        invar_rl_samples samples = {0};
+        invar_status status = invar_session_data(&data, session, set.path, true);
+
+        if (status == INVAR_OK)
+            status = run_set(&r, &set, data, &samples);
+        invar_rl_samples_reset(&samples);
+        invar_dataset_close(data);
+        INVAR_TRY(status);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_evaluate(const invar_evaluation *evaluation)
+{
+    return each_recipe(run_sets, (void *)(uintptr_t)evaluation, evaluation->session);
+}
+
+/* ---- what they are --------------------------------------------------------------------------- */
+
+typedef struct account {
+    invar_hasher hasher;
+    invar_memory_data *seen;
+    bool settings; /* sets have their own */
+} account;
+
+static invar_status hash_sets(void *payload, const invar_session *session)
+{
+    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    account *a = payload;
+    test_set set;
+
     while (next_set(&set, &cursor)) {
         invar_dataset *data = NULL;
         invar_digest digest;
 
         INVAR_TRY(invar_session_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
-        invar_memory_measure(seen, data, true);
+        invar_memory_measure(a->seen, data, true);
         invar_dataset_close(data);
-        invar_hasher_update(&hasher, set.name, strlen(set.name) + 1);
-        invar_hasher_update(&hasher, digest.bytes, sizeof digest.bytes);
+        invar_hasher_update(&a->hasher, set.name, strlen(set.name) + 1);
+        invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);
     }
-    invar_hasher_final(out, &hasher);
+    if (a->settings)
+        invar_evals_hash(&a->hasher, session->recipe);
     return INVAR_OK;
 }
 
-invar_status invar_evaluate(const invar_evaluation *evaluation)
+invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
+                                 const invar_session *session)
 {
-    const char *cursor =
-        invar_recipe_string(evaluation->session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
-    test_set set;
+    account a = {.seen = seen,
+                 .settings = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_CONFIG)[0]};
 
-    while (next_set(&set, &cursor)) {
-        invar_dataset *data = NULL;
-        invar_rl_samples samples = {0};
-        invar_status status = invar_session_data(&data, evaluation->session, set.path, true);
-
-        if (status == INVAR_OK)
-            status = run_set(evaluation, &set, data, &samples);
-        invar_rl_samples_reset(&samples);
-        invar_dataset_close(data);
-        INVAR_TRY(status);
-    }
+    invar_hasher_init(&a.hasher);
+    INVAR_TRY(each_recipe(hash_sets, &a, session));
+    invar_hasher_final(out, &a.hasher);
     return INVAR_OK;
 }

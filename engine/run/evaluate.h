@@ -21,20 +21,27 @@ typedef struct invar_evaluation {
     const invar_layout *layout; /* whose ranks evaluate together; NULL: one rank */
     const invar_session *session;
     invar_rollout *rollout;
-    invar_judge judge;
-    int64_t number; /* of the coming rollout */
+    invar_plugin *plugin; /* that gives rewards; NULL: rules do, or another rank has it */
+    int64_t number;       /* of the coming rollout */
     /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,
                          size_t count);
     void *payload;
 } invar_evaluation;
 
-/* As the rollout samples, with what the recipe says otherwise. */
-invar_sampling invar_evaluate_sampling(const invar_session *session);
+/*
+ * What of all sets takes most memory: samples of a prompt, the longest response, and ways of
+ * sampling (seen->sampling). Reads no data.
+ */
+invar_status invar_evaluate_measure(invar_memory_data *seen,
+                                    const invar_session *session) INVAR_MUST_USE;
 
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
-/* The digest of all sets, each with its name: what their results depend on beside the weights. */
+/*
+ * The digest of all sets, each with its name, and with its settings where eval-config has them:
+ * what their results depend on beside the weights.
+ */
 invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
                                  const invar_session *session) INVAR_MUST_USE;
 

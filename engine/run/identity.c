@@ -129,10 +129,10 @@ invar_status invar_loop_read_sets(invar_loop *loop)
     if (loop->options->replay) // nothing is evaluated
         return INVAR_OK;
     data->evaluates = loop->identity.evaluates =
-        invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
-        invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+        invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
     if (!data->evaluates)
         return INVAR_OK;
+    INVAR_TRY(invar_evaluate_measure(data, &loop->session));
     return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
 }
 

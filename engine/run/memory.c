@@ -70,24 +70,22 @@ static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const inv
 static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
                           const invar_memory_data *data)
 {
-    int64_t response = invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN);
     bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
     bool follows =
         ask->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
     int64_t context = longest_context(ask, r);
-    int64_t per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
 
     if (!set->sft && (!loads || follows)) // what was loaded
         ask->rollouts[INVAR_BUDGET_TRAINING] = (invar_budget_rollout){
             set->round, set->per_prompt, ask->prompt, ask->response, context, data->prompt > 0};
     if (data->evaluates)
-        ask->rollouts[INVAR_BUDGET_EVALUATION] = (invar_budget_rollout){
-            data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
-            per_prompt,
-            data->eval ? data->eval : longest_prompt(r, context),
-            response > 0 ? response : invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN),
-            context,
-            data->eval > 0};
+        ask->rollouts[INVAR_BUDGET_EVALUATION] =
+            (invar_budget_rollout){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
+                                   data->per_prompt,
+                                   data->eval ? data->eval : longest_prompt(r, context),
+                                   data->response,
+                                   context,
+                                   data->eval > 0};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -130,7 +128,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .step_samples = set->global_batch,
         .samples = set->prompts * set->per_prompt,
         .limits = invar_session_limits(s),
-        .sampling = {invar_session_sampling(s), invar_evaluate_sampling(s)}};
+        .sampling = {invar_session_sampling(s), data->sampling}};
 
     read_lengths(&ask, r, set, data);
     read_rollouts(&ask, r, set, data);
@@ -196,8 +194,10 @@ static invar_status read_data(invar_memory_view *v)
     const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
     invar_digest digest;
 
-    v->data.evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
-                        invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    v->data.evaluates =
+        invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (v->data.evaluates)
+        INVAR_TRY(invar_evaluate_measure(&v->data, &v->session));
     if (!v->session.tokenizer)
         return INVAR_OK;
     if (path[0])

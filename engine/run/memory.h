@@ -22,6 +22,9 @@ typedef struct invar_memory_data {
     bool evaluates;
     int64_t eval;         /* of the longest prompt of evaluation, */
     int64_t eval_prompts; /* and how many the largest set has */
+    int64_t per_prompt;   /* samples of a prompt of evaluation, at most */
+    int64_t response;     /* tokens of a response there, at most */
+    invar_sampling sampling;
 } invar_memory_data;
 
 /* A data set of training or of evaluation; NULL: nothing is known. */

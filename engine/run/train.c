@@ -361,7 +361,7 @@ static invar_status evaluate(invar_loop *loop)
         return INVAR_OK;
     if (reward) // the ledger keeps no replies to an evaluation
         INVAR_TRY(invar_plugin_begin(reward, loop->place.step, NULL));
-    INVAR_TRY(invar_judge_read(&e.judge, loop->recipe, reward, true));
+    e.plugin = reward;
     INVAR_TRY(sync_weights(loop));
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);

@@ -40,6 +40,9 @@ same() {
     equal "$name-1" "$name-3"
 }
 same eval --eval-prompt-data 'max task:max' --eval-interval 2 --n-samples-per-eval-prompt 3
+printf '%s\n' '[cold]' 'path = task:max' 'temperature = 0' '[many]' 'path = task:sort' \
+    'n-samples-per-eval-prompt = 3' 'max-response-len = 3' 'rm-type = exact' 'top-p = 0.5' >sets
+same sets --eval-config sets --eval-interval 2
 same few --rollout-batch-size 1 --n-samples-per-prompt 2 # one group, fewer samples than ranks
 same filter --dynamic-sampling-filter nonzero_std --over-sampling-batch-size 3
 same ppo --advantage-estimator ppo --dtype bf16 --num-steps-per-rollout 2

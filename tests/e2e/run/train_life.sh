@@ -380,6 +380,18 @@ holds [ "$(grep '"weights"' out)" != "$first" ]
 eval_of --run runs/tiny --load=
 holds [ "$(grep '"weights"' out)" = "$first" ]
 set=(--eval-prompt-data 'm task:max')
+# a set with settings of its own is what a recipe with these settings has
+own=(--n-samples-per-eval-prompt 3 --eval-temperature 0.5 --eval-rm-type exact)
+"$invar" eval tiny.ini "${set[@]}" "${own[@]}" --json >plain 2>err
+printf '%s\n' '[m]' 'path = task:max' 'n-samples-per-eval-prompt = 3' 'temperature = 0.5' \
+    'rm-type = exact' >sets.ini
+"$invar" eval tiny.ini --eval-config sets.ini --eval-temperature 0 --json >out 2>err
+holds diff plain out
+# and another identity where a setting is another
+expect 0 'steps' train tiny.ini --run sets --no-report --until 1 --eval-config sets.ini \
+    --eval-interval 1
+sed -i 's/0.5/0.6/' sets.ini
+expect 2 'eval' train tiny.ini --run sets --no-report --eval-config sets.ini --eval-interval 1
 expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
     --run nothing "${set[@]}"
 expect 2 'a run: it is the folder of a run, which keeps them in whole/checkpoints' \

@@ -495,6 +495,7 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "eval-label-key=a",
         "eval-rm-type=f1",
         "eval-reward-key=acc",
+        "eval-prompt-data=a~task:max eval-config=e.ini",
         "rm-type=dapo eval-prompt-data=a~task:max eval-rm-type=f1 eval-reward-key=acc",
         "eval-prompt-data=a~task:max skip-eval-before-train=true",
         "opd-kl-coef=0.5",
