@@ -289,6 +289,10 @@ static invar_status check_sampling(const invar_config_facts *f)
                                    "evaluation use eval-temperature");
     if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K) == 0)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_TOP_K, "= 0 leaves no token; -1 is all");
+    if (invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE) >
+        invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE))
+        return invar_config_refuse(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
+                                   "is above speculative-ngram-max-match-window-size");
     if (eval < 0 && eval != -1)
         return invar_config_refuse(r, INVAR_KEY_EVAL_TEMPERATURE, "is negative; -1 is as rollout");
     INVAR_TRY(invar_config_strings(&strings, &count, r, INVAR_KEY_ROLLOUT_STOP));

@@ -205,6 +205,23 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     return CHECK_USES(r, uses);
 }
 
+static invar_status check_speculation_uses(const invar_config_facts *f)
+{
+    static const char of_ngram[] = "speculative-algorithm = ngram";
+    const invar_recipe *r = f->recipe;
+    const invar_speculative_algorithm algorithm =
+        INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM);
+    const bool ngram = algorithm == INVAR_SPECULATIVE_ALGORITHM_NGRAM;
+    const use uses[] = {
+        {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE,
+         "a speculative-algorithm other than none"},
+        {INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE, ngram, of_ngram},
+        {INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE, ngram, of_ngram},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
 static invar_status check_eval_uses(const invar_config_facts *f)
 {
     static const char data[] = "eval-prompt-data or eval-config";
@@ -361,6 +378,7 @@ invar_status invar_config_check_uses(const invar_config_facts *facts)
     INVAR_TRY(check_model_uses(facts));
     INVAR_TRY(check_ckpt_uses(facts));
     INVAR_TRY(check_rollout_uses(facts));
+    INVAR_TRY(check_speculation_uses(facts));
     INVAR_TRY(check_eval_uses(facts));
     INVAR_TRY(check_advantage_uses(facts));
     INVAR_TRY(check_loss_uses(facts));

@@ -102,7 +102,7 @@ static track *find_track(invar_tape *tape, const invar_tape_key *key)
 
     for (int i = 0; i < MOST_TRACKS; i++) {
         t = &tape->tracks[i];
-        if (t->count > 0 && t->key.rows == key->rows && t->key.width == key->width)
+        if (t->count > 0 && memcmp(&t->key, key, sizeof *key) == 0)
             return t;
     }
     do {

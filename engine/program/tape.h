@@ -28,7 +28,7 @@ extern "C" {
 
 /* What a run of calls is found again by: any numbers that usually differ where the calls do. */
 typedef struct invar_tape_key {
-    int64_t rows, width;
+    int64_t rows, sequences, width;
 } invar_tape_key;
 
 /* *out = NULL where the backend has no graphs. The callers that it hears outlive it. */

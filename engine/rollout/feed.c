@@ -46,6 +46,22 @@ static invar_status check_limit(const char *name, int64_t value, int64_t most)
     return INVAR_OK;
 }
 
+static invar_status check_speculation(const invar_speculation *s)
+{
+    if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_NONE)
+        return INVAR_OK;
+    if (s->tokens < 1 || s->tokens > INVAR_SPECULATION_MOST)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: %" PRId64 " tokens guessed at a time; expected 1 to %d",
+                          s->tokens, INVAR_SPECULATION_MOST);
+    if (s->window.least < 1 || s->window.most < s->window.least)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: windows of %" PRId64 " to %" PRId64
+                          " tokens; expected 1 or more, and no fewer at most than at least",
+                          s->window.least, s->window.most);
+    return INVAR_OK;
+}
+
 invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_tokenizer *tokenizer, const invar_device *dev,
                                const invar_rollout_limits *limits)
@@ -58,6 +74,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     INVAR_TRY(check_limit("chunk", limits->chunk, MOST_ROWS));
     INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
     INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
+    INVAR_TRY(check_speculation(&limits->speculation));
     INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
     memset(rollout, 0, sizeof *rollout);
     rollout->model = model;
@@ -94,6 +111,7 @@ void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *wa
 
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
 {
+    rollout->audited = audit != NULL;
     for (int i = 0; i < rollout->n_passes; i++)
         invar_pass_audit(rollout->passes[i], audit);
 }
@@ -197,7 +215,7 @@ static int64_t widest_table(const invar_feed *feed)
 static void lay_out(invar_feed *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
-    size_t rows = sequences + (size_t)feed->schedule.chunk;
+    size_t rows = sequences * (size_t)(1 + feed->schedule.ahead) + (size_t)feed->schedule.chunk;
 
     feed->ids = invar_carve(c, rows * sizeof *feed->ids);
     feed->positions = invar_carve(c, rows * sizeof *feed->positions);
@@ -209,7 +227,7 @@ static void lay_out(invar_feed *feed, invar_carver *c)
 }
 
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
-                             invar_job *jobs, int64_t n_jobs)
+                             invar_job *jobs, int64_t n_jobs, int64_t ahead)
 {
     const invar_model_spec *spec = &r->model->spec;
     invar_carver c = {NULL, 0};
@@ -221,6 +239,7 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rol
                                   limits->chunk));
     // a GPU's kernels are for many rows of a sequence or for few
     feed->schedule.apart = invar_device_far(&r->caller.dev);
+    feed->schedule.ahead = ahead;
     feed->width = widest_table(feed);
     lay_out(feed, &c);
     INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
@@ -273,19 +292,21 @@ static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const 
         c->decoded += turn->count;
 }
 
-/* Sequence i, nobody's: one row at the beginning of a page that is free, and stays it. */
+/* Sequence i, nobody's: rows at the beginning of a page that is free, and stays it. */
 static void add_filler(invar_feed *feed, int64_t i, int64_t width)
 {
     const invar_cache *cache = feed->schedule.cache;
     int64_t row = feed->start[i];
 
-    feed->ids[row] = 0;
-    feed->positions[row] = 0;
     memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
     feed->tables[i * width] = cache->free_pages[i - feed->n_turns];
-    feed->slots[row] = (int32_t)(feed->tables[i * width] * cache->shape.page_size);
-    feed->lengths[i] = 1;
-    feed->start[i + 1] = row + 1;
+    for (int64_t n = 0; n < feed->each; n++) {
+        feed->ids[row + n] = 0;
+        feed->positions[row + n] = (int32_t)n;
+        feed->slots[row + n] = (int32_t)(feed->tables[i * width] * cache->shape.page_size + n);
+    }
+    feed->lengths[i] = feed->each;
+    feed->start[i + 1] = row + feed->each;
 }
 
 /* The next of four sizes between one power of two and the next. */
@@ -301,17 +322,20 @@ static int64_t round_up(int64_t n)
 /* Sequences of the pass with fillers, where there is a free page for each of these. */
 static int64_t steady_size(const invar_feed *feed)
 {
+    const invar_cache *cache = feed->schedule.cache;
     int64_t size = invar_smaller(round_up(feed->n_turns), feed->schedule.concurrency);
+    bool fits = size - feed->n_turns <= cache->n_free && feed->each <= cache->shape.page_size;
 
-    return size - feed->n_turns <= feed->schedule.cache->n_free ? size : feed->n_turns;
+    return fits ? size : feed->n_turns;
 }
 
-static bool one_row_each(const invar_feed *feed)
+/* Whether all turns have as many rows as decoding gives them. */
+static bool alike(const invar_feed *feed)
 {
     for (int64_t i = 0; i < feed->n_turns; i++)
-        if (feed->turns[i].count != 1)
+        if (feed->turns[i].count != feed->each)
             return false;
-    return true;
+    return feed->each == 1 || feed->each == 1 + feed->schedule.ahead;
 }
 
 /* Where the pass is to be steady, the tape listens, and there are fillers. */
@@ -319,11 +343,12 @@ static void listen(invar_feed *feed, int64_t width)
 {
     invar_rollout *r = feed->rollout;
 
-    if (!r->tape || !feed->steady || !one_row_each(feed) || !invar_pass_tape(r->pass, r->tape))
+    if (!r->tape || !feed->steady || !alike(feed) || !invar_pass_tape(r->pass, r->tape))
         return;
     r->caller.tape = r->tape;
     feed->sequences = steady_size(feed);
-    invar_tape_begin(r->tape, &(invar_tape_key){feed->sequences, width});
+    invar_tape_begin(r->tape,
+                     &(invar_tape_key){feed->sequences * feed->each, feed->sequences, width});
 }
 
 void invar_feed_listened(invar_feed *feed)
@@ -362,17 +387,19 @@ static int64_t width_now(const invar_feed *feed)
     return invar_smaller(width, feed->width);
 }
 
+invar_status invar_feed_next(invar_feed *feed)
+{
+    return invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule);
+}
+
 invar_status invar_feed_pass(invar_feed *feed)
 {
     invar_rollout *r = feed->rollout;
     invar_cache *cache = feed->schedule.cache;
-    int64_t width;
+    int64_t width = width_now(feed);
 
-    INVAR_TRY(invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule));
-    if (feed->n_turns == 0)
-        return INVAR_OK;
-    width = width_now(feed);
     feed->sequences = feed->n_turns;
+    feed->each = feed->turns[0].count;
     listen(feed, width);
     feed->start[0] = 0;
     for (int64_t i = 0; i < feed->n_turns; i++) {

@@ -10,6 +10,7 @@
 
 #include "engine/layout/pipeline.h"
 #include "engine/program/tape.h"
+#include "engine/rollout/draft/guess.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
 #include "engine/rollout/show.h"
@@ -30,6 +31,8 @@ struct invar_rollout {
     invar_tape *tape;       /* NULL: ops run one by one */
     invar_cache *cache;     /* of the last run, used again where it fits */
     invar_show show;
+    bool audited;
+    invar_guesser guesser; /* instead of the one that the limits name; `make` NULL: none */
     invar_rollout_counters counters;
 };
 
@@ -41,7 +44,8 @@ typedef struct invar_feed {
     invar_schedule schedule;
     const invar_turn *turns; /* (n_turns) of the last pass */
     int64_t n_turns;
-    int64_t sequences;  /* of the last pass: its turns, then fillers of one row each */
+    int64_t sequences;  /* of the last pass: its turns, then fillers, */
+    int64_t each;       /* of so many rows */
     bool steady;        /* wanted by the caller: see invar_feed_pass */
     invar_show *show;   /* the caller's: is told whose rows they are; NULL: nobody looks */
     int64_t route;      /* numbers of one row's routing; 0: none */
@@ -64,15 +68,18 @@ typedef struct invar_feed {
 invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *rollout, int64_t sequences,
                                int64_t rows) INVAR_MUST_USE;
 
-/* Settled limits. The jobs are borrowed. Released also after a failure. */
+/* Settled limits; rows of guesses at most. The jobs are borrowed. Released also after a failure. */
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *rollout,
-                             const invar_rollout_limits *limits, invar_job *jobs,
-                             int64_t n_jobs) INVAR_MUST_USE;
+                             const invar_rollout_limits *limits, invar_job *jobs, int64_t n_jobs,
+                             int64_t ahead) INVAR_MUST_USE;
 void invar_feed_release(invar_feed *feed);
 
+/* The turns of the next pass, which may be cut; n_turns is 0 when all jobs are over. */
+invar_status invar_feed_next(invar_feed *feed) INVAR_MUST_USE;
+
 /*
- * Runs the next pass; n_turns is 0 when all jobs are over. With `steady`, a pass of one row a
- * sequence gets fillers, so that few different sizes occur, and the rollout's tape listens to its
+ * Runs it. With `steady`, a pass of equally many rows a sequence, one or as many as rows ahead
+ * make, gets fillers, so that few different sizes occur, and the rollout's tape listens to its
  * calls and those that follow, until `listened`. Fillers write to free pages.
  */
 invar_status invar_feed_pass(invar_feed *feed) INVAR_MUST_USE;

@@ -18,6 +18,7 @@
 typedef struct scene {
     invar_rollout *rollout;
     int64_t rows, sequences;
+    int64_t draws; /* of decoding */
     int64_t width; /* of the page tables */
     int64_t route; /* numbers of one row's routing; 0: none */
     int32_t *ids, *positions, *slots, *tables, *routing;
@@ -83,7 +84,7 @@ static invar_status run_scene(scene *s, invar_sampler *sampler, const invar_roll
     lay_out(s, &c);
     status = run(s);
     if (status == INVAR_OK && invar_stages_draw(s->rollout))
-        status = draw(sampler, s->rollout->pass, s->sequences, s->rows, false);
+        status = draw(sampler, s->rollout->pass, s->draws, s->rows, false);
     if (status == INVAR_OK && invar_stages_draw(s->rollout) && most->prompts < most->samples)
         status = draw(sampler, s->rollout->pass, most->samples, s->rows, true);
     invar_free(memory);
@@ -98,7 +99,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
                .route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token};
     invar_rollout_limits limits;
     invar_sampler sampler = {0};
-    int64_t known, apart;
+    int64_t known, apart, ahead = invar_speculation_tokens(&r->limits.speculation);
     invar_status status;
 
     INVAR_CHECK(r->caller.dev.backend->memory.dry);
@@ -106,6 +107,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
                                 INVAR_FEED_ADVICE));
     // a graph's fillers stand where prompts may
     s.sequences = invar_smaller(limits.concurrency, most->samples + (far ? most->prompts : 0));
+    s.draws = s.sequences * (1 + ahead);
     s.width = invar_cache_pages_for(r->cache, most->rows);
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
     known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
@@ -116,10 +118,10 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     if (r->show.watcher.probe.take)
         invar_stages_probe(r, &r->show.watcher.probe);
     status = invar_sampler_init(&sampler, &r->caller, sampling);
-    s.rows = invar_schedule_most_rows(known, s.sequences, far);
+    s.rows = invar_schedule_most_rows(known, s.sequences, ahead, far);
     if (status == INVAR_OK)
         status = run_scene(&s, &sampler, most);
-    s.rows = s.sequences; // decoding
+    s.rows = s.sequences * (1 + ahead); // decoding
     if (status == INVAR_OK)
         status = run_scene(&s, &sampler, most);
     for (int i = 0; i < r->n_passes && status == INVAR_OK; i++)

@@ -4,15 +4,20 @@
  * Every sample is a job. Where several samples of a group share a prompt, the prompt is a job of
  * its own before them: its last row gives all of them their first token, and its pages are theirs.
  *
+ * Guesses (engine/rollout/draft) are written behind the tokens of their sample, where the rows of a
+ * pass are read from. The tokens that are drawn overwrite them, as long as they agree.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/rollout/rollout.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "engine/program/near.h"
+#include "engine/rollout/draft/ngram.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 #include "engine/rollout/stop.h"
@@ -25,8 +30,10 @@
 typedef struct writer {
     invar_rl_sample *sample;
     int64_t job;
-    int64_t limit; /* tokens in all */
-    int64_t room;  /* response tokens that the arrays can take */
+    int64_t limit;   /* tokens in all */
+    int64_t room;    /* response tokens that the arrays can take */
+    int64_t guessed; /* tokens behind its own, in this pass */
+    bool doubted;    /* its next row has no guesses behind it */
     invar_text_stream text;
 } writer;
 
@@ -37,8 +44,11 @@ typedef struct generation {
     int64_t count;
     invar_job *jobs; /* (n_jobs) */
     int64_t n_jobs;
-    invar_draw *draws; /* (n_draws) of this pass, at most one a sample; then those of fillers */
+    invar_draw *draws; /* (n_draws) of this pass, turn by turn; then those of fillers */
     int64_t n_draws;
+    invar_ngram *ngram;
+    invar_guesser guesser; /* `make` NULL: nobody guesses */
+    invar_guess *guesses;  /* (sequences of a pass) */
     invar_feed feed;
     invar_sampler sampler;
     int64_t samples_done;
@@ -245,10 +255,28 @@ static invar_status begin_showing(generation *run)
     return INVAR_OK;
 }
 
+/* Who guesses; nobody where rows are looked at. Returns tokens at a time. */
+static invar_status begin_guessing(int64_t *ahead_out, generation *run,
+                                   const invar_rl_sample *samples)
+{
+    const invar_rollout *r = run->rollout;
+    const invar_speculation *s = &r->limits.speculation;
+
+    *ahead_out = run->show || run->given || r->audited ? 0 : invar_speculation_tokens(s);
+    if (*ahead_out == 0)
+        return INVAR_OK;
+    run->guesser = r->guesser;
+    if (run->guesser.make)
+        return INVAR_OK;
+    INVAR_TRY(invar_ngram_new(&run->ngram, samples, run->count, &s->window));
+    run->guesser = (invar_guesser){invar_ngram_make, run->ngram};
+    return INVAR_OK;
+}
+
 static invar_status begin(generation *run, invar_rl_sample *samples)
 {
     invar_rollout_limits limits;
-    int64_t most = 1;
+    int64_t most = 1, ahead, sequences;
 
     INVAR_TRY(invar_rollout_check(run->rollout, run->sampling));
     INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
@@ -268,10 +296,14 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
         n = group_size(run, i);
         INVAR_TRY(add_group(run, &limits, i, n));
     }
-    INVAR_TRY(invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs));
+    INVAR_TRY(begin_guessing(&ahead, run, samples));
+    INVAR_TRY(invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs, ahead));
     run->feed.steady = true;
     run->feed.show = run->sampler.show = run->show;
-    return invar_alloc((void **)&run->draws, (size_t)(run->count + run->feed.schedule.concurrency),
+    sequences = run->feed.schedule.concurrency;
+    INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)sequences, sizeof *run->guesses,
+                          "the guesses of a pass"));
+    return invar_alloc((void **)&run->draws, (size_t)(run->count + sequences * (1 + ahead)),
                        sizeof *run->draws, "the draws of a pass");
 }
 
@@ -282,9 +314,11 @@ static void end(generation *run)
     invar_feed_release(&run->feed);
     invar_sampler_release(&run->sampler);
     invar_stages_probe(run->rollout, NULL);
+    invar_ngram_free(run->ngram);
     invar_free(run->numbers);
     invar_free(run->writers);
     invar_free(run->draws);
+    invar_free(run->guesses);
     invar_free(run->jobs);
 }
 
@@ -349,6 +383,11 @@ static invar_status take_draw(generation *run, const invar_draw *draw)
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
 
+    if (!isfinite(draw->logp))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "rollout: draw %" PRIu32 " has logits that are not finite at "
+                          "position %" PRIu32 ": the weights are damaged or have diverged",
+                          draw->at.sample, draw->at.position);
     if (n == w->room)
         INVAR_TRY(make_room(w));
     run->jobs[w->job].tokens = s->tokens;
@@ -361,16 +400,76 @@ static invar_status take_draw(generation *run, const invar_draw *draw)
     return how == INVAR_FINISH_NONE ? INVAR_OK : finish(run, w, how);
 }
 
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* Whether the turn's sequence draws one token after the other, from each of its rows. */
+static bool decodes(const generation *run, const invar_turn *turn)
+{
+    return turn->first >= run->jobs[turn->job].prefill;
+}
+
+/* Asks for the tokens of the rows ahead of turn i, and makes room for them. */
+static invar_status ask(invar_guess *out, generation *run, int64_t i)
+{
+    const invar_turn *turn = &run->feed.turns[i];
+    invar_job *job = &run->jobs[turn->job];
+    writer *w = &run->writers[job->sample];
+
+    while (invar_rl_sample_response(w->sample) + turn->count > w->room)
+        INVAR_TRY(make_room(w));
+    job->tokens = w->sample->tokens;
+    *out = (invar_guess){.sample = job->sample,
+                         .most = w->doubted ? 0 : turn->count - 1,
+                         .tokens = w->sample->tokens + w->sample->n_tokens};
+    w->doubted = false;
+    return INVAR_OK;
+}
+
+/* Rows that were not guessed for are cut, or filled so that a graph runs all sequences. */
+static void fit_turn(generation *run, int64_t i, const invar_guess *g, bool fill)
+{
+    run->writers[g->sample].guessed = g->count;
+    run->rollout->counters.drafted += g->count;
+    if (fill && g->most > 0) {
+        for (int64_t n = g->count; n < g->most; n++)
+            g->tokens[n] = g->tokens[n - 1]; // the newest token where nothing was guessed
+    } else {
+        invar_schedule_cut(&run->feed.schedule, i, 1 + g->count);
+    }
+}
+
+/* Tokens for the rows ahead of this pass. */
+static invar_status guess(generation *run)
+{
+    const invar_feed *feed = &run->feed;
+    int64_t asked = 0, next = 0;
+    bool made = false, alike = run->rollout->tape != NULL;
+
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (decodes(run, &feed->turns[i]))
+            INVAR_TRY(ask(&run->guesses[asked++], run, i));
+    INVAR_TRY(run->guesser.make(run->guesser.self, run->guesses, asked));
+    for (int64_t i = 0; i < asked; i++) {
+        made = made || run->guesses[i].count > 0;
+        alike = alike && run->guesses[i].most == feed->schedule.ahead;
+    }
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (decodes(run, &feed->turns[i]))
+            fit_turn(run, i, &run->guesses[next++], made && alike && asked == feed->n_turns);
+    return INVAR_OK;
+}
+
 /* ---- passes ---------------------------------------------------------------------------------- */
 
-static void plan_draw(generation *run, int64_t sample, int64_t row)
+/* A draw from a row that is `ahead` of the sample's newest token. */
+static void plan_draw(generation *run, int64_t sample, int64_t row, int64_t ahead)
 {
     const invar_rl_sample *s = run->writers[sample].sample;
 
     run->draws[run->n_draws++] =
         (invar_draw){.row = row,
-                     .at = {(uint32_t)s->n_tokens, s->draw, s->rollout},
-                     .no_end = invar_rl_sample_response(s) < run->sampling->min_response,
+                     .at = {(uint32_t)(s->n_tokens + ahead), s->draw, s->rollout},
+                     .no_end = invar_rl_sample_response(s) + ahead < run->sampling->min_response,
                      .owner = sample};
 }
 
@@ -379,18 +478,31 @@ static int64_t samples_end(const invar_job *job)
     return job->sample + invar_job_samples(job);
 }
 
-static void plan_turn(generation *run, int64_t i)
+/* Draws from turn i: from each of its rows, or from the last one for each sample. */
+static int64_t draws_of(const generation *run, int64_t i)
 {
     const invar_turn *turn = &run->feed.turns[i];
     const invar_job *job = &run->jobs[turn->job];
 
-    if (turn->first + turn->count < job->prefill)
-        return;
-    for (int64_t n = job->sample; n < samples_end(job); n++)
-        plan_draw(run, n, run->feed.start[i] + turn->count - 1);
+    if (decodes(run, turn))
+        return turn->count;
+    return turn->first + turn->count < job->prefill ? 0 : invar_job_samples(job);
 }
 
-static void keep_routing(const generation *run, int64_t i)
+static void plan_turn(generation *run, int64_t i)
+{
+    const invar_turn *turn = &run->feed.turns[i];
+    int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
+
+    for (int64_t n = 0; n < draws_of(run, i); n++)
+        if (decodes(run, turn))
+            plan_draw(run, sample, row + n, n);
+        else
+            plan_draw(run, sample + n, row + turn->count - 1, 0);
+}
+
+/* Of the first rows of turn i. */
+static void keep_routing(const generation *run, int64_t i, int64_t rows)
 {
     const invar_feed *feed = &run->feed;
     const invar_turn *turn = &feed->turns[i];
@@ -399,7 +511,7 @@ static void keep_routing(const generation *run, int64_t i)
     for (int64_t n = job->sample; feed->route > 0 && n < samples_end(job); n++)
         memcpy(run->writers[n].sample->routing + turn->first * feed->route,
                feed->routing + feed->start[i] * feed->route,
-               (size_t)(turn->count * feed->route) * sizeof *feed->routing);
+               (size_t)(rows * feed->route) * sizeof *feed->routing);
 }
 
 /* A pass, a draw from every row that has one, and what the routers chose. */
@@ -411,14 +523,17 @@ static invar_status pass_and_draw(generation *run)
     if (run->show) // of the layers' rows, and of each draw's row of logits and token
         INVAR_TRY(invar_show_pass(run->show,
                                   sequences + feed->schedule.chunk + 2 * (run->count + sequences)));
+    INVAR_TRY(invar_feed_next(&run->feed));
+    if (run->guesser.make)
+        INVAR_TRY(guess(run));
     INVAR_TRY(invar_feed_pass(&run->feed));
     run->n_draws = 0;
     for (int64_t i = 0; i < feed->n_turns; i++)
         plan_turn(run, i);
-    fillers = feed->sequences - feed->n_turns;
+    fillers = (feed->sequences - feed->n_turns) * feed->each;
     for (int64_t i = 0; i < fillers; i++)
         run->draws[run->n_draws + i] =
-            (invar_draw){.row = feed->start[feed->n_turns + i], .filler = true};
+            (invar_draw){.row = feed->start[feed->n_turns] + i, .filler = true};
     if (invar_stages_draw(run->rollout))
         INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
                                      run->n_draws + fillers));
@@ -429,19 +544,65 @@ static invar_status pass_and_draw(generation *run)
         INVAR_TRY(invar_tape_flush(run->rollout->tape));
     if (run->show)
         INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
-    INVAR_TRY(invar_stages_routing(run->rollout, &feed->rows));
-    for (int64_t i = 0; i < feed->n_turns; i++)
-        keep_routing(run, i);
+    return invar_stages_routing(run->rollout, &feed->rows);
+}
+
+/*
+ * Draws of a sequence, one after the other, as long as guesses hold; *out: how many. Values behind
+ * a guess must not matter, and where they are not finite it takes a row alone to know.
+ */
+static invar_status take_each(int64_t *out, generation *run, const invar_draw *draws, int64_t count)
+{
+    writer *w = &run->writers[draws->owner];
+    bool holds = true;
+    int64_t n = 0;
+
+    while (n < count && holds && w->sample->finish == INVAR_FINISH_NONE) {
+        int32_t guessed = n + 1 < count ? w->sample->tokens[w->sample->n_tokens] : -1;
+
+        w->doubted = count > 1 && !isfinite(draws[n].logp);
+        if (w->doubted)
+            break;
+        INVAR_TRY(take_draw(run, &draws[n]));
+        holds = n + 1 < count && invar_guess_holds(guessed, draws[n].token);
+        n++;
+    }
+    *out = n;
+    return INVAR_OK;
+}
+
+/* Tokens and routing of turn i; draws from `draws` on. */
+static invar_status take_turn(generation *run, int64_t i, const invar_draw *draws)
+{
+    const invar_turn *turn = &run->feed.turns[i];
+    writer *w = &run->writers[run->jobs[turn->job].sample];
+    int64_t rows = turn->count, count = draws_of(run, i);
+
+    if (decodes(run, turn)) {
+        INVAR_TRY(take_each(&rows, run, draws, count));
+        if (rows > 0)
+            run->rollout->counters.accepted += rows - 1 < w->guessed ? rows - 1 : w->guessed;
+    } else {
+        for (int64_t n = 0; n < count; n++)
+            INVAR_TRY(take_draw(run, &draws[n]));
+    }
+    keep_routing(run, i, rows);
+    if (rows < turn->count && w->sample->finish == INVAR_FINISH_NONE)
+        invar_schedule_cut(&run->feed.schedule, i, rows);
     return INVAR_OK;
 }
 
 static invar_status step(generation *run)
 {
     invar_status status = pass_and_draw(run);
+    const invar_draw *draws = run->draws;
 
     invar_feed_listened(&run->feed);
-    for (int64_t i = 0; status == INVAR_OK && i < run->n_draws; i++)
-        status = take_draw(run, &run->draws[i]);
+    for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
+        int64_t count = draws_of(run, i);
+        status = take_turn(run, i, draws);
+        draws += count;
+    }
     return status;
 }
 

@@ -11,8 +11,10 @@
 #ifndef INVAR_ENGINE_ROLLOUT_ROLLOUT_H
 #define INVAR_ENGINE_ROLLOUT_ROLLOUT_H
 
+#include "engine/choices/choices.h"
 #include "engine/model/forward.h"
 #include "engine/rl/sample.h"
+#include "engine/rollout/draft/ngram.h"
 #include "engine/tokenizer/tokenizer.h"
 
 #ifdef __cplusplus
@@ -43,6 +45,25 @@ bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
 #define INVAR_PURPOSE_TRAIN 0
 #define INVAR_PURPOSE_EVAL 1
 
+/*
+ * Free: tokens are guessed, and the pass that draws them verifies them, several at a time
+ * (engine/rollout/draft). Where somebody watches or audits a rollout, nothing is guessed: shown
+ * are rows that count.
+ */
+typedef struct invar_speculation {
+    invar_speculative_algorithm algorithm;
+    int64_t tokens;            /* guessed at a time: 1 to INVAR_SPECULATION_MOST */
+    invar_ngram_window window; /* of ngram */
+} invar_speculation;
+
+#define INVAR_SPECULATION_MOST 8
+
+/* Tokens guessed at a time; 0: none. */
+static inline int64_t invar_speculation_tokens(const invar_speculation *s)
+{
+    return s->algorithm == INVAR_SPECULATIVE_ALGORITHM_NONE ? 0 : s->tokens;
+}
+
 #define INVAR_ROLLOUT_PAGE_SIZE 16 /* where it is left open */
 
 /* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
@@ -54,6 +75,7 @@ typedef struct invar_rollout_limits {
                             /* what is free) */
     bool no_prefix_sharing; /* every sample prefills its own prompt */
     bool no_graphs;         /* ops of decoding are launched one by one */
+    invar_speculation speculation;
 } invar_rollout_limits;
 
 typedef struct invar_rollout invar_rollout;
@@ -146,8 +168,10 @@ invar_status invar_rollout_rehearse(invar_rollout *rollout, const invar_sampling
 typedef struct invar_rollout_counters {
     int64_t prefilled; /* rows computed for prompts */
     int64_t shared;    /* rows of prompts that were not, because a group shares them */
-    int64_t decoded;   /* rows computed one by one */
+    int64_t decoded;   /* rows computed one by one, guesses behind them included */
     int64_t again;     /* rows computed again, because their pages were needed by other samples */
+    int64_t drafted;   /* tokens guessed, */
+    int64_t accepted;  /* and those that were drawn then */
     int64_t passes;
     int64_t most_pages;
 } invar_rollout_counters;

@@ -5,8 +5,6 @@
  */
 #include "engine/rollout/sampler.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels-deterministic/math/philox.h"
@@ -154,11 +152,6 @@ static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *d
     INVAR_TRY(make_logits(&logits, s, pass, rows, count));
     INVAR_TRY(run_ops(s, draws, &logits));
     for (int64_t i = 0; i < count; i++) {
-        if (!draws[i].filler && !isfinite(s->drawn.logp[i]))
-            return INVAR_FAIL(INVAR_E_STATE, 0,
-                              "rollout: draw %" PRIu32 " has logits that are not finite at "
-                              "position %" PRIu32 ": the weights are damaged or have diverged",
-                              draws[i].at.sample, draws[i].at.position);
         draws[i].token = s->drawn.tokens[i];
         draws[i].logp = s->drawn.logp[i];
     }

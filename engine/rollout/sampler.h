@@ -24,7 +24,7 @@ typedef struct invar_draw {
     int64_t row;            /* of the last run of the pass; several may have the same */
     invar_sample_coords at; /* position: that of the new token */
     bool no_end;            /* stop ids may not be drawn */
-    bool filler;            /* its row is nobody's: what is drawn means nothing */
+    bool filler;            /* its row is nobody's */
     int64_t owner;          /* the caller's */
     int32_t token;          /* drawn */
     float logp;             /* its log-probability */
@@ -69,7 +69,7 @@ invar_status invar_sampler_init(invar_sampler *sampler, invar_caller *caller,
                                 const invar_sampling *sampling) INVAR_MUST_USE;
 void invar_sampler_release(invar_sampler *sampler);
 
-/* Draws all; rows ascend or repeat. INVAR_E_STATE where logits are not finite. */
+/* Draws all; rows ascend or repeat. Where logits are not finite, neither is `logp`. */
 invar_status invar_sampler_draw(invar_sampler *sampler, invar_pass *pass, invar_draw *draws,
                                 int64_t count) INVAR_MUST_USE;
 

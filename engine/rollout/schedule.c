@@ -314,11 +314,12 @@ static bool many_known(const invar_schedule *s)
     return known > MANY * others;
 }
 
-int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, bool apart)
+int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart)
 {
     int64_t mixed = apart && known > MANY * sequences ? MANY * sequences : known;
 
-    return mixed + sequences > known ? mixed + sequences : known;
+    mixed += sequences * (1 + ahead);
+    return mixed > known ? mixed : known;
 }
 
 /* Rows of the job in this pass; `left` of the chunk, and of known rows alone or not. */
@@ -331,6 +332,47 @@ static int64_t rows_now(const invar_job *job, int64_t left, bool known_alone)
     if (known <= 0)
         return known_alone ? 0 : 1;
     return known < left ? known : left;
+}
+
+/* A row more for a job that has its own, without anybody giving way. */
+static bool step_ahead(invar_schedule *s, invar_job *job)
+{
+    if (job->done == job->rows)
+        return false;
+    if (job->n_pages < invar_cache_pages_for(s->cache, job->done + 1)) {
+        if (!invar_cache_take(job->pages + job->n_pages, s->cache, 1))
+            return false;
+        job->n_pages++;
+    }
+    job->done++;
+    return true;
+}
+
+static void look_ahead(invar_schedule *s, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        invar_turn *turn = &s->turns[i];
+        invar_job *job = &s->jobs[turn->job];
+        bool through = turn->first >= job->prefill;
+
+        while (through && turn->count <= s->ahead && step_ahead(s, job))
+            turn->count++;
+    }
+}
+
+void invar_schedule_cut(invar_schedule *s, int64_t index, int64_t rows)
+{
+    invar_turn *turn = &s->turns[index];
+    invar_job *job = &s->jobs[turn->job];
+    int64_t pages;
+
+    turn->count = rows;
+    job->done = turn->first + rows;
+    pages = invar_cache_pages_for(s->cache, job->done);
+    if (job->n_pages > pages) {
+        invar_cache_give(s->cache, job->pages + pages, job->n_pages - pages);
+        job->n_pages = pages;
+    }
 }
 
 invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, invar_schedule *s)
@@ -354,6 +396,7 @@ invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, inv
         job->done += rows;
     }
     INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_jobs));
+    look_ahead(s, count);
     *out = s->turns;
     *count_out = count;
     return INVAR_OK;

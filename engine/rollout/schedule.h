@@ -11,6 +11,9 @@
  * known rows of the others, together at most a chunk. Where that is wanted, many known rows have
  * passes of their own, before the others.
  *
+ * Rows ahead are rows of guesses behind the one row. They get pages that are free when all others
+ * have theirs, and those that are cut give them back: no job waits or gives way because of them.
+ *
  * A prompt shared by several samples is a job of its own, followed by theirs; its pages are kept
  * until the last of them has its own copy. No clock and no random number decides anything.
  *
@@ -73,6 +76,7 @@ typedef struct invar_schedule {
     int64_t concurrency; /* jobs admitted at a time */
     int64_t chunk;       /* known rows in one pass */
     bool apart;          /* passes of known rows alone, if they are many; false at first */
+    int64_t ahead;       /* rows behind the one row of a job, at most; 0 at first */
     int64_t next;        /* first job that waits */
     int64_t *active;     /* (n_active) ascending */
     int64_t n_active;
@@ -94,8 +98,14 @@ void invar_schedule_release(invar_schedule *schedule);
 invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out,
                                  invar_schedule *schedule) INVAR_MUST_USE;
 
+/*
+ * Of a turn of the last pass only the first `rows` rows count, of a job that is not over: the
+ * others never were. Before the pass runs, and after it.
+ */
+void invar_schedule_cut(invar_schedule *schedule, int64_t turn, int64_t rows);
+
 /* Most rows of a pass of at most so many sequences and, of them, so many `known` rows. */
-int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, bool apart);
+int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart);
 
 /* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
 void invar_schedule_finish(invar_schedule *schedule, int64_t job);

@@ -65,7 +65,7 @@ static invar_status begin(score *s)
                                                .tokens = s->tokens[i]};
     }
     INVAR_TRY(invar_feed_settle(&limits, s->rollout, s->count, s->most));
-    INVAR_TRY(invar_feed_init(&s->feed, s->rollout, &limits, s->jobs, s->n_jobs));
+    INVAR_TRY(invar_feed_init(&s->feed, s->rollout, &limits, s->jobs, s->n_jobs, 0));
     rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
     INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
@@ -122,10 +122,12 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
     invar_status status = begin(&s);
 
     while (status == INVAR_OK) {
-        status = invar_feed_pass(&s.feed);
+        status = invar_feed_next(&s.feed);
         if (status != INVAR_OK || s.feed.n_turns == 0)
             break;
-        status = take_pass(&s, temperature, logp_out);
+        status = invar_feed_pass(&s.feed);
+        if (status == INVAR_OK)
+            status = take_pass(&s, temperature, logp_out);
     }
     end(&s);
     return invar_near_advise(status, invar_device_far(&rollout->caller.dev), INVAR_FEED_ADVICE);

@@ -622,6 +622,16 @@ invar_sampling invar_session_sampling(const invar_session *s)
         .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
 }
 
+static invar_speculation speculation_of(const invar_recipe *r)
+{
+    return (invar_speculation){
+        .algorithm =
+            INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM),
+        .tokens = invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS),
+        .window = {invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE),
+                   invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE)}};
+}
+
 invar_rollout_limits invar_session_limits(const invar_session *s)
 {
     const invar_recipe *r = s->recipe;
@@ -632,7 +642,8 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
                                   .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
                                   .no_prefix_sharing =
                                       invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
-                                  .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH)};
+                                  .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
+                                  .speculation = speculation_of(r)};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -9,9 +9,9 @@ set -uo pipefail
 invar=$1 folder=$2 runs=0
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-rollouts=5
+rollouts=5 drafts=3
 if [[ ${INVAR_TEST_FULL:-} ]]; then
-    rollouts=100
+    rollouts=100 drafts='1 2 3 4 5 6 7 8'
 fi
 unset INVAR_LEDGER
 rm -rf "$folder"
@@ -131,6 +131,10 @@ for recipe in bf16 moe; do
     done
     for rows in 1 7; do
         same "$recipe" --threads 1 --log-probs-chunk-size "$rows"
+    done
+    for tokens in $drafts; do
+        same "$recipe" --threads 1 --speculative-algorithm ngram \
+            --speculative-num-draft-tokens "$tokens" --speculative-ngram-min-match-window-size 1
     done
     same "$recipe" --threads 1 --disable-prefix-sharing
     same "$recipe" --threads 1 --recompute-granularity full

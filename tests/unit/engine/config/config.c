@@ -160,7 +160,7 @@ static void test_config__words(void **state)
             invar_recipe_free(recipe);
         }
     }
-    assert_int_equal(sets, 17);
+    assert_int_equal(sets, 18);
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
@@ -422,6 +422,8 @@ static void test_config__refuses_impossible(void **state)
         {"use-rollout-logprobs=true use-mis=true", "nothing to weigh"},
         {"loss-divisor=1000 calculate-per-token-loss=true", "exclude each other"},
         {"use-tis=true tis-clip-low=3", "'tis-clip-low' is above tis-clip"},
+        {"speculative-algorithm=ngram speculative-ngram-min-match-window-size=13",
+         "'speculative-ngram-min-match-window-size' is above speculative-ngram-max"},
         {"use-tis=true tis-clip=0.5 tis-clip-low=0.6", "'tis-clip-low' is above tis-clip"},
         {"use-mis=true mis-mode=clip mis-upper-bound=0.4", "'mis-upper-bound' is below"},
         {"use-mis=true use-rs=true rs-upper-bound=0.4", "'rs-upper-bound' is below"},
@@ -482,6 +484,9 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "rm-type=math reward-key=acc",
         "rm-type=math rm-url=http://a",
         "over-sampling-batch-size=32",
+        "speculative-num-draft-tokens=2",
+        "speculative-ngram-min-match-window-size=3",
+        "speculative-ngram-max-match-window-size=3",
         "plugin-timeout=5",
         "eval-interval=5",
         "load-debug-rollout-data=/d/{rollout_id} debug-train-only=true "

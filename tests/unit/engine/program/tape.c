@@ -21,7 +21,7 @@ static struct {
     invar_far_counts before; /* at the last look */
 } t;
 
-static const invar_tape_key one = {1, 2}, other = {1, 3};
+static const invar_tape_key one = {1, 1, 2}, other = {1, 1, 3};
 
 static void *taken(size_t bytes)
 {
@@ -150,7 +150,7 @@ static void test_tape__keys_have_graphs_of_their_own(void **state)
     }
     // more than are kept
     for (int i = 0; i < 3 * 200; i++)
-        twice(&(invar_tape_key){i / 3, 1}, 1, 2);
+        twice(&(invar_tape_key){i / 3, 1, 1}, 1, 2);
     assert_in_range(invar_far_counted().live_graphs, 2, 100);
     twice(&one, 5, 6);
 }
@@ -237,7 +237,7 @@ static void test_tape__many_looks_cut_many_graphs(void **state)
     }
     // and tracks of many parts do not pile up
     for (int i = 0; i < 2 * 20; i++) {
-        invar_tape_begin(t.tape, &(invar_tape_key){i / 2, 1});
+        invar_tape_begin(t.tape, &(invar_tape_key){i / 2, 1, 1});
         for (int n = 0; n < LOOKS; n++) {
             add(2, 2, 0);
             assert_ok(invar_tape_flush(t.tape));

@@ -29,6 +29,8 @@ typedef struct fake {
     int64_t rows;  /* in all passes */
     int64_t again; /* of them, those that had been in a pass */
     bool apart;
+    int64_t ahead;
+    uint64_t luck; /* guesses so far */
 } fake;
 
 static void fake_init(fake *f, int64_t pages, int64_t page_size)
@@ -138,7 +140,7 @@ static bool gave_way(const fake *f)
 
 static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
 {
-    int64_t known = 0, others = 0;
+    int64_t known = 0, others = 0, ahead = 0;
 
     assert_true(count <= f->schedule.concurrency);
     for (int64_t i = 0; i < count; i++) {
@@ -148,15 +150,33 @@ static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
         if (turns[i].first < job->prefill)
             known += turns[i].count;
         else
-            others += turns[i].count;
-        assert_true(turns[i].first < job->prefill || turns[i].count == 1);
+            others++, ahead += turns[i].count - 1;
+        assert_true(turns[i].first < job->prefill || turns[i].count <= 1 + f->schedule.ahead);
     }
     assert_true(known <= f->schedule.chunk);
     // those that give way are out of a pass that was to be theirs, too
     assert_true(!f->schedule.apart || others == 0 || known <= 2 * others || gave_way(f));
-    assert_true(known + others <= invar_schedule_most_rows(f->schedule.chunk,
-                                                           f->schedule.concurrency,
-                                                           f->schedule.apart));
+    assert_true(known + others + ahead <=
+                invar_schedule_most_rows(f->schedule.chunk, f->schedule.concurrency,
+                                         f->schedule.ahead, f->schedule.apart));
+}
+
+/* Some of the rows ahead turn out to be wrong, and are cut. */
+static void guess(fake *f, const invar_turn *turns, int64_t i)
+{
+    const invar_turn *turn = &turns[i];
+    const invar_job *job = &f->jobs[turn->job];
+    int64_t right = 1 + invar_test_random(91, f->luck++) % turn->count;
+    int64_t left = f->length[turn->job] - turn->first;
+
+    if (turn->first < job->prefill)
+        return;
+    right = right < left ? right : left;
+    for (int64_t row = turn->first + right; row < turn->first + turn->count; row++)
+        *place(f, turn->job, row) = -1.0f;
+    if (right < turn->count)
+        invar_schedule_cut(&f->schedule, i, right);
+    assert_int_equal(job->n_pages, invar_cache_pages_for(f->cache, job->done));
 }
 
 static bool pass(fake *f)
@@ -169,6 +189,8 @@ static bool pass(fake *f)
     check_pass(f, turns, count);
     for (int64_t i = 0; i < count; i++)
         put_in(f, &turns[i]);
+    for (int64_t i = 0; i < count; i++)
+        guess(f, turns, i);
     for (int64_t i = 0; i < count; i++) {
         look_back(f, &turns[i]);
         f->rows += turns[i].count;
@@ -182,6 +204,7 @@ static void run(fake *f, int64_t concurrency, int64_t chunk)
 {
     assert_ok(invar_schedule_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
     f->schedule.apart = f->apart;
+    f->schedule.ahead = f->ahead;
     while (pass(f))
         assert_true(f->passes < 100000);
     for (int64_t i = 0; i < f->n_jobs; i++)
@@ -351,6 +374,40 @@ static void test_schedule__takes_no_pages_beforehand(void **state)
     fake_release(&f);
 }
 
+/* Pages for rows ahead are those that are left, and job 0 and 1 never wait for them. */
+static void test_schedule__rows_ahead_take_what_is_left(void **state)
+{
+    // job 1 is as long as it may be after 4 rows; 7 pages of one row are all there are
+    const invar_turn expected[][2] = {
+        {{0, 0, 1}, {1, 0, 1}},
+        {{0, 1, 3}, {1, 1, 2}},
+        {{0, 2, 2}, {1, 2, 1}},
+        {{0, 3, 3}},
+    };
+    const int64_t counts[] = {2, 2, 2, 1}, kept[] = {1, 1, 1, 2};
+    const invar_turn *turns;
+    int64_t count;
+    fake f;
+
+    (void)state;
+    fake_init(&f, 7, 1);
+    add(&f, 1, 7, 7, 0);
+    add(&f, 1, 4, 4, 0);
+    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
+    f.schedule.ahead = 2;
+    for (int i = 0; i < 4; i++) {
+        assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+        assert_int_equal(count, counts[i]);
+        assert_memory_equal(turns, expected[i], (size_t)count * sizeof(invar_turn));
+        for (int64_t n = 0; n < count; n++)
+            invar_schedule_cut(&f.schedule, n, kept[i]);
+        if (i == 2)
+            invar_schedule_finish(&f.schedule, 1);
+    }
+    assert_int_equal(f.cache->n_free, 2);
+    fake_release(&f);
+}
+
 static void test_schedule__refuses_what_can_never_fit(void **state)
 {
     fake f;
@@ -436,6 +493,7 @@ static void test_schedule__always_comes_to_an_end(void **state)
         memcpy(f.length, planned.length, sizeof f.length);
         f.n_jobs = planned.n_jobs;
         f.apart = i % 2;
+        f.ahead = i % 3 ? 0 : 1 + i % 8;
         run(&f, pick(seed, &n, 1, 12), pick(seed, &n, 1, 30));
         // a sequence that ends with its prompt has no rows of its own
         for (int64_t j = 0; j < f.n_jobs; j++)
@@ -499,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_schedule__admits_in_order_when_pages_are_short),
         cmocka_unit_test(test_schedule__the_last_one_gives_way),
         cmocka_unit_test(test_schedule__takes_no_pages_beforehand),
+        cmocka_unit_test(test_schedule__rows_ahead_take_what_is_left),
         cmocka_unit_test(test_schedule__refuses_what_can_never_fit),
         cmocka_unit_test(test_schedule__nothing_to_do),
         cmocka_unit_test(test_schedule__always_comes_to_an_end),

@@ -2,7 +2,8 @@
  * stages.c - ranks that divide a model sample and score as one rank does, bit for bit.
  *
  * Every stage has its layers of the model and of the cache alone, and all of the samples. Ranks
- * that divide layers decode by graphs, of which each move between them ends one.
+ * that divide layers decode by graphs, of which each move between them ends one. One rank draws
+ * token by token, several guess.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +44,15 @@ static invar_status score(float (*out)[LONGEST + TOKENS], invar_rollout *rollout
 static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
                            const invar_model *model, const invar_device *dev)
 {
-    const invar_rollout_limits limits = {.concurrency = 4, .chunk = 8, .page_size = 4, .pages = 14};
+    const invar_rollout_limits limits = {.concurrency = 4,
+                                         .chunk = 8,
+                                         .page_size = 4,
+                                         .pages = 14,
+                                         .speculation = {model->layout
+                                                             ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                                                             : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                                                         3,
+                                                         {1, 4}}};
     const invar_sampling sampling = PROMPTS_SAMPLING(TOKENS);
     invar_rollout *rollout;
     invar_status status = prompts_new(out, GROUPS, EACH, LONGEST, model->spec.vocab);

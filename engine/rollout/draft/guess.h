@@ -1,0 +1,45 @@
+/*
+ * guess.h - guesses of the next tokens of samples, and when one holds.
+ *
+ * A pass computes the rows of guesses behind the row that is due, and the sampler draws from each
+ * of them. A guess holds if it is the token that was drawn before it; then its own row is what a
+ * pass without guesses would have computed next. Rows behind a guess that does not hold never
+ * existed. So guesses decide how many tokens a pass yields, and no token.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_DRAFT_GUESS_H
+#define INVAR_ENGINE_ROLLOUT_DRAFT_GUESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is asked for: the tokens behind those that a sample has. */
+typedef struct invar_guess {
+    int64_t sample;
+    int64_t most;    /* tokens wanted; 0: none */
+    int32_t *tokens; /* (most) to be written; they lie behind the sample's own */
+    int64_t count;   /* written */
+} invar_guess;
+
+/* Who makes them. */
+typedef struct invar_guesser {
+    invar_status (*make)(void *self, invar_guess *guesses, int64_t count); /* NULL: nobody */
+    void *self;
+} invar_guesser;
+
+static inline bool invar_guess_holds(int32_t guess, int32_t drawn)
+{
+    return guess == drawn;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,186 @@
+/*
+ * ngram.c - chains of places, found by the hash of the `least` tokens that end there.
+ *
+ * A place is a token that has a successor. The places of one hash form a chain, the newest first;
+ * of other tokens with that hash the comparison gets rid.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/draft/ngram.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define TRIES 32 // places of a chain that are compared
+
+/* Token `at` of a sample. */
+typedef struct place {
+    int32_t sample, at;
+    int32_t before; /* the next older place of the chain; -1: none */
+} place;
+
+struct invar_ngram {
+    const invar_rl_sample *samples;
+    invar_ngram_window window;
+    int64_t *learned; /* (count) tokens of each sample that are places, or lie before the first */
+    place *places;    /* (n_places) */
+    int64_t n_places, room;
+    int32_t *newest; /* (1 << bits) of each chain; -1: none */
+    int bits;
+};
+
+static invar_status fill(invar_ngram *g, int64_t count)
+{
+    size_t chains = (size_t)1 << g->bits;
+
+    INVAR_TRY(invar_alloc((void **)&g->learned, (size_t)count, sizeof *g->learned,
+                          "what was learned of samples"));
+    INVAR_TRY(
+        invar_alloc((void **)&g->newest, chains, sizeof *g->newest, "the chains of a look-up"));
+    memset(g->newest, 0xFF, chains * sizeof *g->newest);
+    // a prompt is learned once, with the first sample of its group
+    for (int64_t i = 0; i < count; i++) {
+        bool first = i == 0 || g->samples[i].group != g->samples[i - 1].group;
+        int64_t prompt = first ? 0 : g->samples[i].prompt_tokens;
+        g->learned[i] = prompt > g->window.least - 1 ? prompt : g->window.least - 1;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, int64_t count,
+                             const invar_ngram_window *window)
+{
+    invar_ngram *g = NULL;
+    invar_status status;
+
+    INVAR_CHECK(window->least >= 1 && window->most >= window->least && count <= INT32_MAX);
+    INVAR_TRY(invar_alloc((void **)&g, 1, sizeof *g, "a look-up of tokens"));
+    memset(g, 0, sizeof *g);
+    g->samples = samples;
+    g->window = *window;
+    for (g->bits = 10; g->bits < 22 && (count >> (g->bits - 8)) > 0; g->bits++)
+        continue;
+    status = fill(g, count);
+    if (status != INVAR_OK) {
+        invar_ngram_free(g);
+        return status;
+    }
+    *out = g;
+    return INVAR_OK;
+}
+
+void invar_ngram_free(invar_ngram *g)
+{
+    if (!g)
+        return;
+    invar_free(g->learned);
+    invar_free(g->places);
+    invar_free(g->newest);
+    invar_free(g);
+}
+
+/* The chain of the tokens of a sample that end at `at`. */
+static int32_t *chain_of(const invar_ngram *g, const invar_rl_sample *s, int64_t at)
+{
+    uint64_t hash = (uint64_t)s->group;
+
+    for (int64_t i = at + 1 - g->window.least; i <= at; i++)
+        hash = (hash ^ (uint64_t)(uint32_t)s->tokens[i]) * UINT64_C(0x9E3779B97F4A7C15);
+    return &g->newest[hash >> (64 - g->bits)];
+}
+
+static invar_status make_room(invar_ngram *g)
+{
+    int64_t room = g->room ? 2 * g->room : 1024;
+    place *larger = NULL;
+
+    INVAR_TRY(invar_alloc((void **)&larger, (size_t)room, sizeof *larger, "places of tokens"));
+    if (g->n_places > 0)
+        memcpy(larger, g->places, (size_t)g->n_places * sizeof *larger);
+    invar_free(g->places);
+    g->places = larger;
+    g->room = room;
+    return INVAR_OK;
+}
+
+/* All tokens of a sample but the last one, which nothing follows yet. */
+static invar_status learn(invar_ngram *g, int64_t sample)
+{
+    const invar_rl_sample *s = &g->samples[sample];
+
+    for (; g->learned[sample] < s->n_tokens - 1; g->learned[sample]++) {
+        int64_t at = g->learned[sample];
+        int32_t *chain = chain_of(g, s, at);
+
+        if (g->n_places == INT32_MAX)
+            return INVAR_OK; // what is known by then will do
+        if (g->n_places == g->room)
+            INVAR_TRY(make_room(g));
+        g->places[g->n_places] = (place){(int32_t)sample, (int32_t)at, *chain};
+        *chain = (int32_t)g->n_places++;
+    }
+    return INVAR_OK;
+}
+
+/* Tokens that agree, backwards from two places. */
+static int64_t agreement(const invar_ngram *g, const invar_rl_sample *a, int64_t at,
+                         const invar_rl_sample *b, int64_t place_at)
+{
+    int64_t n = 0;
+
+    while (n < g->window.most && n <= at && n <= place_at &&
+           a->tokens[at - n] == b->tokens[place_at - n])
+        n++;
+    return n;
+}
+
+/* The best place for what follows the last token of a sample; NULL: there is none. */
+static const place *look_up(const invar_ngram *g, const invar_rl_sample *s)
+{
+    int64_t last = s->n_tokens - 1, best = g->window.least - 1;
+    const place *found = NULL;
+    int32_t next;
+
+    if (s->n_tokens < g->window.least)
+        return NULL;
+    next = *chain_of(g, s, last);
+    for (int i = 0; i < TRIES && next >= 0 && best < g->window.most; i++) {
+        const place *p = &g->places[next];
+        const invar_rl_sample *other = &g->samples[p->sample];
+        int64_t n = other->group == s->group ? agreement(g, s, last, other, p->at) : 0;
+
+        if (n > best) {
+            best = n;
+            found = p;
+        }
+        next = p->before;
+    }
+    return found;
+}
+
+invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count)
+{
+    invar_ngram *g = self;
+
+    for (int64_t i = 0; i < count; i++) {
+        const invar_rl_sample *s = &g->samples[guesses[i].sample], *from;
+        const place *found;
+
+        INVAR_TRY(learn(g, guesses[i].sample));
+        found = guesses[i].most > 0 ? look_up(g, s) : NULL;
+        if (!found)
+            continue;
+        from = &g->samples[found->sample];
+        // what was guessed of a sample continues it: a period goes on
+        for (int64_t n = 0, at = found->at + 1; n < guesses[i].most; n++, at++) {
+            if (from != s && at >= from->n_tokens)
+                break;
+            guesses[i].tokens[n] = from->tokens[at];
+            guesses[i].count++;
+        }
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,41 @@
+/*
+ * ngram.h - guesses by look-up: what followed the last tokens when they occurred before.
+ *
+ * Looked up are the sample itself and the other samples of its group, prompt and response. Of the
+ * places where the last tokens occur, the one that agrees furthest back is taken, and of several
+ * the newest. Nothing is learned but the samples of one run.
+ *
+ * Cost: a token is learned in constant time and 12 bytes; a look-up compares a few places.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_DRAFT_NGRAM_H
+#define INVAR_ENGINE_ROLLOUT_DRAFT_NGRAM_H
+
+#include "engine/rl/sample.h"
+#include "engine/rollout/draft/guess.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How many of the last tokens must have occurred before, and how many are compared at most. */
+typedef struct invar_ngram_window {
+    int64_t least; /* 1 or more */
+    int64_t most;  /* least or more */
+} invar_ngram_window;
+
+typedef struct invar_ngram invar_ngram;
+
+/* The samples are borrowed; groups are neighbours. They may grow, but lie where they are. */
+invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, int64_t count,
+                             const invar_ngram_window *window) INVAR_MUST_USE;
+void invar_ngram_free(invar_ngram *ngram);
+
+/* A guesser's (guess.h); `self` is the look-up. */
+invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/*
+ * speculation_control.c - the control of speculation.c: a rollout that keeps guesses which were not
+ * drawn comes to other samples, and the comparison sees it.
+ *
+ * This program has a rollout of its own, with the rule of tests/toy/trust.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/property/engine/guessers.h"
+
+enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
+
+typedef struct fixture {
+    invar_device dev;
+    invar_model *model;
+    invar_rl_samples expected; /* nothing guessed */
+} fixture;
+
+static void generate(invar_rl_samples *out, const fixture *f, int64_t tokens, guess_maker *maker)
+{
+    const invar_sampling sampling = PROMPTS_SAMPLING(RESPONSE);
+    const invar_rollout_limits limits = {.speculation = {maker ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                                                               : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                                                         tokens,
+                                                         {1, 4}}};
+    invar_rollout *rollout;
+
+    assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, f->model->spec.vocab));
+    assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits));
+    if (maker) {
+        maker->samples = out;
+        maker->expected = &f->expected;
+        maker->vocab = f->model->spec.vocab;
+        rollout->guesser = (invar_guesser){guess_make, maker};
+    }
+    assert_ok(invar_rollout_run(rollout, out->items, out->count, &sampling, NULL, NULL));
+    invar_rollout_free(rollout);
+}
+
+static int64_t differing(const fixture *f, int64_t tokens, guess_kind kind)
+{
+    guess_maker maker = {.kind = kind};
+    invar_rl_samples samples;
+    int64_t n = 0;
+
+    generate(&samples, f, tokens, &maker);
+    for (int64_t i = 0; i < samples.count; i++)
+        n += !prompts_equal(&samples.items[i], &f->expected.items[i]);
+    invar_rl_samples_reset(&samples);
+    return n;
+}
+
+static void test_speculation_control__guesses_that_were_not_drawn_show(void **state)
+{
+    fixture f;
+
+    (void)state;
+    invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    f.model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &f.dev);
+    generate(&f.expected, &f, 0, NULL);
+    for (int64_t tokens = 1; tokens <= INVAR_SPECULATION_MOST; tokens += 3) {
+        assert_true(differing(&f, tokens, GUESS_RANDOM) > f.expected.count / 3);
+        assert_true(differing(&f, tokens, GUESS_ERRS) > 0);
+        assert_int_equal(differing(&f, tokens, GUESS_KNOWS), 0); // nothing to get wrong
+    }
+    invar_rl_samples_reset(&f.expected);
+    invar_model_free(f.model);
+    invar_test_device_release(&f.dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_speculation_control__guesses_that_were_not_drawn_show),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
