@@ -21,6 +21,7 @@
 #include "base/invar_banned.h"
 
 #define PEAK_FLOPS 989e12 /* of an H100 or H200, bf16, dense */
+#define FEW 8             /* sequences that a GPU has time to guess for */
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -263,6 +264,7 @@ typedef struct answer {
     invar_bench_train train;
     invar_bench_decode decode;
     invar_bench_rollout rollout;
+    invar_bench_speculation speculation;
 } answer;
 
 static void weigh(answer *a)
@@ -427,6 +429,29 @@ static void print_rollout(const answer *a)
     printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(r->cache), mib(r->activations));
 }
 
+static void print_guessed(const invar_bench_guessed *g, const invar_bench_guessed *none)
+{
+    printf("  %-38" PRId64 " %10.3f ms %12.0f tokens/s %6.2f times, %" PRId64 " passes, %" PRId64
+           " of %" PRId64 " guesses held\n",
+           g->ahead, 1e3 * g->seconds, (double)g->tokens / g->seconds, none->seconds / g->seconds,
+           g->passes, g->accepted, g->drafted);
+}
+
+static void print_speculation(const answer *a)
+{
+    static const char *const texts[INVAR_BENCH_TEXT_COUNT] = {
+        [INVAR_BENCH_TEXT_TABLE] = "lines of a table",
+        [INVAR_BENCH_TEXT_PROBLEMS] = "answers of word problems"};
+    const invar_bench_speculation *s = &a->speculation;
+
+    for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
+        printf("\nspeculation, %s, %" PRId64 " sequences; tokens guessed at a time\n", texts[text],
+               s->batch);
+        for (int i = 0; i < INVAR_BENCH_GUESSED; i++)
+            print_guessed(&s->guessed[text][i], &s->guessed[text][0]);
+    }
+}
+
 static void print_head(const answer *a)
 {
     bool colour = invar_term_colour(stdout);
@@ -545,12 +570,32 @@ static void json_rollout(const answer *a)
     printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
 }
 
+static void json_speculation(const answer *a)
+{
+    const invar_bench_speculation *s = &a->speculation;
+
+    printf(",\n  \"speculation\": {\"batch\": %" PRId64, s->batch);
+    for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
+        printf(", \"%s\": [", invar_bench_text_choices.words[text]);
+        for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
+            const invar_bench_guessed *g = &s->guessed[text][i];
+            printf("%s{\"tokens_at_a_time\": %" PRId64 ", \"tokens\": %" PRId64
+                   ", \"passes\": %" PRId64 ", \"drafted\": %" PRId64 ", \"accepted\": %" PRId64
+                   ", \"seconds\": %.9g}",
+                   i ? ", " : "", g->ahead, g->tokens, g->passes, g->drafted, g->accepted,
+                   g->seconds);
+        }
+        printf("]");
+    }
+    printf("}");
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* A whole rollout takes minutes: it is measured where it is asked for. */
+/* Whole rollouts take their time: they are measured where they are asked for. */
 static bool wanted(const invar_bench_model_options *o, invar_bench_part part)
 {
-    return o->only.value < 0 ? part != INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
+    return o->only.value < 0 ? part < INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
 }
 
 /* What is known is printed before the next part begins. */
@@ -580,6 +625,11 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
                                            .longest = a->shape.longest};
         INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
         (o->json ? json_rollout : print_rollout)(a);
+    }
+    if (wanted(o, INVAR_BENCH_PART_SPECULATION)) {
+        a->speculation = (invar_bench_speculation){.batch = o->batch ? o->batch : FEW};
+        INVAR_TRY(invar_bench_speculation_run(&a->speculation, subject));
+        (o->json ? json_speculation : print_speculation)(a);
     }
     return INVAR_OK;
 }

@@ -2,7 +2,8 @@
  * model.h - invar bench --model: a training step, decoding and a rollout, of random weights.
  *
  * model.c makes the model, asks for the measurements and prints them; step.c trains, decode.c
- * generates, rollout.c does so as a whole rollout. All use the engine as a run does.
+ * generates, rollout.c does so as a whole rollout, speculation.c with guesses of tokens. All use
+ * the engine as a run does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -142,5 +143,24 @@ typedef struct invar_bench_rollout {
 
 invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
                                      const invar_bench_subject *subject) INVAR_MUST_USE;
+
+/* A rollout of given responses. */
+typedef struct invar_bench_guessed {
+    int64_t ahead;  /* tokens guessed at a time; 0: none */
+    int64_t tokens; /* of all responses */
+    int64_t passes, drafted, accepted;
+    double seconds;
+} invar_bench_guessed;
+
+enum { INVAR_BENCH_GUESSED = 4 }; /* numbers of tokens at a time, the first is 0 */
+
+typedef struct invar_bench_speculation {
+    int64_t batch; /* sequences */
+    /* out */
+    invar_bench_guessed guessed[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_GUESSED];
+} invar_bench_speculation;
+
+invar_status invar_bench_speculation_run(invar_bench_speculation *speculation,
+                                         const invar_bench_subject *subject) INVAR_MUST_USE;
 
 #endif

@@ -179,6 +179,7 @@ typedef struct generation {
     invar_rollout *rollout;
     invar_sampling sampling;
     int64_t n; /* of each prompt */
+    invar_rl_speculated speculated;
 } generation;
 
 /* Appends the samples of prompt i. */
@@ -199,11 +200,16 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
     return INVAR_OK;
 }
 
-static invar_status run_batch(const generation *g, invar_rl_samples *batch)
+static invar_status run_batch(generation *g, invar_rl_samples *batch)
 {
     bool alone = invar_dataset_size(g->data) * g->n == 1;
+    invar_rl_speculated sum;
 
     INVAR_TRY(invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL));
+    sum = invar_rl_speculated_sum(batch->items, batch->count);
+    g->speculated.passes += sum.passes;
+    g->speculated.drafted += sum.drafted;
+    g->speculated.accepted += sum.accepted;
     for (int64_t i = 0; i < batch->count; i++)
         INVAR_TRY(g->set->json ? print_json(&batch->items[i], g->sampling.seed, NULL)
                                : print_sample(&batch->items[i], alone));
@@ -211,7 +217,21 @@ static invar_status run_batch(const generation *g, invar_rl_samples *batch)
     return INVAR_OK;
 }
 
-static invar_status run_prompts(const generation *g)
+/* On stderr, likewise. */
+static void say_speculated(const invar_rl_speculated *s)
+{
+    char line[160];
+
+    if (s->drafted == 0)
+        return;
+    (void)snprintf(line, sizeof line,
+                   "speculation: %" PRId64 " of %" PRId64 " guessed tokens were drawn, %.2f tokens "
+                   "a pass",
+                   s->accepted, s->drafted, 1.0 + (double)s->accepted / (double)s->passes);
+    invar_live_say(NULL, line);
+}
+
+static invar_status run_prompts(generation *g)
 {
     int64_t prompts = invar_dataset_size(g->data);
 
@@ -255,6 +275,8 @@ static invar_status complete(const settings *set, invar_session *session)
         invar_rollout_new(&g.rollout, session->actor, session->tokenizer, &session->dev, &limits);
     if (status == INVAR_OK)
         status = run_prompts(&g);
+    if (status == INVAR_OK && !set->json)
+        say_speculated(&g.speculated);
     invar_rollout_free(g.rollout);
     invar_dataset_close(data);
     return status;

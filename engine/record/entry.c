@@ -349,12 +349,29 @@ static invar_status audit_gauges(entry *e, const invar_layout *layout)
     return status;
 }
 
+/* What guesses did for the rollout, by Miles' names; free, too. */
+static void speculation_gauges(entry *e)
+{
+    const invar_rl_speculated sum =
+        invar_rl_speculated_sum(e->step->samples, e->step->flat->samples);
+
+    if (sum.drafted == 0)
+        return;
+    gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
+    gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
+    gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
+    gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
+    gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
+}
+
 static invar_status gather(entry *e, const invar_layout *layout)
 {
     if (e->step->n_learners)
         INVAR_TRY(train_metrics(e));
-    if (e->step->first == 0)
+    if (e->step->first == 0) {
         INVAR_TRY(rollout_metrics(e));
+        speculation_gauges(e);
+    }
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
     INVAR_TRY(fill_parts(e));

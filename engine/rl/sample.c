@@ -34,6 +34,18 @@ void invar_rl_sample_release(invar_rl_sample *sample)
     memset(sample, 0, sizeof *sample);
 }
 
+invar_rl_speculated invar_rl_speculated_sum(const invar_rl_sample *samples, int64_t count)
+{
+    invar_rl_speculated sum = {0};
+
+    for (int64_t i = 0; i < count; i++) {
+        sum.passes += samples[i].speculated.passes;
+        sum.drafted += samples[i].speculated.drafted;
+        sum.accepted += samples[i].speculated.accepted;
+    }
+    return sum;
+}
+
 invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *samples)
 {
     if (samples->count == samples->capacity) {

@@ -33,6 +33,13 @@ typedef enum invar_finish {
 /* "stop", "length", ... */
 const char *invar_finish_name(invar_finish finish);
 
+/* What guesses did for a sample, or for several. */
+typedef struct invar_rl_speculated {
+    int64_t passes;   /* that drew tokens behind the first one */
+    int64_t drafted;  /* tokens guessed for them, */
+    int64_t accepted; /* and those of them that were drawn */
+} invar_rl_speculated;
+
 /* Arrays are owned by the sample (invar_alloc); NULL where empty or not computed. */
 typedef struct invar_rl_sample {
     int64_t index;    /* of all samples of the run */
@@ -56,10 +63,11 @@ typedef struct invar_rl_sample {
     const char *prompt_text;
 
     invar_finish finish;
-    int64_t weights;           /* version that sampled it */
-    invar_digest weights_hash; /* of those weights */
-    invar_digest prompt_hash;  /* of the prompt's tokens */
-    int64_t arrival;           /* order of completion on its rank; outside every result */
+    int64_t weights;                /* version that sampled it */
+    invar_digest weights_hash;      /* of those weights */
+    invar_digest prompt_hash;       /* of the prompt's tokens */
+    int64_t arrival;                /* order of completion on its rank; outside every result, */
+    invar_rl_speculated speculated; /* as is this */
 
     double reward;            /* raw */
     invar_reward_parts parts; /* that it consists of; most rewards have none */
@@ -73,6 +81,9 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
 
 /* Frees the arrays; the sample is zeroed. */
 void invar_rl_sample_release(invar_rl_sample *sample);
+
+/* Of all of them together. */
+invar_rl_speculated invar_rl_speculated_sum(const invar_rl_sample *samples, int64_t count);
 
 typedef struct invar_rl_samples {
     invar_rl_sample *items; /* (count), in order of index */

@@ -236,6 +236,7 @@ static invar_status begin_samples(generation *run, invar_rl_sample *samples)
         INVAR_TRY(check_sample(run, w->sample));
         w->sample->route_size = invar_model_sparse_layers(model) * model->spec.experts_per_token;
         w->sample->finish = INVAR_FINISH_NONE;
+        w->sample->speculated = (invar_rl_speculated){0};
         INVAR_TRY(make_room(w));
     }
     return INVAR_OK;
@@ -262,7 +263,7 @@ static invar_status begin_guessing(int64_t *ahead_out, generation *run,
     const invar_rollout *r = run->rollout;
     const invar_speculation *s = &r->limits.speculation;
 
-    *ahead_out = run->show || run->given || r->audited ? 0 : invar_speculation_tokens(s);
+    *ahead_out = run->show || r->audited ? 0 : invar_speculation_tokens(s);
     if (*ahead_out == 0)
         return INVAR_OK;
     run->guesser = r->guesser;
@@ -429,6 +430,8 @@ static invar_status ask(invar_guess *out, generation *run, int64_t i)
 static void fit_turn(generation *run, int64_t i, const invar_guess *g, bool fill)
 {
     run->writers[g->sample].guessed = g->count;
+    run->writers[g->sample].sample->speculated.passes++;
+    run->writers[g->sample].sample->speculated.drafted += g->count;
     run->rollout->counters.drafted += g->count;
     if (fill && g->most > 0) {
         for (int64_t n = g->count; n < g->most; n++)
@@ -564,11 +567,21 @@ static invar_status take_each(int64_t *out, generation *run, const invar_draw *d
         if (w->doubted)
             break;
         INVAR_TRY(take_draw(run, &draws[n]));
-        holds = n + 1 < count && invar_guess_holds(guessed, draws[n].token);
+        holds =
+            n + 1 < count && invar_guess_holds(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
         n++;
     }
     *out = n;
     return INVAR_OK;
+}
+
+/* Of the guesses of a turn; -1 where not even its first row counts. */
+static void count_accepted(generation *run, writer *w, int64_t count)
+{
+    if (count <= 0)
+        return;
+    w->sample->speculated.accepted += count;
+    run->rollout->counters.accepted += count;
 }
 
 /* Tokens and routing of turn i; draws from `draws` on. */
@@ -580,8 +593,7 @@ static invar_status take_turn(generation *run, int64_t i, const invar_draw *draw
 
     if (decodes(run, turn)) {
         INVAR_TRY(take_each(&rows, run, draws, count));
-        if (rows > 0)
-            run->rollout->counters.accepted += rows - 1 < w->guessed ? rows - 1 : w->guessed;
+        count_accepted(run, w, rows - 1 < w->guessed ? rows - 1 : w->guessed);
     } else {
         for (int64_t n = 0; n < count; n++)
             INVAR_TRY(take_draw(run, &draws[n]));

@@ -27,6 +27,7 @@ typedef struct head {
     int64_t finish;
     int64_t arrival;
     int64_t parts; /* of the reward */
+    invar_rl_speculated speculated;
     double reward;
 } head;
 
@@ -63,6 +64,7 @@ static head head_of(const invar_rl_sample *s)
                   .finish = s->finish,
                   .arrival = s->arrival,
                   .parts = s->parts.count,
+                  .speculated = s->speculated,
                   .reward = s->reward};
 }
 
@@ -159,6 +161,7 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
     s->finish = (invar_finish)h.finish;
     s->arrival = h.arrival;
     s->parts.count = h.parts;
+    s->speculated = h.speculated;
     s->reward = h.reward;
     return INVAR_OK;
 }

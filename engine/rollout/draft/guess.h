@@ -2,8 +2,8 @@
  * guess.h - guesses of the next tokens of samples, and when one holds.
  *
  * A pass computes the rows of guesses behind the row that is due, and the sampler draws from each
- * of them. A guess holds if it is the token that was drawn before it; then its own row is what a
- * pass without guesses would have computed next. Rows behind a guess that does not hold never
+ * of them. A guess holds if it is the token that the row before it yields; then its own row is what
+ * a pass without guesses would have computed next. Rows behind a guess that does not hold never
  * existed. So guesses decide how many tokens a pass yields, and no token.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -34,9 +34,9 @@ typedef struct invar_guesser {
     void *self;
 } invar_guesser;
 
-static inline bool invar_guess_holds(int32_t guess, int32_t drawn)
+static inline bool invar_guess_holds(int32_t guess, int32_t token)
 {
-    return guess == drawn;
+    return guess == token;
 }
 
 #ifdef __cplusplus

@@ -112,6 +112,21 @@ def check_rollout():
     expect("passes with all sequences" in text, text)
 
 
+def check_speculation():
+    a = answer("--only", "speculation", "--batch", "3")["speculation"]
+    expect(a["batch"] == 3, "speculation: --batch is not obeyed")
+    for text in ("table", "problems"):
+        none, *rows = a[text]
+        expect([row["tokens_at_a_time"] for row in a[text]] == [0, 2, 4, 8], "speculation: rows")
+        expect(none["drafted"] == 0, "speculation: guesses where there are none")
+        for row in rows:
+            expect(row["tokens"] == none["tokens"], "speculation: the responses differ")
+            expect(row["passes"] < none["passes"], f"speculation: {text} saves no pass")
+            expect(0 < row["accepted"] <= row["drafted"], "speculation: guesses that held")
+    expect(2 * a["table"][2]["passes"] < a["table"][0]["passes"], "speculation: a table repeats")
+    expect("guesses held" in run("tiny", "--only", "speculation").stdout, "speculation: no text")
+
+
 def check_experts():
     done = run("tiny-moe", "--json", "--repetitions", "1", "--tokens", "2x16")
     a = json.loads(done.stdout)
@@ -173,7 +188,7 @@ def check_messages():
                         (("tiny", "--tokens", "1x99999"), "at most 1024 tokens"),
                         (("tiny", "--dtype", "int3"), "--dtype int3: there are fp32, bf16"),
                         (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
-                        (("tiny", "--only", "sleep"), "there are train, decode and rollout"),
+                        (("tiny", "--only", "sleep"), "there are train, decode, rollout and"),
                         (("tiny", "--logical-tp", "3"), "--logical-tp 3: is not 1, 2, 4 or 8"),
                         (("tiny", "--device", "tpu"), "there are cpu and cuda"),
                         (("tiny", "--optimizer-cpu-offload"), "give --device cuda")):
@@ -186,6 +201,7 @@ for each in LINEAR_BYTES:
 check_train()
 check_decode()
 check_rollout()
+check_speculation()
 check_experts()
 check_profile()
 check_peer()

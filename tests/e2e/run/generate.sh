@@ -113,11 +113,16 @@ expect 2 "are missing" generate tiny.ini --sample "$last" --save damaged
 complete=(generate tiny.ini --load saved --prompts test.jsonl --n 3)
 "$invar" "${complete[@]}" --json --threads 1 >one || complain "generate failed"
 for way in "--rollout-concurrency 1" "--rollout-concurrency 5 --threads 2" \
-    "--chunked-prefill-size 1 --page-size 3 --threads 3" "--disable-prefix-sharing"; do
+    "--chunked-prefill-size 1 --page-size 3 --threads 3" "--disable-prefix-sharing" \
+    "--speculative-algorithm ngram --speculative-ngram-min-match-window-size 1"; do
     # shellcheck disable=SC2086 # several words
     "$invar" "${complete[@]}" --json $way >other
     equal "generate with $way" one other
 done
+"$invar" "${complete[@]}" --speculative-algorithm ngram \
+    --speculative-ngram-min-match-window-size 1 >/dev/null 2>told
+grep -qE '^speculation: [0-9]+ of [0-9]+ guessed tokens were drawn, [1-9]\.[0-9]+ tokens a' told ||
+    complain "generate does not say what guesses did"
 (($(wc -l <one) == 9)) || complain "3 prompts, 3 completions each, are not $(wc -l <one) lines"
 "$invar" "${complete[@]}" --json --rollout-seed 43 >other
 ! cmp -s one other || complain "another seed, the same completions"

@@ -46,6 +46,14 @@ exact() {
         complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
 }
 
+# speculates RUN: some guesses were drawn, and the ledger says how many.
+speculates() {
+    local found
+    found=$(sqlite3 -readonly "$folder/$1/ledger.db" "SELECT sum(value) > 0 FROM gauge
+        JOIN series USING(series) WHERE name = 'rollout/spec_accept_token_num'")
+    [[ $found == 1 ]] || complain "$1: nothing that was guessed was drawn"
+}
+
 # first RECIPE: the run that the others are compared with.
 first() {
     train "$1" "$1" --threads 1 --golden "recipes/$1.golden"
@@ -135,6 +143,7 @@ for recipe in bf16 moe; do
     for tokens in $drafts; do
         same "$recipe" --threads 1 --speculative-algorithm ngram \
             --speculative-num-draft-tokens "$tokens" --speculative-ngram-min-match-window-size 1
+        speculates "$recipe-$((runs - 1))"
     done
     same "$recipe" --threads 1 --disable-prefix-sharing
     same "$recipe" --threads 1 --recompute-granularity full

@@ -696,12 +696,17 @@ invar_status launch(const invar_device *dev, const invar_attention_problem *p, c
 
 } // namespace
 
+/* Query rows of a sequence that still are few: nine positions of eight heads, five tiles of 16. */
+constexpr int64_t most_few = 72;
+
 bool invar_attention_decode_takes(const invar_device *dev, const invar_attention_problem *p)
 {
+    int64_t few = p->paged && p->n_rows <= 9 * p->rows.count ? most_few : 16;
+
     return p->dtype == INVAR_DTYPE_BF16 && dev->numerics == INVAR_NUMERICS_SM90 &&
            (((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v) & 15) == 0 &&
            (p->q_stride | p->k_stride | p->v_stride | p->form.dim) % 8 == 0 &&
-           p->n_rows * p->form.group <= 16 * p->rows.count;
+           p->n_rows * p->form.group <= few * p->rows.count;
 }
 
 size_t invar_attention_decode_workspace(const invar_device *dev, const invar_attention_problem *p)

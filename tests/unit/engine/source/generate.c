@@ -16,7 +16,7 @@
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 7 };
+enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 10 };
 
 static const int32_t prompt[PROMPT] = {7, 8}, answer[RESPONSE] = {1, 2, 3};
 static const float logp[RESPONSE] = {-0.5f, -1.0f, -0.25f};
@@ -28,7 +28,7 @@ static const char text[TEXT + 1] = "a\0bc"; /* a NUL inside is part of it */
 /* What travels. */
 typedef struct message {
     int64_t head[HEAD]; /* response, route size, bytes of the text, finish, arrival, parts,
-                           reward */
+                           speculated: passes, drafted, accepted, reward */
     size_t cut;         /* bytes that are not sent */
     char end;           /* the last byte of the text */
 } message;
@@ -36,9 +36,9 @@ typedef struct message {
 static message whole(void)
 {
     const double reward = 0.75;
-    message m = {{RESPONSE, ROUTE, TEXT, INVAR_FINISH_STOP, 5, 1, 0}, 0, '\0'};
+    message m = {{RESPONSE, ROUTE, TEXT, INVAR_FINISH_STOP, 5, 1, 9, 8, 7, 0}, 0, '\0'};
 
-    memcpy(&m.head[6], &reward, sizeof reward);
+    memcpy(&m.head[9], &reward, sizeof reward);
     return m;
 }
 
@@ -82,6 +82,7 @@ static bool is_right(const invar_rl_sample *s)
            s->route_size == ROUTE && memcmp(s->routing, routing, sizeof routing) == 0 &&
            s->response_bytes == TEXT && memcmp(s->response, text, sizeof text) == 0 &&
            s->finish == INVAR_FINISH_STOP && s->arrival == 5 && s->reward == 0.75 &&
+           s->speculated.passes == 9 && s->speculated.drafted == 8 && s->speculated.accepted == 7 &&
            s->parts.count == 1 && memcmp(s->parts.items, &format, sizeof format) == 0;
 }
 
