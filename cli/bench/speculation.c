@@ -117,7 +117,8 @@ static invar_status measure(invar_bench_guessed *g, const invar_bench_subject *o
                                                              ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
                                                              : INVAR_SPECULATIVE_ALGORITHM_NONE,
                                                          g->ahead,
-                                                         {2, 12}}};
+                                                         {2, 12},
+                                                         NULL}};
     invar_rollout_counters counted;
     invar_rollout *rollout;
     invar_status status = INVAR_OK;

@@ -47,6 +47,8 @@ typedef struct invar_budget_ask {
     const invar_model_spec *spec;
     invar_format format;
     bool reference, teacher, critic;
+    const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
+    invar_format draft_format;
     bool learns;
     bool samples_alone; /* nothing is scored either, and the actor has no masters */
     bool must_fit;      /* what does not is not looked at further */

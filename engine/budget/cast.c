@@ -50,6 +50,22 @@ static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
     return INVAR_OK;
 }
 
+/* Whole on every rank that samples. */
+static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
+{
+    const invar_budget_ask *ask = cast->ask;
+    bool samples = false;
+
+    for (int i = 0; i < INVAR_BUDGET_USES; i++)
+        samples = samples || ask->rollouts[i].prompts > 0;
+    if (!ask->draft || !samples)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_model_new(&cast->draft, ask->draft, ask->draft_format, NULL, &cast->resident.dev));
+    add_item(out, cast, "draft: weights");
+    return INVAR_OK;
+}
+
 static invar_status add_learner(invar_learner *learner, invar_budget *out, invar_budget_cast *cast,
                                 invar_model *model, const char *grads, const char *moments)
 {
@@ -209,6 +225,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
         INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, "teacher: weights"));
     if (ask->critic)
         INVAR_TRY(add_model(&cast->critic, out, cast, &critic, "critic: weights"));
+    INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
     if (ask->learns)
@@ -240,6 +257,7 @@ void invar_budget_cast_release(invar_budget_cast *cast)
     invar_sync_free(cast->sync);
     invar_learner_close(&cast->critic_learner);
     invar_learner_close(&cast->actor_learner);
+    invar_model_free(cast->draft);
     invar_model_free(cast->critic);
     invar_model_free(cast->teacher);
     invar_model_free(cast->reference);
@@ -256,6 +274,7 @@ invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast
 
     limits.pages = out->choice.pages;
     limits.concurrency = out->choice.concurrency;
+    limits.speculation.model = cast->draft;
     invar_stage_init(&cast->work, cast->ask->dev, 1);
     status = invar_rollout_new(&rollout, cast->actor, NULL, &cast->work.dev, &limits);
     if (status == INVAR_OK)

@@ -20,7 +20,7 @@ typedef struct invar_budget_cast {
     const invar_budget_ask *ask;
     invar_stage resident; /* whose memory the models have */
     invar_stage work;     /* a phase at a time */
-    invar_model *actor, *reference, *teacher, *critic;
+    invar_model *actor, *reference, *teacher, *critic, *draft;
     invar_learner actor_learner, critic_learner;
     invar_sync *sync; /* NULL: no weights travel */
     size_t around;    /* of the resident memory: norms, hashes */

@@ -138,6 +138,7 @@ static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
 
     *least_out = 0;
     limits.concurrency = concurrency;
+    limits.speculation.model = cast->draft;
     for (int i = 0; i < INVAR_BUDGET_USES; i++) {
         const invar_budget_rollout *r = &ask->rollouts[i];
         int64_t rows = invar_budget_rows(r), pages = out.pages;

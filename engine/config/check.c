@@ -289,6 +289,11 @@ static invar_status check_sampling(const invar_config_facts *f)
                                    "evaluation use eval-temperature");
     if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K) == 0)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_TOP_K, "= 0 leaves no token; -1 is all");
+    if (INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM) ==
+            INVAR_SPECULATIVE_ALGORITHM_DRAFT &&
+        !invar_config_filled(r, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH))
+        return refuse_word(r, INVAR_KEY_SPECULATIVE_ALGORITHM,
+                           "needs speculative-draft-model-path");
     if (invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE) >
         invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE))
         return invar_config_refuse(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,

@@ -215,6 +215,8 @@ static invar_status check_speculation_uses(const invar_config_facts *f)
     const use uses[] = {
         {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE,
          "a speculative-algorithm other than none"},
+        {INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH, algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT,
+         "speculative-algorithm = draft"},
         {INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE, ngram, of_ngram},
         {INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE, ngram, of_ngram},
     };

@@ -162,6 +162,8 @@ invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int6
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
     char *pages = cache->memory;
 
+    if (cache->twin)
+        INVAR_TRY(invar_cache_copy(cache->twin, to, from, rows));
     // keys and values of all layers lie equally far apart
     return invar_device_copy_each(
         &cache->dev, pages + slab * (size_t)to, pages + slab * (size_t)from, bytes,

@@ -35,8 +35,11 @@ typedef struct invar_cache {
     int32_t *free_pages;    /* (n_free) the last one is taken next */
     int64_t n_free;
     int64_t most_used; /* since the last reset */
-    invar_device dev;  /* whose memory keys and values are in; without scratch */
-    void *memory;      /* of keys and values */
+    struct invar_cache
+        *twin;        /* another model's, in whose pages the same positions are; borrowed; */
+                      /* NULL: none */
+    invar_device dev; /* whose memory keys and values are in; without scratch */
+    void *memory;     /* of keys and values */
 } invar_cache;
 
 /* Bytes of keys and values of one page; -1 when that is no size_t. */
@@ -62,7 +65,7 @@ void invar_cache_share(invar_cache *cache, const int32_t *pages, int64_t count);
 /* One holder less for each; without holders a page is free. */
 void invar_cache_give(invar_cache *cache, const int32_t *pages, int64_t count);
 
-/* The first `rows` positions of a page, in all layers, to another page. */
+/* The first `rows` positions of a page, in all layers, to another page; in the twin, too. */
 invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from,
                               int64_t rows) INVAR_MUST_USE;
 

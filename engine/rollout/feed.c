@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/carve.h"
 #include "base/extent.h"
+#include "engine/rollout/draft/draft.h"
 
 #include "base/invar_banned.h"
 
@@ -46,7 +47,24 @@ static invar_status check_limit(const char *name, int64_t value, int64_t most)
     return INVAR_OK;
 }
 
-static invar_status check_speculation(const invar_speculation *s)
+static invar_status check_draft(const invar_speculation *s, const invar_model *model)
+{
+    if (!s->model)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "rollout: a draft needs a model");
+    if (s->model->spec.vocab != model->spec.vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "speculative-draft-model-path: its vocabulary has %" PRId64
+                          " tokens, the model's %" PRId64 ": give a model of the same family",
+                          s->model->spec.vocab, model->spec.vocab);
+    if (s->model->spec.max_positions < model->spec.max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "speculative-draft-model-path: it has %" PRId64
+                          " positions, the model %" PRId64 ": give one with as many",
+                          s->model->spec.max_positions, model->spec.max_positions);
+    return INVAR_OK;
+}
+
+static invar_status check_speculation(const invar_speculation *s, const invar_model *model)
 {
     if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_NONE)
         return INVAR_OK;
@@ -54,6 +72,8 @@ static invar_status check_speculation(const invar_speculation *s)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: %" PRId64 " tokens guessed at a time; expected 1 to %d",
                           s->tokens, INVAR_SPECULATION_MOST);
+    if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
+        return check_draft(s, model);
     if (s->window.least < 1 || s->window.most < s->window.least)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: windows of %" PRId64 " to %" PRId64
@@ -74,7 +94,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     INVAR_TRY(check_limit("chunk", limits->chunk, MOST_ROWS));
     INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
     INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
-    INVAR_TRY(check_speculation(&limits->speculation));
+    INVAR_TRY(check_speculation(&limits->speculation, model));
     INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
     memset(rollout, 0, sizeof *rollout);
     rollout->model = model;
@@ -84,6 +104,8 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     status = invar_stages_open(rollout, dev, &options);
     if (status == INVAR_OK && !limits->no_graphs && model->part.stages == 1)
         status = invar_tape_new(&rollout->tape, dev);
+    if (status == INVAR_OK && limits->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
+        status = invar_draft_new(&rollout->draft, limits->speculation.model, dev, limits);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);
         return status;
@@ -96,6 +118,7 @@ void invar_rollout_free(invar_rollout *rollout)
 {
     if (!rollout)
         return;
+    invar_draft_free(rollout->draft);
     invar_tape_free(rollout->tape);
     invar_stages_close(rollout);
     invar_cache_free(rollout->cache);
@@ -145,6 +168,7 @@ static int64_t cache_bytes(const invar_rollout *r)
 
     if (!dev->backend->memory.room)
         return near.cache_bytes;
+    own += r->draft ? invar_draft_cache_bytes(r->draft) : 0;
     return ((int64_t)dev->backend->memory.room(dev) + own) / CACHE_SHARE;
 }
 
@@ -163,8 +187,13 @@ static invar_cache_shape shape_of(const invar_rollout_limits *settled, const inv
 int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model)
 {
     invar_cache_shape shape = shape_of(settled, model);
+    int64_t bytes = invar_cache_page_bytes(&shape);
 
-    return invar_cache_page_bytes(&shape);
+    if (settled->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
+        shape = shape_of(settled, settled->speculation.model);
+        bytes += invar_cache_page_bytes(&shape);
+    }
+    return bytes;
 }
 
 invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
@@ -226,11 +255,21 @@ static void lay_out(invar_feed *feed, invar_carver *c)
     feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
 }
 
+static invar_status make_arrays(invar_feed *feed)
+{
+    invar_carver c = {NULL, 0};
+
+    lay_out(feed, &c);
+    INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
+    c = (invar_carver){feed->memory, 0};
+    lay_out(feed, &c);
+    return INVAR_OK;
+}
+
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
                              invar_job *jobs, int64_t n_jobs, int64_t ahead)
 {
     const invar_model_spec *spec = &r->model->spec;
-    invar_carver c = {NULL, 0};
 
     memset(feed, 0, sizeof *feed);
     feed->rollout = r;
@@ -241,16 +280,31 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rol
     feed->schedule.apart = invar_device_far(&r->caller.dev);
     feed->schedule.ahead = ahead;
     feed->width = widest_table(feed);
-    lay_out(feed, &c);
-    INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
-    c = (invar_carver){feed->memory, 0};
-    lay_out(feed, &c);
-    return INVAR_OK;
+    return make_arrays(feed);
+}
+
+invar_status invar_feed_init_beside(invar_feed *feed, invar_rollout *r, const invar_feed *first,
+                                    invar_cache *cache)
+{
+    const invar_schedule *s = &first->schedule;
+
+    *feed = (invar_feed){.rollout = r,
+                         .schedule = {.cache = cache,
+                                      .jobs = s->jobs,
+                                      .n_jobs = s->n_jobs,
+                                      .concurrency = s->concurrency,
+                                      .chunk = s->chunk,
+                                      .ahead = 1},
+                         .steady = true,
+                         .beside = true,
+                         .width = first->width};
+    return make_arrays(feed);
 }
 
 void invar_feed_release(invar_feed *feed)
 {
-    invar_schedule_release(&feed->schedule);
+    if (!feed->beside)
+        invar_schedule_release(&feed->schedule);
     invar_free(feed->memory);
     memset(feed, 0, sizeof *feed);
 }

@@ -19,6 +19,8 @@
 extern "C" {
 #endif
 
+typedef struct invar_draft invar_draft;
+
 struct invar_rollout {
     const invar_model *model;
     const invar_tokenizer *tokenizer;
@@ -32,6 +34,7 @@ struct invar_rollout {
     invar_cache *cache;     /* of the last run, used again where it fits */
     invar_show show;
     bool audited;
+    invar_draft *draft;    /* that guesses; NULL: none */
     invar_guesser guesser; /* instead of the one that the limits name; `make` NULL: none */
     invar_rollout_counters counters;
 };
@@ -47,6 +50,7 @@ typedef struct invar_feed {
     int64_t sequences;  /* of the last pass: its turns, then fillers, */
     int64_t each;       /* of so many rows */
     bool steady;        /* wanted by the caller: see invar_feed_pass */
+    bool beside;        /* another feed has the jobs */
     invar_show *show;   /* the caller's: is told whose rows they are; NULL: nobody looks */
     int64_t route;      /* numbers of one row's routing; 0: none */
     int64_t width;      /* of the widest page table */
@@ -73,6 +77,13 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *rollout,
                              const invar_rollout_limits *limits, invar_job *jobs, int64_t n_jobs,
                              int64_t ahead) INVAR_MUST_USE;
 void invar_feed_release(invar_feed *feed);
+
+/*
+ * Rows of another feed's jobs through another model, with pages of the same numbers. The caller
+ * sets `cache` and the turns: of known rows, and of one or two others.
+ */
+invar_status invar_feed_init_beside(invar_feed *feed, invar_rollout *rollout,
+                                    const invar_feed *first, invar_cache *cache) INVAR_MUST_USE;
 
 /* The turns of the next pass, which may be cut; n_turns is 0 when all jobs are over. */
 invar_status invar_feed_next(invar_feed *feed) INVAR_MUST_USE;

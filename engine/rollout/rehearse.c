@@ -9,6 +9,7 @@
 #include "base/carve.h"
 #include "base/extent.h"
 #include "engine/program/near.h"
+#include "engine/rollout/draft/draft.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 
@@ -129,6 +130,8 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     if (status == INVAR_OK)
         status = invar_caller_settle(&r->caller);
     invar_stages_probe(r, NULL);
+    if (status == INVAR_OK && r->draft)
+        status = invar_draft_rehearse(r->draft, &limits, sampling, most);
     invar_sampler_release(&sampler);
     return invar_near_advise(status, far, INVAR_FEED_ADVICE);
 }

@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "engine/program/near.h"
+#include "engine/rollout/draft/draft.h"
 #include "engine/rollout/draft/ngram.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
@@ -47,6 +48,7 @@ typedef struct generation {
     invar_draw *draws; /* (n_draws) of this pass, turn by turn; then those of fillers */
     int64_t n_draws;
     invar_ngram *ngram;
+    invar_draft *draft;    /* the rollout's, where it guesses */
     invar_guesser guesser; /* `make` NULL: nobody guesses */
     invar_guess *guesses;  /* (sequences of a pass) */
     invar_feed feed;
@@ -256,19 +258,31 @@ static invar_status begin_showing(generation *run)
     return INVAR_OK;
 }
 
-/* Who guesses; nobody where rows are looked at. Returns tokens at a time. */
-static invar_status begin_guessing(int64_t *ahead_out, generation *run,
-                                   const invar_rl_sample *samples)
+/* Tokens guessed at a time; none where rows are looked at. */
+static int64_t ahead_of(const generation *run)
+{
+    const invar_rollout *r = run->rollout;
+
+    return run->show || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
+}
+
+/* Who guesses. */
+static invar_status begin_guessing(generation *run, const invar_rl_sample *samples)
 {
     const invar_rollout *r = run->rollout;
     const invar_speculation *s = &r->limits.speculation;
 
-    *ahead_out = run->show || r->audited ? 0 : invar_speculation_tokens(s);
-    if (*ahead_out == 0)
+    r->cache->twin = NULL;
+    if (ahead_of(run) == 0)
         return INVAR_OK;
     run->guesser = r->guesser;
     if (run->guesser.make)
         return INVAR_OK;
+    if (r->draft) {
+        run->draft = r->draft;
+        run->guesser = (invar_guesser){invar_draft_make, run->draft};
+        return invar_draft_begin(run->draft, samples, run->sampling, &run->feed);
+    }
     INVAR_TRY(invar_ngram_new(&run->ngram, samples, run->count, &s->window));
     run->guesser = (invar_guesser){invar_ngram_make, run->ngram};
     return INVAR_OK;
@@ -277,7 +291,7 @@ static invar_status begin_guessing(int64_t *ahead_out, generation *run,
 static invar_status begin(generation *run, invar_rl_sample *samples)
 {
     invar_rollout_limits limits;
-    int64_t most = 1, ahead, sequences;
+    int64_t most = 1, sequences;
 
     INVAR_TRY(invar_rollout_check(run->rollout, run->sampling));
     INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
@@ -297,14 +311,15 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
         n = group_size(run, i);
         INVAR_TRY(add_group(run, &limits, i, n));
     }
-    INVAR_TRY(begin_guessing(&ahead, run, samples));
-    INVAR_TRY(invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs, ahead));
+    INVAR_TRY(
+        invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs, ahead_of(run)));
+    INVAR_TRY(begin_guessing(run, samples));
     run->feed.steady = true;
     run->feed.show = run->sampler.show = run->show;
     sequences = run->feed.schedule.concurrency;
     INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)sequences, sizeof *run->guesses,
                           "the guesses of a pass"));
-    return invar_alloc((void **)&run->draws, (size_t)(run->count + sequences * (1 + ahead)),
+    return invar_alloc((void **)&run->draws, (size_t)(run->count + sequences * (1 + ahead_of(run))),
                        sizeof *run->draws, "the draws of a pass");
 }
 
@@ -316,6 +331,8 @@ static void end(generation *run)
     invar_sampler_release(&run->sampler);
     invar_stages_probe(run->rollout, NULL);
     invar_ngram_free(run->ngram);
+    if (run->draft)
+        invar_draft_end(run->draft);
     invar_free(run->numbers);
     invar_free(run->writers);
     invar_free(run->draws);
@@ -420,6 +437,7 @@ static invar_status ask(invar_guess *out, generation *run, int64_t i)
         INVAR_TRY(make_room(w));
     job->tokens = w->sample->tokens;
     *out = (invar_guess){.sample = job->sample,
+                         .job = turn->job,
                          .most = w->doubted ? 0 : turn->count - 1,
                          .tokens = w->sample->tokens + w->sample->n_tokens};
     w->doubted = false;
@@ -610,6 +628,8 @@ static invar_status step(generation *run)
     const invar_draw *draws = run->draws;
 
     invar_feed_listened(&run->feed);
+    if (status == INVAR_OK && run->draft)
+        status = invar_draft_read(run->draft);
     for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
         int64_t count = draws_of(run, i);
         status = take_turn(run, i, draws);

@@ -54,6 +54,7 @@ typedef struct invar_speculation {
     invar_speculative_algorithm algorithm;
     int64_t tokens;            /* guessed at a time: 1 to INVAR_SPECULATION_MOST */
     invar_ngram_window window; /* of ngram */
+    const invar_model *model;  /* of draft: a whole one with the same vocabulary; borrowed */
 } invar_speculation;
 
 #define INVAR_SPECULATION_MOST 8
@@ -147,7 +148,7 @@ invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
                                           const invar_model *model, const invar_device *dev,
                                           int64_t samples, int64_t rows, int64_t bytes);
 
-/* Bytes of a page of such limits. */
+/* Bytes of a page of such limits, of a draft model's, too. */
 int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model);
 
 /* The most that will be asked for. */

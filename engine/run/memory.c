@@ -104,6 +104,8 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .reference = invar_settings_reference(r),
         .teacher = invar_settings_teacher(r),
         .critic = invar_settings_critic(r),
+        .draft = invar_session_drafts(s) ? &s->draft_spec : NULL,
+        .draft_format = invar_session_draft_format(s),
         .learns = !set->rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
         .led = invar_loss_facts_of(set->rl.loss)->plugin,

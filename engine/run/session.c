@@ -210,6 +210,57 @@ static invar_status read_spec(invar_session *s)
     return INVAR_OK;
 }
 
+/* ---- the draft ------------------------------------------------------------------------------- */
+
+bool invar_session_drafts(const invar_session *s)
+{
+    return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
+                             INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
+}
+
+invar_format invar_session_draft_format(const invar_session *s)
+{
+    return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
+}
+
+/* Tokens of both models mean the same, as far as its folder says. */
+static invar_status check_draft_tokenizer(const invar_session *s, const char *dir)
+{
+    invar_tokenizer *tokenizer = NULL;
+    char path[INVAR_PATH_SIZE];
+    invar_digest own, other;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+    if (!s->tokenizer || !invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_tokenizer_read(&tokenizer, dir));
+    invar_tokenizer_hash(&own, s->tokenizer);
+    invar_tokenizer_hash(&other, tokenizer);
+    invar_tokenizer_free(tokenizer);
+    if (!invar_digest_equal(&own, &other))
+        return invar_config_refuse(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+                                   "has another tokenizer than the model: give a model of its "
+                                   "family");
+    return INVAR_OK;
+}
+
+static invar_status read_draft(invar_session *s)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+
+    if (!invar_session_drafts(s))
+        return INVAR_OK;
+    INVAR_TRY(invar_model_spec_read(&s->draft_spec, dir, ""));
+    s->draft_spec.kv_span = s->spec.kv_span;
+    s->draft_spec.q_span = s->spec.q_span;
+    s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
+    if (s->draft_spec.vocab != s->spec.vocab)
+        return invar_config_refuse(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+                                   "has another vocabulary than the model: give a model of its "
+                                   "family");
+    return check_draft_tokenizer(s, dir);
+}
+
 /* ---- stops ----------------------------------------------------------------------------------- */
 
 static void add_stop(invar_session *s, int32_t id)
@@ -543,6 +594,21 @@ static invar_status other_models(invar_session *s)
     return INVAR_OK;
 }
 
+/* Ranks that train beside ranks that only sample need none. */
+static invar_status load_draft(invar_session *s, bool samples)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    invar_session_origin origin;
+
+    if (!invar_session_drafts(s) ||
+        (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
+        return INVAR_OK;
+    INVAR_TRY(invar_hf_check_weights(dir));
+    INVAR_TRY(
+        invar_model_new(&s->draft, &s->draft_spec, invar_session_draft_format(s), NULL, &s->dev));
+    return load_folder(&origin, s->draft, dir, false, &s->dev);
+}
+
 /* ---- data ------------------------------------------------------------------------------------ */
 
 static invar_dataset_options data_options(const invar_session *s, const char *path, bool eval)
@@ -622,9 +688,12 @@ invar_sampling invar_session_sampling(const invar_session *s)
         .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
 }
 
-static invar_speculation speculation_of(const invar_recipe *r)
+static invar_speculation speculation_of(const invar_session *s)
 {
+    const invar_recipe *r = s->recipe;
+
     return (invar_speculation){
+        .model = s->draft,
         .algorithm =
             INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM),
         .tokens = invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS),
@@ -643,7 +712,7 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
                                   .no_prefix_sharing =
                                       invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
                                   .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
-                                  .speculation = speculation_of(r)};
+                                  .speculation = speculation_of(s)};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -666,6 +735,7 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
     INVAR_TRY(find_model(s->recipe));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
+    INVAR_TRY(read_draft(s));
     INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0, crowd));
     INVAR_TRY(read_stops(s));
     if ((wants & INVAR_SESSION_DATA) && given(s->recipe, INVAR_KEY_PROMPT_DATA))
@@ -676,6 +746,7 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
 
 invar_status invar_session_make_models(invar_session *s, unsigned wants)
 {
+    INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
     if (wants & INVAR_SESSION_SAMPLE)
         return invar_model_new_weights(&s->actor, &s->spec, s->format, s->layout, &s->dev);
     INVAR_TRY(first_weights(s));
@@ -705,6 +776,7 @@ invar_status invar_session_open_beside(invar_session *session, const invar_recip
 void invar_session_close(invar_session *session)
 {
     invar_dataset_close(session->data);
+    invar_model_free(session->draft);
     invar_model_free(session->critic);
     invar_model_free(session->teacher);
     invar_model_free(session->reference);

@@ -41,6 +41,8 @@ typedef struct invar_session {
     invar_model *reference; /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
+    invar_model *draft; /* whole, where this rank samples; its spec is known before */
+    invar_model_spec draft_spec;
     invar_dataset *data;                          /* NULL: no prompt-data */
     invar_digest weights;                         /* of the actor at the start, */
     invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
@@ -86,6 +88,10 @@ invar_status invar_session_make_models(invar_session *session, unsigned wants) I
 
 /* How the recipe samples; arrays are borrowed from the session. */
 invar_sampling invar_session_sampling(const invar_session *session);
+
+/* Whether a smaller model guesses for the actor, and its format. */
+bool invar_session_drafts(const invar_session *session);
+invar_format invar_session_draft_format(const invar_session *session);
 
 /* The free settings of a rollout. */
 invar_rollout_limits invar_session_limits(const invar_session *session);

@@ -213,6 +213,7 @@ static invar_status make_rollout(invar_loop *loop)
         return INVAR_OK;
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
+    loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
     INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer,
                                 invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
                                 &loop->ask.limits));

@@ -90,6 +90,8 @@ part grpo-30b grpo tests/gpu/qwen3-30b-cut.ini
 part emulation build/invar bench --op linear --threads 2
 part engine tests/bench/engine.py build/bench.engine
 part rollout bench --model qwen3-0.6b --only rollout
+part speculation-0.6b bench --model qwen3-0.6b --only speculation
+part speculation-8b bench --model qwen3-8b --only speculation
 part ops rows tests/bench/gpu.py build/invar --burst 10 --peer "$out/peer.so"
 part attention-200 rows tests/bench/gpu.py build/invar --burst 200 --op attention \
     --peer "$out/peer.so"

@@ -23,6 +23,7 @@ extern "C" {
 /* What is asked for: the tokens behind those that a sample has. */
 typedef struct invar_guess {
     int64_t sample;
+    int64_t job;     /* of the schedule */
     int64_t most;    /* tokens wanted; 0: none */
     int32_t *tokens; /* (most) to be written; they lie behind the sample's own */
     int64_t count;   /* written */

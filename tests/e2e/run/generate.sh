@@ -121,7 +121,7 @@ for way in "--rollout-concurrency 1" "--rollout-concurrency 5 --threads 2" \
 done
 "$invar" "${complete[@]}" --speculative-algorithm ngram \
     --speculative-ngram-min-match-window-size 1 >/dev/null 2>told
-grep -qE '^speculation: [0-9]+ of [0-9]+ guessed tokens were drawn, [1-9]\.[0-9]+ tokens a' told ||
+grep -qE 'speculation: [0-9]+ of [0-9]+ guessed tokens were drawn, [1-9]\.[0-9]+ tokens a' told ||
     complain "generate does not say what guesses did"
 (($(wc -l <one) == 9)) || complain "3 prompts, 3 completions each, are not $(wc -l <one) lines"
 "$invar" "${complete[@]}" --json --rollout-seed 43 >other
@@ -227,6 +227,22 @@ texts = [json.loads(line)["text"] for line in open("told")]
 assert len(texts) == 20 and any(ord(c) < 32 and c != "\n" for t in texts for c in t), "no control"
 assert all(json.loads(line)["tokens"][:2] == [72, 105] for line in open("told"))
 END
+# guesses of a draft model: its own are always drawn
+draft=(--speculative-algorithm draft --speculative-draft-model-path)
+"$invar" "${hf[@]}" --json "${draft[@]}" model >other
+equal "generate with a draft model" told other
+"$invar" "${hf[@]}" "${draft[@]}" model --rollout-stop-token-ids 1 >/dev/null 2>other
+grep -q '^invar: speculation: .* tokens a pass' other ||
+    complain "no word of a draft model:" "$(<other)"
+"$invar" convert saved other_model >log 2>&1 || complain "no folder with a model:" "$(<log)"
+expect 129 "has another vocabulary than the model" "${hf[@]}" "${draft[@]}" other_model
+cp -r model same_size && sed -i 's/<end>/<over>/' same_size/tokenizer*.json
+expect 129 "has another tokenizer than the model" "${hf[@]}" "${draft[@]}" same_size
+expect 2 "nowhere" "${hf[@]}" "${draft[@]}" nowhere
+expect 0 "draft: weights" plan tiny.ini "${draft[@]}" other_model
+"$invar" train tiny.ini --run run.draft --save none --no-report "${draft[@]}" other_model \
+    >log 2>&1 || complain "training with a draft model failed:" "$(<log)"
+expect 0 "identical" diff run run.draft
 if python3 -c 'import jinja2' 2>/dev/null; then
     checks=$((checks + 1))
     "$invar" generate --hf-checkpoint model --prompt Hi --apply-chat-template --json \

@@ -58,7 +58,7 @@ static invar_status live_rollout(void)
     const invar_rollout_limits limits = {
         .concurrency = 2,
         .page_size = 4,
-        .speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 2, {1, 4}}};
+        .speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 2, {1, 4}, NULL}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
     invar_status status;

@@ -165,15 +165,19 @@ static void test_rollout__request_among_others(void **state)
 
 /* ---- long prompts ---------------------------------------------------------------------------- */
 
-/* Prompts of several lengths, each some times: shared or not, in any chunks and pages. */
+/* Prompts of several lengths, each some times: shared or not, in any chunks and pages, guessed. */
 static void check_prompts(const subject *u)
 {
     static const int64_t lengths[] = {1, 511, 2048, 4097}, small[] = {1, 17, 40, 33};
-    static const invar_rollout_limits ways[] = {{.concurrency = 3},
-                                                {.no_prefix_sharing = true},
-                                                {.chunk = 100, .page_size = 24},
-                                                {.chunk = 1000, .page_size = 128},
-                                                {.concurrency = 1, .chunk = 33, .page_size = 8}};
+    static const invar_rollout_limits ways[] = {
+        {.concurrency = 3},
+        {.no_prefix_sharing = true},
+        {.chunk = 100, .page_size = 24},
+        {.chunk = 1000, .page_size = 128},
+        {.concurrency = 1, .chunk = 33, .page_size = 8},
+        {.speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 4, {1, 4}, NULL}},
+        {.page_size = 8, .speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 8}},
+        {.speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 2}}};
     const invar_sampling sampling = sampling_of(0.8f, 8);
     const invar_rollout_limits usual = {0};
     invar_rl_samples expected = {0};
@@ -182,7 +186,8 @@ static void check_prompts(const subject *u)
         add(u, &expected, 50 + (uint64_t)(i / 3), u->s->large ? lengths[i / 3] : small[i / 3],
             i / 3, (uint32_t)i);
     generate(u, &expected, &usual, &sampling);
-    for (int way = 0; way < 5; way++) {
+    for (int way = 0; way < 8; way++) {
+        invar_rollout_limits limits = ways[way];
         invar_rl_samples samples = {0};
         char what[100];
 
@@ -191,7 +196,9 @@ static void check_prompts(const subject *u)
             assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
         }
         (void)snprintf(what, sizeof what, "%s, way %d", u->name, way);
-        generate(u, &samples, &ways[way], &sampling);
+        if (limits.speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
+            limits.speculation.model = u->model; // whose guesses all hold
+        generate(u, &samples, &limits, &sampling);
         prompts_assert_equal(&samples, &expected, what);
         invar_rl_samples_reset(&samples);
     }

@@ -74,6 +74,8 @@ static const run_pair dense[] = {{"device", "cuda"},
                                  {"eval-interval", "1"},
                                  {"eval-prompt-data", "m task:max"},
                                  {"eval-max-response-len", "30"},
+                                 {"speculative-algorithm", "ngram"},
+                                 {"speculative-num-draft-tokens", "3"},
                                  {NULL, NULL}};
 
 static const run_pair experts[] = {{"device", "cuda"},

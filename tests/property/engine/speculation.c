@@ -45,7 +45,7 @@ static invar_rollout_counters generate(invar_rl_samples *out, const subject *on,
 
 static invar_speculation guessing(int64_t tokens, int64_t least)
 {
-    return (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, tokens, {least, least + 2}};
+    return (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, tokens, {least, least + 2}, NULL};
 }
 
 /* Guesses of a kind against the samples that are expected. */
@@ -225,6 +225,60 @@ static void test_speculation__rejected_rows_need_not_be_finite(void **state)
     invar_model_free(model);
 }
 
+/* ---- a draft model --------------------------------------------------------------------------- */
+
+/* Guesses of another model; returns how many of 100 were drawn. */
+static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
+                           const invar_model *draft, const invar_rollout_limits *limits,
+                           int64_t tokens)
+{
+    invar_rollout_limits own = *limits;
+    invar_rollout_counters counted;
+    invar_rl_samples samples;
+    char what[80];
+
+    own.speculation = (invar_speculation){
+        .algorithm = INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = tokens, .model = draft};
+    counted = generate(&samples, on, &own, NULL);
+    (void)snprintf(what, sizeof what, "a draft model, %d at a time", (int)tokens);
+    prompts_assert_equal(&samples, expected, what);
+    assert_true(counted.drafted > 0 && counted.accepted <= counted.drafted);
+    invar_rl_samples_reset(&samples);
+    return 100 * counted.accepted / counted.drafted;
+}
+
+/* Nothing is guessed behind the end of a response. */
+static const invar_sampling endless = {
+    .seed = 12, .temperature = 1.0f, .top_p = 0.9f, .max_response = RESPONSE};
+
+/* The model itself is always right, wherever its rows come from; another one is not. */
+static void test_speculation__a_draft_model(void **state)
+{
+    const invar_rollout_limits plain = {0};
+    subject on = {.sampling = &endless};
+    invar_model *model, *draft;
+    invar_device dev;
+    invar_rl_samples expected;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &dev);
+    draft = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 4, &dev);
+    on.model = model;
+    on.dev = &dev;
+    generate(&expected, &on, &plain, NULL);
+    for (int64_t i = 0; i < WAYS; i++) {
+        const invar_rollout_limits limits = way_limits(&ways[i], LONGEST + RESPONSE);
+
+        assert_int_equal(check_draft(&expected, &on, model, &limits, 1 + i), 100);
+        assert_true(check_draft(&expected, &on, draft, &limits, 1 + i) < 50);
+    }
+    invar_rl_samples_reset(&expected);
+    invar_model_free(model);
+    invar_model_free(draft);
+    invar_test_device_release(&dev);
+}
+
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 /* On a device with graphs, passes with guesses are graphs, too. */
@@ -257,6 +311,11 @@ static void test_speculation__graphs(void **state)
             assert_true(i == 2 || invar_far_counted().graph_runs > runs);
         }
     invar_rl_samples_reset(&expected);
+    near.sampling = far.sampling = &endless;
+    generate(&expected, &near, &limits[0], NULL);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(check_draft(&expected, &far, far_model, &limits[i], 1 + i), 100);
+    invar_rl_samples_reset(&expected);
     invar_model_free(model);
     invar_model_free(far_model);
     invar_device_close(&far_dev);
@@ -269,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_speculation__every_way_of_sampling),
         cmocka_unit_test(test_speculation__good_guesses_save_passes),
         cmocka_unit_test(test_speculation__rejected_rows_need_not_be_finite),
+        cmocka_unit_test(test_speculation__a_draft_model),
         cmocka_unit_test(test_speculation__graphs),
         cmocka_unit_test(test_speculation__every_model_and_format),
     };

@@ -22,7 +22,8 @@ static void generate(invar_rl_samples *out, const fixture *f, int64_t tokens, gu
     const invar_rollout_limits limits = {.speculation = {maker ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
                                                                : INVAR_SPECULATIVE_ALGORITHM_NONE,
                                                          tokens,
-                                                         {1, 4}}};
+                                                         {1, 4},
+                                                         NULL}};
     invar_rollout *rollout;
 
     assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, f->model->spec.vocab));

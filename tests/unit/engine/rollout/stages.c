@@ -52,7 +52,8 @@ static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKE
                                                              ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
                                                              : INVAR_SPECULATIVE_ALGORITHM_NONE,
                                                          3,
-                                                         {1, 4}}};
+                                                         {1, 4},
+                                                         NULL}};
     const invar_sampling sampling = PROMPTS_SAMPLING(TOKENS);
     invar_rollout *rollout;
     invar_status status = prompts_new(out, GROUPS, EACH, LONGEST, model->spec.vocab);

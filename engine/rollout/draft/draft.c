@@ -1,0 +1,201 @@
+/*
+ * draft.c - passes of a smaller model over rows of the large one.
+ *
+ * Rows of a sequence that guesses held for are in the cache already, all but that of the last
+ * guess, which nothing was guessed behind. So the first pass of new guesses has two rows a
+ * sequence: that one, or one that is computed again, and that of the newest token.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/draft/draft.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rollout/sampler.h"
+
+#include "base/invar_banned.h"
+
+struct invar_draft {
+    invar_rollout *own; /* passes, graphs and cache of the model */
+    /* Of the runs of a feed: */
+    const invar_rl_sample *samples;
+    const invar_feed *first; /* of the large model */
+    invar_feed feed;
+    invar_cache view; /* own keys and values, the large one's free pages */
+    invar_sampler sampler;
+    invar_turn *turns;
+    invar_draw *draws;
+};
+
+invar_status invar_draft_new(invar_draft **out, const invar_model *model, const invar_device *dev,
+                             const invar_rollout_limits *limits)
+{
+    const invar_rollout_limits plain = {.no_graphs = limits->no_graphs};
+    invar_draft *d = NULL;
+    invar_status status;
+
+    INVAR_CHECK(model->part.stages == 1);
+    INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a draft model"));
+    memset(d, 0, sizeof *d);
+    status = invar_rollout_new(&d->own, model, NULL, dev, &plain);
+    if (status != INVAR_OK) {
+        invar_free(d);
+        return status;
+    }
+    *out = d;
+    return INVAR_OK;
+}
+
+void invar_draft_free(invar_draft *d)
+{
+    if (!d)
+        return;
+    invar_rollout_free(d->own);
+    invar_free(d);
+}
+
+int64_t invar_draft_cache_bytes(const invar_draft *d)
+{
+    const invar_cache *cache = d->own->cache;
+
+    return cache ? invar_cache_page_bytes(&cache->shape) * cache->shape.pages : 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* Pages like those of a cache; rows of two positions a sequence. */
+static void be_like(invar_draft *d, const invar_rollout_limits *settled)
+{
+    d->own->limits = *settled;
+    d->own->limits.speculation =
+        (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, 1, {1, 1}, NULL};
+}
+
+static invar_status make_cache(invar_draft *d, invar_cache *large)
+{
+    invar_rollout_limits limits = d->own->limits;
+
+    limits.page_size = large->shape.page_size;
+    limits.pages = large->shape.pages;
+    be_like(d, &limits);
+    INVAR_TRY(invar_feed_settle(&limits, d->own, 1, 1));
+    large->twin = d->own->cache;
+    return INVAR_OK;
+}
+
+invar_status invar_draft_begin(invar_draft *d, const invar_rl_sample *samples,
+                               const invar_sampling *sampling, const invar_feed *first)
+{
+    size_t sequences = (size_t)first->schedule.concurrency;
+
+    d->samples = samples;
+    d->first = first;
+    INVAR_TRY(make_cache(d, first->schedule.cache));
+    d->view.shape = d->own->cache->shape;
+    INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->caller, sampling));
+    INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
+    INVAR_TRY(invar_alloc((void **)&d->draws, sequences, sizeof *d->draws, "draws of a draft"));
+    return invar_feed_init_beside(&d->feed, d->own, first, &d->view);
+}
+
+void invar_draft_end(invar_draft *d)
+{
+    invar_feed_release(&d->feed);
+    invar_sampler_release(&d->sampler);
+    invar_free(d->turns);
+    invar_free(d->draws);
+    d->turns = NULL;
+    d->draws = NULL;
+}
+
+/* A pass over the first `count` turns, with draws from the last row of each or with none. */
+static invar_status pass(invar_draft *d, int64_t count, bool draws)
+{
+    invar_feed *feed = &d->feed;
+    invar_status status;
+
+    d->view = *d->own->cache;
+    d->view.free_pages = d->first->schedule.cache->free_pages;
+    d->view.n_free = d->first->schedule.cache->n_free;
+    feed->turns = d->turns;
+    feed->n_turns = count;
+    status = invar_feed_pass(feed);
+    for (int64_t i = 0; i < feed->sequences; i++) {
+        d->draws[i].row = feed->start[i + 1] - 1;
+        d->draws[i].filler = i >= count;
+    }
+    if (status == INVAR_OK && draws)
+        status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
+    if (status == INVAR_OK && d->own->tape)
+        status = invar_tape_flush(d->own->tape);
+    invar_feed_listened(feed);
+    return status;
+}
+
+/* The last two rows of `behind`, or the last one, if that before it is in a page of others. */
+static invar_turn newest(const invar_draft *d, int64_t job, int64_t behind)
+{
+    int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
+    int64_t rows = behind - 2 < shared ? 1 : 2;
+
+    return (invar_turn){job, behind - rows, rows};
+}
+
+/* The turn and the draw of the next guess of a sample. */
+static void plan(invar_draft *d, int64_t i, const invar_guess *g, int64_t owner)
+{
+    const invar_rl_sample *s = &d->samples[g->sample];
+    int64_t behind = s->n_tokens + g->count;
+
+    d->turns[i] = g->count == 0 ? newest(d, g->job, behind) : (invar_turn){g->job, behind - 1, 1};
+    d->draws[i] =
+        (invar_draw){.at = {(uint32_t)behind, s->draw, s->rollout},
+                     .no_end = behind - s->prompt_tokens < d->sampler.sampling->min_response,
+                     .owner = owner};
+}
+
+invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count)
+{
+    invar_draft *d = self;
+    int64_t n = 1;
+
+    // one token more for all that have all before it
+    for (int64_t k = 0; n > 0; k++) {
+        n = 0;
+        for (int64_t i = 0; i < count; i++)
+            if (guesses[i].count == k && k < guesses[i].most)
+                plan(d, n++, &guesses[i], i);
+        if (n > 0)
+            INVAR_TRY(pass(d, n, true));
+        for (int64_t i = 0; i < n; i++) {
+            invar_guess *g = &guesses[d->draws[i].owner];
+            if (isfinite(d->draws[i].logp))
+                g->tokens[g->count++] = d->draws[i].token;
+        }
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_draft_read(invar_draft *d)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < d->first->n_turns; i++) {
+        invar_turn turn = d->first->turns[i];
+        bool known = turn.first < d->first->schedule.jobs[turn.job].prefill;
+
+        if (!known && turn.count > 1)
+            continue;
+        d->turns[n++] = known ? turn : newest(d, turn.job, turn.first + 1);
+    }
+    return n > 0 ? pass(d, n, false) : INVAR_OK;
+}
+
+invar_status invar_draft_rehearse(invar_draft *d, const invar_rollout_limits *settled,
+                                  const invar_sampling *sampling, const invar_rollout_most *most)
+{
+    be_like(d, settled);
+    return invar_rollout_rehearse(d->own, sampling, most);
+}
