@@ -4,9 +4,11 @@
  * A Hugging Face folder, or the checkpoints of a run, becomes a Hugging Face folder or a checkpoint
  * to start from (ref-load). The same input gives the same bytes. What else belongs to a model, its
  * tokenizer above all, comes along; config.json stays as it is where it describes what is written.
+ * An adapter may be merged on the way, which makes another model; how far it is away is printed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +20,9 @@
 #include "cli/plain.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/hf.h"
+#include "engine/hf/peft.h"
 #include "engine/run/session.h"
+#include "engine/train/trainer.h"
 
 #include "base/invar_banned.h"
 
@@ -33,11 +37,18 @@ typedef struct settings {
     invar_option_word dtype;
     const char *tokenizer;
     const char *ignored;
+    const char *adapter;
     int64_t max_shard_bytes;
     int64_t step;
     bool to_checkpoint;
     bool force;
 } settings;
+
+/* What is compared: log-probabilities of fixed tokens. */
+typedef struct merge_report {
+    int64_t tokens;
+    double largest; /* difference */
+} merge_report;
 
 typedef struct job {
     const settings *set;
@@ -46,6 +57,7 @@ typedef struct job {
     invar_dtype dtype;
     invar_device dev;
     invar_model *model;
+    merge_report merged;          /* where an adapter is */
     char source[INVAR_PATH_SIZE]; /* the folder that has config.json */
     invar_hf_files files;         /* config.json, and what comes along */
     invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
@@ -113,13 +125,118 @@ static invar_status find_source(job *j)
     return INVAR_OK;
 }
 
+/* ---- an adapter ------------------------------------------------------------------------------ */
+
+enum { SAMPLES = 4, LONGEST = 64 };
+
+/* Tokens that are spread over the vocabulary. */
+static invar_status make_samples(invar_rl_samples *out, const invar_model_spec *spec)
+{
+    int64_t count = LONGEST < spec->max_positions ? LONGEST : spec->max_positions;
+
+    for (uint32_t i = 0; i < SAMPLES; i++) {
+        invar_rl_sample *s;
+        INVAR_TRY(invar_rl_samples_append(&s, out));
+        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)count, sizeof *s->tokens, "tokens"));
+        for (uint32_t t = 0; t < count; t++)
+            s->tokens[t] = (int32_t)((i * LONGEST + t) * UINT32_C(2654435761) % spec->vocab);
+        s->prompt_tokens = 1;
+        s->n_tokens = count;
+    }
+    return INVAR_OK;
+}
+
+static invar_status score(float *out, const invar_model *model, const invar_rl_samples *samples,
+                          const invar_device *dev)
+{
+    invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
+                               .temperature = 1.0f};
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_trainer_new(&trainer, dev, &o));
+    status = invar_trainer_score(trainer, model, samples->items, samples->count, out, NULL);
+    invar_trainer_free(trainer);
+    return status;
+}
+
+static invar_status compare(merge_report *out, const invar_model *merged,
+                            const invar_model *adapted, const invar_device *dev)
+{
+    float a[SAMPLES * LONGEST], b[SAMPLES * LONGEST];
+    invar_rl_samples samples = {.items = NULL};
+    invar_status status = make_samples(&samples, &merged->spec);
+
+    *out = (merge_report){0};
+    if (status == INVAR_OK)
+        status = score(a, merged, &samples, dev);
+    if (status == INVAR_OK)
+        status = score(b, adapted, &samples, dev);
+    for (int64_t i = 0; i < samples.count && status == INVAR_OK; i++)
+        out->tokens += samples.items[i].n_tokens - 1;
+    for (int64_t i = 0; i < out->tokens; i++) {
+        double off = fabs((double)a[i] - (double)b[i]);
+        if (off > out->largest)
+            out->largest = off;
+    }
+    invar_rl_samples_reset(&samples);
+    return status;
+}
+
+/* The merged model as `format` has it. */
+static invar_status compare_in(merge_report *out, const invar_model *model,
+                               const invar_model *adapted, const invar_device *dev)
+{
+    invar_model *written = NULL;
+    invar_status status;
+
+    if (adapted->format == model->format)
+        return compare(out, model, adapted, dev);
+    INVAR_TRY(invar_model_new(&written, &model->spec, adapted->format, NULL, dev));
+    for (int64_t i = 0; i < model->n_params; i++)
+        memcpy(written->params[i].master.data, model->params[i].master.data,
+               (size_t)invar_param_elements(&model->params[i]) * sizeof(float));
+    status = invar_model_refresh(written, dev);
+    if (status == INVAR_OK)
+        status = compare(out, written, adapted, dev);
+    invar_model_free(written);
+    return status;
+}
+
+/* Adds the adapter; compared is what is written, against base and adapter in that format. */
+static invar_status merge(job *j)
+{
+    invar_format format = j->dtype == INVAR_DTYPE_F32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
+    const char *adapter = j->set->adapter;
+    invar_model_spec spec = j->model->spec;
+    invar_model *adapted = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_peft_spec(&spec.lora, adapter));
+    INVAR_TRY(invar_model_new(&adapted, &spec, format, NULL, &j->dev));
+    status = invar_peft_load(adapted, adapter, &j->dev);
+    if (status == INVAR_OK)
+        status = invar_session_load(adapted, j->from, j->set->step, &j->dev);
+    if (status == INVAR_OK)
+        status = invar_peft_merge(j->model, adapted, &j->dev);
+    if (status == INVAR_OK)
+        status = compare_in(&j->merged, j->model, adapted, &j->dev);
+    invar_model_free(adapted);
+    return status;
+}
+
+/* ---- all that is read ------------------------------------------------------------------------ */
+
 static invar_status read_model(job *j)
 {
     invar_model_spec spec;
 
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
-    return invar_session_load(j->model, j->from, j->set->step, &j->dev);
+    INVAR_TRY(invar_session_load(j->model, j->from, j->set->step, &j->dev));
+    if (!j->set->adapter)
+        return INVAR_OK;
+    return merge(j);
 }
 
 /* True when a config.json says that the weights have the type that is written. */
@@ -206,6 +323,12 @@ static invar_status print(const job *j)
     invar_digest_format(hex, &digest);
     printf("read      ");
     invar_plain_print(stdout, j->source);
+    if (j->set->adapter) {
+        printf("\nmerged    ");
+        invar_plain_print(stdout, j->set->adapter);
+        printf("\nlog-probs %.3g is the largest difference from base and adapter, of %lld tokens",
+               j->merged.largest, (long long)j->merged.tokens);
+    }
     printf("\nweights   %s%s\nwritten   ", hex,
            j->dtype == INVAR_DTYPE_BF16 ? ", then rounded to bf16" : "");
     invar_plain_print(stdout, j->to);
@@ -240,7 +363,7 @@ static invar_status convert(job *j)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[8];
+    static invar_option list[9];
 
     list[0] = (invar_option){.name = "dtype",
                              .type = INVAR_OPTION_WORD,
@@ -280,7 +403,12 @@ static const invar_option *options(settings *s)
         .value = &s->ignored,
         .metavar = "A,B",
         .help = "unknown keys of FROM's config.json to ignore, because they change no number"};
-    list[7] = (invar_option){0};
+    list[7] = (invar_option){.name = "merge",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->adapter,
+                             .metavar = "DIR",
+                             .help = "folder of peft whose adapter is added to the weights"};
+    list[8] = (invar_option){0};
     return list;
 }
 

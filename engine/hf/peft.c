@@ -165,6 +165,49 @@ static invar_status check_config(const invar_model *model, const char *dir)
     return status;
 }
 
+/* "all-linear", or a list of names, as target-modules has it. */
+static invar_status read_targets(uint32_t *out, const json_t *targets, const char *path)
+{
+    char words[256] = "";
+    size_t used = 0;
+
+    if (json_is_string(targets))
+        return invar_lora_targets(out, json_string_value(targets));
+    for (size_t i = 0; i < json_array_size(targets); i++) {
+        const char *name = json_string_value(json_array_get(targets, i));
+        if (!name || used + strlen(name) + 2 > sizeof words)
+            return refuse(path, "target_modules", "is no list of names of layers");
+        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", i ? "," : "", name);
+    }
+    return invar_lora_targets(out, words);
+}
+
+static invar_status read_spec(invar_lora_spec *out, const json_t *config, const char *path)
+{
+    double rank = json_number_value(json_object_get(config, "r"));
+
+    INVAR_TRY(check_switches(config, path));
+    if (!(rank >= 1 && rank <= 4096) || rank != (double)(int64_t)rank)
+        return refuse(path, "r", "is no rank from 1 to 4096");
+    *out =
+        (invar_lora_spec){.rank = (int64_t)rank,
+                          .alpha = (float)json_number_value(json_object_get(config, "lora_alpha"))};
+    return read_targets(&out->targets, json_object_get(config, "target_modules"), path);
+}
+
+invar_status invar_peft_spec(invar_lora_spec *out, const char *dir)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+    json_t *config;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, CONFIG));
+    INVAR_TRY(invar_json_read(&config, path, MAX_CONFIG));
+    status = read_spec(out, config, path);
+    json_decref(config);
+    return status;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct reader {
@@ -259,6 +302,37 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
     invar_window_release(&r.window);
     invar_safetensors_close(file);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+}
+
+/* ---- merging --------------------------------------------------------------------------------- */
+
+/* w += factor * b a, of one expert. */
+static void merge_expert(float *w, const float *a, const float *b, const invar_param *of,
+                         int64_t rank, double factor)
+{
+    for (int64_t n = 0; n < of->rows; n++)
+        for (int64_t k = 0; k < of->cols; k++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rank; r++)
+                sum += (double)b[n * rank + r] * (double)a[r * of->cols + k];
+            w[n * of->cols + k] = (float)((double)w[n * of->cols + k] + factor * sum);
+        }
+}
+
+invar_status invar_peft_merge(invar_model *to, const invar_model *adapted, const invar_device *dev)
+{
+    double factor = (double)invar_lora_factor(&adapted->spec.lora);
+
+    INVAR_CHECK(to->n_params == adapted->n_base);
+    for (int64_t i = 0; i < adapted->n_base; i++) {
+        const invar_param *p = &adapted->base[i], *ab = p->adapter;
+        for (int64_t e = 0; ab && e < p->stack; e++)
+            merge_expert((float *)to->params[i].master.data + e * p->rows * p->cols,
+                         (const float *)ab[0].master.data + e * ab[0].rows * ab[0].cols,
+                         (const float *)ab[1].master.data + e * ab[1].rows * ab[1].cols, p,
+                         ab[0].rows, factor);
+    }
+    return invar_model_refresh(to, dev);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -16,12 +16,22 @@
 extern "C" {
 #endif
 
+/* Rank, alpha and layers, as the folder's configuration says. */
+invar_status invar_peft_spec(invar_lora_spec *out, const char *dir) INVAR_MUST_USE;
+
 /*
  * Fills the masters of a model's adapters and refreshes them. Rank, alpha and tensors must be those
  * of the model; settings of peft that change the mathematics are refused by name.
  */
 invar_status invar_peft_load(invar_model *model, const char *dir,
                              const invar_device *dev) INVAR_MUST_USE;
+
+/*
+ * Adds adapters to the masters of a whole model of the same base and refreshes it: w + s B A in
+ * double, rounded once. All is in the host's memory. A merged model computes another expression.
+ */
+invar_status invar_peft_merge(invar_model *to, const invar_model *adapted,
+                              const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * Writes the adapters' masters (NULL: the model's; else (n_params) in the host's memory) into a

@@ -253,5 +253,19 @@ if [[ $(id -u) != 0 ]]; then
     expect 2 "locked" qwen3.a locked/x
 fi
 
+# ---- an adapter, merged --------------------------------------------------------------------------
+adapters=$folders/../peft
+for name in llama-all:llama-fp16-tied qwen3_moe-mlp:qwen3_moe-bf16-shards; do
+    base=$folders/4.57.6/${name#*:} adapter=$adapters/${name%:*}
+    expect 0 "is the largest difference from base and adapter, of 252 tokens" "$base" \
+        "merged-${name%:*}" --merge "$adapter"
+    python3 "$adapters/merged.py" "$invar" "merged-${name%:*}" "$adapter.json" >out 2>&1 ||
+        complain "merged ${name%:*}:" "$(<out)"
+    python3 "$adapters/merged.py" "$invar" "$base" "$adapter.json" >out 2>&1 &&
+        complain "the base of ${name%:*} has the log-probs of its adapter"
+done
+expect 2 "is no adapter of this model" "$folders/4.57.6/qwen3-fp16" no \
+    --merge "$adapters/qwen3_moe-mlp"
+
 ((failed)) || echo "$checks checks, all as expected"
 exit "$failed"

@@ -154,5 +154,12 @@ done
     complain "the base: exit code $?" "$(<"$folder/out")"
 all_ways on-top dense --ref-load "$folder/whole/checkpoints"
 [[ $chain != "$seen" ]] || complain "another base has the chain of the first"
+train topped dense --ref-load "$folder/whole/checkpoints" --save-hf "$folder/top-{rollout_id}"
+for dtype in fp32 bf16; do
+    "$invar" convert "$folder/whole/checkpoints" "$folder/merged-$dtype" --dtype "$dtype" \
+        --merge "$folder/top-1" >"$folder/out" 2>&1 || complain "merging:" "$(<"$folder/out")"
+    grep -Eq "^log-probs (0|[0-9.]+(e-[0-9]+)?) is the largest" "$folder/out" ||
+        complain "merged in $dtype:" "$(<"$folder/out")"
+done
 ((failed)) || echo "adapters alone are trained, one chain for all ways: as expected"
 exit "$failed"
