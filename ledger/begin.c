@@ -178,6 +178,9 @@ static invar_status check_run(const invar_ledger_run *run)
     INVAR_TRY(invar_input_word("a run's kind", run->kind, &kinds));
     if (run->parent)
         INVAR_TRY(invar_input_name("a run's parent", run->parent));
+    if (run->fork_chain && (!run->parent || run->fork_step < 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a run goes on from the chain of %s",
+                          run->parent ? "no step" : "no parent");
     return check_circumstances(&run->circumstances);
 }
 
@@ -225,6 +228,14 @@ static void forget_definition(invar_ledger *ledger)
     ledger->definition = (invar_ledger_definition){.defined = false};
 }
 
+/* Where the run begins: anew, or behind a step of its parent. */
+static invar_ledger_position first_position(const invar_ledger_run *run)
+{
+    if (!run->fork_chain)
+        return (invar_ledger_position){.step = -1};
+    return (invar_ledger_position){.step = run->fork_step, .chain = *run->fork_chain};
+}
+
 /* The transaction of begin; restores the position when it fails. */
 static invar_status begin(invar_ledger *ledger, const invar_ledger_run *run,
                           const invar_digest *identity, const invar_ledger_pair *const *order,
@@ -235,7 +246,7 @@ static invar_status begin(invar_ledger *ledger, const invar_ledger_run *run,
     invar_status status;
 
     INVAR_TRY(invar_ledger_transact(ledger, "begin", INVAR_DURABILITY_PROCESS));
-    ledger->at = (invar_ledger_position){.step = -1};
+    ledger->at = first_position(run);
     status = invar_sql_query_int(&last, ledger->sql, "SELECT max(run) FROM run", 0);
     ledger->at.run = last + 1;
     if (status == INVAR_OK)
@@ -273,7 +284,10 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
 
 /* ---- a new segment --------------------------------------------------------------------------- */
 
-/* A step may have been executed twice; a checkpoint of either execution can be gone on from. */
+/*
+ * A step may have been executed twice; a checkpoint of either execution can be gone on from, and
+ * that of the parent's step that the run has begun with.
+ */
 static invar_status chain_known(bool *step_out, bool *chain_out, invar_ledger *ledger, int64_t run,
                                 int64_t step, const invar_digest *chain)
 {
@@ -284,7 +298,9 @@ static invar_status chain_known(bool *step_out, bool *chain_out, invar_ledger *l
 
     *step_out = *chain_out = false;
     INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
-                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2"));
+                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
+                                "SELECT chain FROM segment WHERE run = ?1 AND seg = 0 AND "
+                                "after_step = ?2"));
     status = invar_sql_bind_int(stmt, 1, run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(stmt, 2, step);

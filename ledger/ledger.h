@@ -120,7 +120,9 @@ typedef struct invar_ledger_run {
     const invar_ledger_pair *identity; /* (n_identity) effective semantic keys, in any order */
     size_t n_identity;
     const char *parent; /* uuid of the run it starts from; NULL: none */
-    int64_t fork_step;  /* with a parent */
+    int64_t fork_step;  /* with a parent: the last of its steps that this run builds on */
+    const invar_digest *fork_chain; /* and the chain there, which this run goes on with; NULL: its
+                                       steps count from 0 */
     invar_ledger_circumstances circumstances;
 } invar_ledger_run;
 
@@ -128,7 +130,7 @@ typedef struct invar_ledger_run {
 invar_status invar_ledger_identity(invar_digest *out, const invar_ledger_pair *identity,
                                    size_t count) INVAR_MUST_USE;
 
-/* A new run and its segment 0. The next step is 0. */
+/* A new run and its segment 0. The next step is 0, or, with a chain, that behind fork_step. */
 invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *run) INVAR_MUST_USE;
 
 /*
@@ -319,12 +321,14 @@ typedef struct invar_ledger_summary {
     int64_t updated_ns; /* of the last entry */
     int64_t entries;    /* transactions so far */
     int64_t segments;
-    int64_t first_step, last_step; /* -1, -1: none */
-    invar_digest chain;            /* at last_step; zeros: none */
-    invar_digest integrity;        /* chain of the last entry */
-    bool finished;                 /* the last segment ended in order */
-    int64_t exit_code;             /* when finished */
-    bool stopped;                  /* finished, by a signal and before its time */
+    int64_t first_step, last_step;            /* -1, -1: none */
+    invar_digest chain;                       /* at last_step; zeros: none */
+    invar_digest integrity;                   /* chain of the last entry */
+    bool finished;                            /* the last segment ended in order */
+    int64_t exit_code;                        /* when finished */
+    bool stopped;                             /* finished, by a signal and before its time */
+    char parent[INVAR_LEDGER_NAME_BYTES + 1]; /* uuid of the run that it starts from; "": none */
+    int64_t fork_step;                        /* and after which of its steps; -1: none */
 } invar_ledger_summary;
 
 /* Calls `take` for each run in order of its number; stops when it fails, and returns that. */
@@ -339,7 +343,7 @@ invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger,
 invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *ledger,
                                       int64_t run) INVAR_MUST_USE;
 
-/* The chain of the timeline at a step. */
+/* The chain of the timeline at a step, or at that of its parent which the run goes on from. */
 invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,
                                    int64_t step) INVAR_MUST_USE;
 

@@ -23,7 +23,8 @@ static const char summaries[] =
     "  coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
     "  coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
     "  (SELECT chain FROM step s WHERE s.run = r.run ORDER BY step DESC, seg DESC LIMIT 1), "
-    "  l.chain, f.exit_code, f.reason = 'stopped' OR f.exit_code IN (130, 143, 153) "
+    "  l.chain, f.exit_code, f.reason = 'stopped' OR f.exit_code IN (130, 143, 153), "
+    "  coalesce(r.parent, ''), coalesce(r.fork_step, -1) "
     "FROM run r "
     "JOIN entry l ON l.run = r.run AND l.n = (SELECT max(n) FROM entry e WHERE e.run = r.run) "
     "LEFT JOIN finish f ON f.run = r.run "
@@ -58,6 +59,8 @@ static invar_status read_summary(invar_ledger_summary *out, invar_ledger *ledger
     out->finished = invar_sql_type(stmt, 13) == INVAR_LEDGER_TYPE_INT;
     out->exit_code = invar_sql_int(stmt, 13);
     out->stopped = out->finished && invar_sql_int(stmt, 14) != 0;
+    copy_text(out->parent, sizeof out->parent, stmt, 15);
+    out->fork_step = invar_sql_int(stmt, 16);
     if (!invar_sql_digest(&out->identity, stmt, 4) ||
         !invar_sql_digest(&out->integrity, stmt, 12) ||
         (out->last_step >= 0 && !invar_sql_digest(&out->chain, stmt, 11)))
@@ -168,9 +171,11 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
-                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2 "
-                                "ORDER BY seg DESC LIMIT 1"));
+    INVAR_TRY(
+        invar_sql_prepare(&stmt, ledger->sql,
+                          "SELECT chain, seg FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
+                          "SELECT chain, seg FROM segment WHERE run = ?1 AND seg = 0 AND "
+                          "after_step = ?2 AND after_step >= 0 ORDER BY seg DESC LIMIT 1"));
     status = invar_sql_bind_int(stmt, 1, run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(stmt, 2, step);

@@ -303,7 +303,8 @@ static void check_chain(audit *a, invar_sql_stmt *stmt)
              a->run, step, seg);
 }
 
-/* What a segment builds on is a step that an earlier one made. */
+/* What a segment builds on is a step that an earlier one made, or the parent's that the run has
+   begun with. */
 static void check_segment(audit *a, invar_sql_stmt *stmt)
 {
     static const invar_digest zero = {{0}};
@@ -549,14 +550,17 @@ static invar_status check_rows(audit *a)
     INVAR_TRY(check_identity(a));
     INVAR_TRY(each(a,
                    "SELECT seg, chain, after_step, EXISTS(SELECT 1 FROM step s WHERE s.run = g.run "
-                   "AND s.step = g.after_step AND s.seg < g.seg AND s.chain = g.chain) "
-                   "FROM segment g WHERE run = ?1",
+                   "AND s.step = g.after_step AND s.seg < g.seg AND s.chain = g.chain) OR "
+                   "EXISTS(SELECT 1 FROM segment f JOIN run r USING(run) WHERE f.run = g.run AND "
+                   "f.seg = 0 AND f.after_step = g.after_step AND f.chain = g.chain AND "
+                   "r.fork_step = f.after_step) FROM segment g WHERE run = ?1",
                    check_segment));
     INVAR_TRY(each(a, step_rows, check_chain));
     INVAR_TRY(each(a,
                    "SELECT step, EXISTS(SELECT 1 FROM step s WHERE s.run = c.run AND s.step = "
-                   "c.step AND s.seg <= c.seg AND s.chain = c.chain) FROM checkpoint c "
-                   "WHERE run = ?1",
+                   "c.step AND s.seg <= c.seg AND s.chain = c.chain) OR EXISTS(SELECT 1 FROM "
+                   "segment f WHERE f.run = c.run AND f.seg = 0 AND f.after_step = c.step AND "
+                   "f.chain = c.chain) FROM checkpoint c WHERE run = ?1",
                    check_checkpoint));
     INVAR_TRY(check_roots(a));
     INVAR_TRY(check_contents(a));

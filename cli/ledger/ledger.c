@@ -109,7 +109,7 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
     invar_plain_time(updated, run->updated_ns);
     return json_pack(
         "{s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:s, s:o}",
+        "s:s, s:o, s:o, s:I}",
         "ledger", invar_rows_json_string(path), "run", (json_int_t)run->run, "uuid",
         invar_rows_json_string(run->uuid), "name", invar_rows_json_string(run->name), "kind",
         invar_rows_json_string(run->kind), "identity", invar_json_digest(&run->identity), "created",
@@ -118,5 +118,7 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
         (json_int_t)run->segments, "first_step", (json_int_t)run->first_step, "last_step",
         (json_int_t)run->last_step, "steps", (json_int_t)invar_run_steps(run), "chain",
         invar_json_digest(&run->chain), "integrity", invar_json_digest(&run->integrity), "state",
-        state, "exit_code", run->finished ? json_integer(run->exit_code) : json_null());
+        state, "exit_code", run->finished ? json_integer(run->exit_code) : json_null(), "parent",
+        run->parent[0] ? invar_rows_json_string(run->parent) : json_null(), "fork_step",
+        (json_int_t)run->fork_step);
 }

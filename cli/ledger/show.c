@@ -373,6 +373,9 @@ static void print_run(const invar_located *at, const char *state)
     print_fact("name", at->run.name);
     print_fact("uuid", at->run.uuid);
     print_fact("kind", at->run.kind);
+    if (at->run.parent[0])
+        printf("%-10s from run %.8s, after step %" PRId64 "\n", "forked", at->run.parent,
+               at->run.fork_step);
     printf("%-10s %s", "state", state);
     if (at->run.finished)
         printf(", exit code %" PRId64, at->run.exit_code);

@@ -23,6 +23,7 @@
 #include "cli/open_ranks.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
 #include "engine/run/folders.h"
@@ -43,6 +44,8 @@ typedef struct settings {
     bool json;
     bool no_report;
     bool fresh;
+    const char *fork;
+    int64_t fork_step;
 } settings;
 
 /* ---- while it runs --------------------------------------------------------------------------- */
@@ -222,7 +225,7 @@ static void print_next_command(const char *verb, const char *word, const char *r
 /* `report`: the page that was written; "": none was, and a command names how to get it. */
 static void print_next_commands(const invar_train_summary *run, const char *report)
 {
-    char usual[INVAR_PATH_SIZE], page[INVAR_PATH_SIZE];
+    char usual[INVAR_PATH_SIZE], page[INVAR_PATH_SIZE], again[64];
     const char *word = run->folder;
 
     if (run->last_step < 0)
@@ -234,7 +237,8 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
     puts("\nnext:");
     print_next_command("ledger show", word, "");
     print_next_command("ledger query worst-tokens --run", word, "");
-    print_next_command("replay", word, " --step 0 --threads 1");
+    (void)snprintf(again, sizeof again, " --step %" PRId64 " --threads 1", run->forked_after + 1);
+    print_next_command("replay", word, again);
     if (report[0])
         return;
     if (invar_path_join(page, sizeof page, run->folder, REPORT) != INVAR_OK) {
@@ -401,6 +405,8 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
                                    .fresh = s->fresh,
+                                   .fork = s->fork,
+                                   .fork_step = s->fork_step,
                                    .progress = show,
                                    .identified = compare_identity,
                                    .say = invar_live_say,
@@ -428,7 +434,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[8];
+    static invar_option list[10];
 
     list[0] = (invar_option){.name = "golden",
                              .type = INVAR_OPTION_TEXT,
@@ -464,14 +470,28 @@ static const invar_option *options(settings *s)
                                      "for processes use mpirun or srun",
                              .low = 1,
                              .high = 1024};
-    list[6] = invar_option_json(&s->json);
-    list[7] = invar_flags_end();
+    list[6] =
+        (invar_option){.name = "fork",
+                       .type = INVAR_OPTION_TEXT,
+                       .value = &s->fork,
+                       .metavar = "RUN",
+                       .help = "begin a new run from a checkpoint of this run folder: weights, "
+                               "optimizer, place in the data; keys may differ"};
+    list[7] = (invar_option){.name = "fork-step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->fork_step,
+                             .metavar = "STEP",
+                             .help = "of which step the checkpoint is (the newest)",
+                             .low = 0,
+                             .high = INT64_MAX};
+    list[8] = invar_option_json(&s->json);
+    list[9] = invar_flags_end();
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.until = -1, .ranks = 1};
+    settings s = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
     invar_launch launch = {.count = 1};
     invar_recipe *recipe = NULL;
     invar_golden *golden = NULL;
@@ -483,6 +503,8 @@ static int run(int argc, char **argv)
     status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
     if (status == INVAR_OK) {
@@ -516,6 +538,9 @@ static void help(void)
         "Run the same command again to resume from the last checkpoint, with the same bits as an\n"
         "uninterrupted run; --fresh starts over. Ctrl-C stops after the current rollout and saves\n"
         "a checkpoint; a second Ctrl-C stops at once.\n"
+        "\n"
+        "To go on with other hyper-parameters, fork: --fork runs/OLD --name NEW begins a new run\n"
+        "that knows its parent and leaves it as it is.\n"
         "\n"
         "Several ranks share the work with --ranks N (threads), mpirun -n N or srun --mpi=pmix -n "
         "N\n"

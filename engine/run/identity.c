@@ -3,8 +3,8 @@
  *
  * The identity is every semantic key (those that came later only where they differ from their
  * default), and the hashes of what the free keys only name: model, initial weights, tokenizer, data
- * of training and evaluation, foreign rollouts. Free keys and the revisions of ops are facts beside
- * it.
+ * of training and evaluation, foreign rollouts, the chain that a fork goes on with. Free keys and
+ * the revisions of ops are facts beside it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-#define EXTRA 8 /* pairs beside the keys */
+#define EXTRA 9 /* pairs beside the keys */
 #define EVAL_DATA "eval data hash"
 #define ROLLOUTS "rollouts hash"
 
@@ -82,6 +82,8 @@ static invar_status gather(identity *id, const invar_loop *loop)
         add_digest(id, EVAL_DATA, &loop->identity.eval_data);
     if (!invar_digest_equal(&loop->identity.saved.foreign, &none))
         add_digest(id, ROLLOUTS, &loop->identity.saved.foreign);
+    if (loop->fork.step >= 0)
+        add_digest(id, "fork chain", &loop->fork.chain);
     return INVAR_OK;
 }
 
@@ -221,6 +223,11 @@ static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *ci
     INVAR_TRY(gather(&id, loop));
     run.identity = id.pairs;
     run.n_identity = id.count;
+    if (loop->fork.now) {
+        run.parent = loop->fork.uuid;
+        run.fork_step = loop->fork.step;
+        run.fork_chain = &loop->fork.chain;
+    }
     return invar_ledger_begin(loop->recorder.ledger, &run);
 }
 
@@ -346,14 +353,19 @@ static void add_text(given *to, const char *text)
  */
 static void add_words(given *to, const char *program, const invar_loop *loop)
 {
-    char until[24];
+    char until[24], step[24];
 
     (void)snprintf(until, sizeof until, "%" PRId64, loop->options->until);
+    (void)snprintf(step, sizeof step, "%" PRId64, loop->options->fork_step);
     to->bytes = 0;
     add_text(to, "program");
     add_text(to, program);
     add_text(to, "until");
     add_text(to, until);
+    add_text(to, "fork");
+    add_text(to, loop->options->fork ? loop->options->fork : "");
+    add_text(to, "fork-step");
+    add_text(to, step);
     add_text(to, "folder of checkpoints"); // the environment may have named it
     add_text(to, loop->home.at.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
@@ -608,7 +620,7 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, loop->recorder.uuid));
         INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
                                       &circumstances));
-    } else if (step >= 0) {
+    } else if (step >= 0 && !loop->fork.now) {
         return invar_loop_without_run(loop, step);
     } else {
         INVAR_TRY(begin(loop, &circumstances));

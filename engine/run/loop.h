@@ -66,6 +66,15 @@ typedef struct invar_loop_place {
     int64_t weights; /* version */
 } invar_loop_place;
 
+/* The step of another run that this one goes on from. */
+typedef struct invar_fork {
+    int64_t step;       /* -1: it has begun by itself */
+    invar_digest chain; /* there */
+    bool now;           /* it begins, from a checkpoint of the other run; else it has its own */
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+} invar_fork;
+
 /* What the audit of this rank has found and not told yet: lines that end with a NUL. */
 typedef struct invar_findings {
     char text[8192];
@@ -84,6 +93,7 @@ typedef struct invar_loop {
     invar_layout_transport transport;
     invar_session session; /* device, models, data */
     invar_home home;
+    invar_fork fork;
     invar_identity identity;
     invar_store store;
     invar_plugins plugins;
@@ -165,6 +175,9 @@ invar_status invar_loop_check_save(const invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_settle(invar_loop *loop) INVAR_MUST_USE;
 
+/* Whether the run is or becomes a fork, by its ledger or by what was asked for. */
+invar_status invar_loop_find_fork(invar_loop *loop) INVAR_MUST_USE;
+
 /* After the run has begun: its checkpoints' folder says so. */
 invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
 
@@ -235,6 +248,9 @@ invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
  * with memory of its own, unless this is the last one, the checkpoint is only begun.
  */
 invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
+
+/* Before the first step of a fork: the checkpoint of its own that it resumes from. */
+invar_status invar_loop_keep_fork(invar_loop *loop) INVAR_MUST_USE;
 
 /* Does this rank have all that a checkpoint of the steps before the current rollout keeps? */
 bool invar_loop_whole(const invar_loop *loop);

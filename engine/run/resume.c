@@ -119,7 +119,7 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
             loop->source.place.cursor = state->cursors[i].at;
-    loop->store.next = loop->place.step;
+    loop->store.next = loop->fork.now ? 0 : loop->place.step;
     return INVAR_OK;
 }
 
@@ -182,11 +182,36 @@ static invar_status check_rollouts(const invar_loop *loop, int64_t rollout)
     return INVAR_OK;
 }
 
+/* Whether the new run can go on where the other one was. */
+static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+
+    INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
+    if (state->rollout * steps != state->step + 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s has %" PRId64 " steps in %" PRId64
+                          " rollouts, and this recipe makes %" PRId64
+                          " of each: a fork keeps that number (global-batch-size, "
+                          "num-steps-per-rollout)",
+                          invar_checkpoint_path(c), state->step + 1, state->rollout, steps);
+    if (state->rollout >= loop->set.course.rollouts)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s has done %" PRId64
+                          " rollouts, and num-rollout, which counts them too, is %" PRId64
+                          ": give a larger one",
+                          invar_checkpoint_path(c), state->rollout, loop->set.course.rollouts);
+    return INVAR_OK;
+}
+
 invar_status invar_loop_find_checkpoint(invar_loop *loop)
 {
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
     bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
 
+    if (loop->fork.now)
+        return check_fork(loop, loop->store.from);
     if (!known)
         INVAR_TRY(check_rollouts(loop, 0));
     if (!load[0] || invar_path_same(load, loop->home.at.save))
@@ -267,6 +292,8 @@ static invar_status decide(origin *out, invar_loop *loop)
     (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(loop->store.from));
     state = invar_checkpoint_state_of(loop->store.from);
     out->state = *state;
+    if (loop->fork.now) // which was looked at
+        return INVAR_OK;
     INVAR_TRY(check_identity(loop, loop->store.from));
     INVAR_TRY(look_for_end(&found, loop, state));
     INVAR_TRY(is_end(&out->ended, loop, state, &found));
@@ -288,13 +315,26 @@ static invar_status tell_resumed(invar_loop *loop, invar_checkpoint *c)
     return invar_checkpoint_settle(c, loop->recorder.ledger);
 }
 
+/* The same of a run that goes on from another one. */
+static invar_status tell_forked(invar_loop *loop)
+{
+    const invar_fork *fork = &loop->fork;
+
+    INVAR_TRY(invar_loop_begin(loop, fork->step, &fork->chain));
+    invar_recorder_say(&loop->recorder, "forked from run %.8s (%s) after step %" PRId64, fork->uuid,
+                       fork->name, fork->step);
+    return INVAR_OK;
+}
+
 /* A rank that keeps nothing needs no checkpoint. */
 static invar_status go_on(invar_loop *loop, invar_checkpoint *c,
                           const invar_checkpoint_state *state)
 {
     INVAR_TRY(load(loop, c, state));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
-    return invar_agree_leads(loop->world) ? tell_resumed(loop, c) : INVAR_OK;
+    if (!invar_agree_leads(loop->world))
+        return INVAR_OK;
+    return loop->fork.now ? tell_forked(loop) : tell_resumed(loop, c);
 }
 
 static invar_status start(invar_loop *loop)
@@ -302,6 +342,12 @@ static invar_status start(invar_loop *loop)
     if (!invar_agree_leads(loop->world))
         return check_rollouts(loop, 0);
     INVAR_TRY(invar_loop_check_save(loop));
+    if (loop->fork.step >= 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "the run is a fork of run %.8s after step %" PRId64
+                          ", and has no checkpoint to go on from: start it again with --fork and "
+                          "that run's folder",
+                          loop->fork.uuid, loop->fork.step);
     if (loop->recorder.recorded >= 0) // else they are checked
         INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
@@ -617,6 +663,11 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     if (loop->home.at.save[0])
         INVAR_TRY(save_together(loop, last));
     return export_hf(loop);
+}
+
+invar_status invar_loop_keep_fork(invar_loop *loop)
+{
+    return loop->fork.now && !loop->sides.samples ? save_together(loop, true) : INVAR_OK;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */

@@ -589,6 +589,7 @@ static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
     INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));
     INVAR_TRY(open_layout(loop));
+    INVAR_TRY(invar_loop_find_fork(loop));
     return options->replay ? INVAR_OK // the recorded run has its own
                            : invar_facts_read(&loop->identity.facts);
 }

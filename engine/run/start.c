@@ -230,6 +230,150 @@ invar_status invar_loop_sign(invar_loop *loop)
     return invar_checkpoint_tidy(loop->home.at.save);
 }
 
+/* ---- a fork ---------------------------------------------------------------------------------- */
+
+/* What the ledger has. */
+typedef struct recalled {
+    invar_fork *fork;
+    bool run; /* there is one, forked or not */
+} recalled;
+
+static invar_status take_fork(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    recalled *found = payload;
+    invar_fork *fork = found->fork;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 3);
+    found->run = true;
+    if (values[0].type == INVAR_LEDGER_TYPE_NULL)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= sizeof fork->uuid ||
+        values[1].type != INVAR_LEDGER_TYPE_INT || values[2].type != INVAR_LEDGER_TYPE_BLOB ||
+        values[2].bytes != sizeof fork->chain.bytes)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "the ledger has a parent that is none: invar ledger verify says more");
+    memcpy(fork->uuid, values[0].data, values[0].bytes + 1);
+    fork->step = values[1].integer;
+    memcpy(fork->chain.bytes, values[2].data, sizeof fork->chain.bytes);
+    return INVAR_OK;
+}
+
+/* What the ledger of a run that is there knows of it; *run_out: there is one. */
+static invar_status recall_fork(bool *run_out, invar_loop *loop)
+{
+    recalled found = {.fork = &loop->fork};
+    const invar_ledger_request request = {
+        .sql = "SELECT CASE WHEN g.after_step >= 0 THEN r.parent END, g.after_step, g.chain FROM "
+               "run r JOIN segment g ON g.run = r.run AND g.seg = 0",
+        .row = take_fork,
+        .payload = &found};
+    invar_ledger *ledger = NULL;
+    invar_status status = INVAR_OK;
+
+    *run_out = false;
+    if (!invar_path_exists(loop->home.at.ledger) || loop->options->fresh)
+        return INVAR_OK;
+    if (invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}) != INVAR_OK) {
+        invar_error_clear(); // whoever opens it to write says what is wrong, or mends it
+        return INVAR_OK;
+    }
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    *run_out = found.run;
+    return status;
+}
+
+/* The run's folder of checkpoints, or that folder itself. */
+static invar_status find_parent(char out[INVAR_PATH_SIZE], const char *named)
+{
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, named, INVAR_FOLDERS_CHECKPOINTS));
+    if (!invar_path_exists(out))
+        (void)snprintf(out, INVAR_PATH_SIZE, "%s", named);
+    return INVAR_OK;
+}
+
+static invar_status open_parent(invar_loop *loop)
+{
+    const invar_checkpoint_choice choice = {.step = loop->options->fork_step};
+    const invar_checkpoint_state *state;
+    char folder[INVAR_PATH_SIZE];
+    invar_status status;
+
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0])
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "--fork names what the run goes on from, and so does 'load': leave one of "
+            "them out");
+    if (!loop->home.at.save[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: a fork needs checkpoints of its own to resume from; leave out "
+                          "save = none");
+    INVAR_TRY(find_parent(folder, loop->options->fork));
+    status = invar_checkpoint_open(&loop->store.from, folder, &choice);
+    if (status == INVAR_E_NOTFOUND)
+        return invar_error_advise(status, INVAR_E_NOTFOUND,
+                                  "--fork needs the folder of a run that has checkpoints");
+    INVAR_TRY(status);
+    state = invar_checkpoint_state_of(loop->store.from);
+    if (!state->uuid[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s is of no run; start from its weights with ref-load",
+                          invar_checkpoint_path(loop->store.from));
+    loop->fork = (invar_fork){.step = state->step, .chain = state->chain, .now = true};
+    memcpy(loop->fork.uuid, state->uuid, sizeof loop->fork.uuid);
+    memcpy(loop->fork.name, state->name, sizeof loop->fork.name);
+    return INVAR_OK;
+}
+
+/* A fork that was stopped before it had a checkpoint of its own begins once more. */
+static invar_status begin_again(invar_loop *loop)
+{
+    const invar_fork known = loop->fork;
+    int64_t step;
+
+    if (invar_checkpoint_latest(&step, loop->home.at.save) == INVAR_OK)
+        return INVAR_OK;
+    invar_error_clear();
+    INVAR_TRY(open_parent(loop));
+    if (known.step == loop->fork.step && invar_digest_equal(&known.chain, &loop->fork.chain))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%.1000s holds a fork of another run, or of another step; choose another "
+                      "folder with --run, or start over with --fresh",
+                      loop->home.at.ledger);
+}
+
+static invar_status look_for_fork(invar_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    bool there;
+
+    INVAR_TRY(recall_fork(&there, loop));
+    if (!loop->options->fork)
+        return INVAR_OK;
+    if (!there)
+        return open_parent(loop);
+    if (loop->fork.step >= 0)
+        return begin_again(loop);
+    invar_path_show(shown, loop->home.at.run);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "--fork: %s is there already, and is no fork; give the new run a name of its "
+                      "own with --name or --run",
+                      shown);
+}
+
+invar_status invar_loop_find_fork(invar_loop *loop)
+{
+    loop->fork.step = -1;
+    if (invar_agree_leads(loop->world))
+        INVAR_TRY(look_for_fork(loop));
+    return invar_agree_share(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
+}
+
 /* ---- moved ----------------------------------------------------------------------------------- */
 
 invar_status invar_loop_follow(invar_loop *loop)

@@ -404,6 +404,7 @@ static invar_status run(invar_loop *loop)
 
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
+    INVAR_TRY(invar_loop_keep_fork(loop));
     if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
@@ -550,6 +551,7 @@ static void summarise(invar_train_summary *out, const invar_loop *loop)
     memcpy(out->ledger, loop->home.at.ledger, sizeof out->ledger);
     memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
     out->saves = loop->home.at.save[0];
+    out->forked_after = loop->fork.step;
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
@@ -558,7 +560,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     invar_loop *loop = NULL;
     invar_status status;
 
-    *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
+    *out = (invar_train_summary){.resumed_after = -1, .forked_after = -1, .last_step = -1};
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status != INVAR_OK) {
         tell_ranks(options, false, false);

@@ -35,6 +35,8 @@ typedef struct invar_train_options {
     const char *kind;        /* of the run in the ledger; NULL: "train" */
     int64_t until;           /* end after the rollout of this step; -1: when the recipe is done */
     bool fresh;              /* a run that is there already gets another name */
+    const char *fork;  /* a run, or its checkpoints, that a new one goes on from; NULL: none */
+    int64_t fork_step; /* of which checkpoint; INVAR_CHECKPOINT_LATEST: the newest */
     bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
                     nothing is evaluated */
     invar_comm *comm; /* this rank's; all ranks call with the same recipe; NULL: there is one */
@@ -55,6 +57,7 @@ typedef struct invar_train_summary {
     char ledger[INVAR_PATH_SIZE];
     char uuid[INVAR_LEDGER_UUID_SIZE];
     int64_t resumed_after; /* step of the checkpoint; -1: from the start */
+    int64_t forked_after;  /* step of the parent that the run goes on from; -1: none */
     int64_t last_step;     /* -1: none */
     invar_digest chain;    /* there */
     int64_t steps;         /* executed by this call */

@@ -91,7 +91,7 @@ static invar_status save(invar_ledger *ledger)
 static invar_status start(invar_ledger *ledger)
 {
     static const invar_ledger_pair identity[] = {{"lr", "0.25"}, {"size", "10000"}};
-    const invar_ledger_run run = {"toy", "train", identity, 2, NULL, 0, {0}};
+    const invar_ledger_run run = {"toy", "train", identity, 2, NULL, 0, NULL, {0}};
     invar_ledger_summary known;
     FILE *file = fopen("checkpoint", "rb");
 

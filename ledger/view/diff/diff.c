@@ -109,7 +109,8 @@ static invar_status look_both(moment out[2], invar_diff *diff, view sides[2], in
 static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
 {
     invar_diff_side *side = v->side;
-    bool found;
+    int64_t fork;
+    bool found, begins;
 
     INVAR_TRY(invar_sql_step(&found, row));
     if (!found)
@@ -125,8 +126,12 @@ static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
     side->last_step = invar_sql_int(row, 5);
     side->run = v->run;
     side->seg = -1;
-    if (side->first_step != (side->last_step == -1 ? -1 : 0) || side->last_step == INT64_MAX)
-        return corrupt(v, "the steps do not count from 0");
+    fork = invar_sql_int(row, 6);
+    begins = side->last_step == -1
+                 ? side->first_step == -1
+                 : side->first_step == 0 || (side->first_step > 0 && side->first_step - 1 == fork);
+    if (!begins || side->last_step == INT64_MAX)
+        return corrupt(v, "the steps do not count from 0, nor from where a fork begins");
     return INVAR_OK;
 }
 
@@ -144,8 +149,8 @@ static invar_status open_side(invar_diff *diff, view *v)
             &row, &source,
             "SELECT uuid, name, kind, (SELECT count(*) FROM segment s WHERE s.run = r.run), "
             "coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
-            "coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1) "
-            "FROM run r WHERE run = ?1");
+            "coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
+            "coalesce(r.fork_step, -1) FROM run r WHERE run = ?1");
     if (status == INVAR_OK)
         status = read_side(diff, v, row);
     invar_sql_free(row);
@@ -158,6 +163,7 @@ static invar_status open_side(invar_diff *diff, view *v)
 static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
                                   int64_t last)
 {
+    int64_t begin = first;
     moment now[2];
 
     *out = -1;
@@ -173,7 +179,8 @@ static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2],
             last = middle;
     }
     INVAR_TRY(look_both(now, diff, sides, first));
-    if (invar_digest_equal(&now[0].root, &now[1].root))
+    // before the first step of a fork chains may differ by what its parent did
+    if ((first > begin || begin == 0) && invar_digest_equal(&now[0].root, &now[1].root))
         return corrupt(&sides[1], "it or the other run has a chain that its roots do not make");
     *out = first;
     return INVAR_OK;
@@ -335,8 +342,10 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
 /* Evaluations of the common steps: what contradicts comes first, then what one side lacks. */
 static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
 {
-    invar_diff_source a = source_of(&sides[0], diff->common_last, -1);
-    invar_diff_source b = source_of(&sides[1], diff->common_last, -1);
+    // before its first step a fork evaluates nothing, and others their initial weights
+    int64_t first = diff->common_first == 0 ? -1 : diff->common_first;
+    invar_diff_source a = source_of(&sides[0], diff->common_last, first);
+    invar_diff_source b = source_of(&sides[1], diff->common_last, first);
     int64_t step;
     bool found;
 
@@ -351,27 +360,40 @@ static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
     return INVAR_OK;
 }
 
-/* The common steps, and the first of them that differs. */
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t steps_of(const invar_diff_side *side)
+{
+    return side->first_step < 0 ? 0 : side->last_step - side->first_step + 1;
+}
+
+/* The common steps, and the first of them that differs. A fork has none before it began. */
 static invar_status compare_steps(invar_diff *diff, view sides[2])
 {
     int64_t a = diff->a.last_step, b = diff->b.last_step, last = a < b ? a : b, step;
+    int64_t first = later(diff->a.first_step, diff->b.first_step);
     bool beside;
 
-    diff->only_a = a - last;
-    diff->only_b = b - last;
-    if (last < 0)
+    diff->only_a = steps_of(&diff->a);
+    diff->only_b = steps_of(&diff->b);
+    if (last < 0 || last < first)
         return INVAR_OK;
-    diff->common_first = 0;
+    diff->common_first = first;
     diff->common_last = last;
-    INVAR_TRY(search_chains(&step, diff, sides, 0, last));
+    diff->only_a -= last - first + 1;
+    diff->only_b -= last - first + 1;
+    INVAR_TRY(search_chains(&step, diff, sides, first, last));
     beside = step < 0;
     if (beside)
-        INVAR_TRY(search_content(&step, sides, 0, last));
+        INVAR_TRY(search_content(&step, sides, first, last));
     if (step >= 0)
         part(diff, step, false);
     if (beside)
         INVAR_TRY(compare_evaluations(diff, sides));
-    diff->steps_compared = diff->parted && !diff->evaluations ? diff->step + 1 : last + 1;
+    diff->steps_compared = (diff->parted && !diff->evaluations ? diff->step : last) - first + 1;
     return INVAR_OK;
 }
 

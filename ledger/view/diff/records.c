@@ -225,7 +225,7 @@ invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
     static const char text[] =
         "SELECT e.step, e.dataset, n.name, e.value_bits "
         "FROM evaluation e JOIN series n USING(series) "
-        "WHERE e.run = ?1 AND e.step BETWEEN -1 AND ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
+        "WHERE e.run = ?1 AND e.step BETWEEN ?3 AND ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
     invar_diff_join join;
     invar_status status = join_open(&join, a, b, text, 3);
     bool row = false;

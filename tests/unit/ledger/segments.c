@@ -38,6 +38,7 @@ static void test_ledger_segments__begin_refuses(void **state)
                                    odd_value = {"a", "\x1b"};
     static const invar_ledger_fact no_scope = {"", "k", "v"}, no_fact = {"s", "k", NULL},
                                    facts[] = {{"s", "k", "1"}, {"s", "k", "2"}};
+    static const invar_digest no_chain = {{0}};
     static const invar_ledger_object no_kind = {"s", "k", NULL, "", 0};
     static const struct {
         invar_ledger_run run;
@@ -48,6 +49,9 @@ static void test_ledger_segments__begin_refuses(void **state)
         {{.name = "a", .kind = NULL}, "a run's kind is empty"},
         {{.name = "a", .kind = "trial"}, "is none of train, eval, ci, ab, bisect, replay"},
         {{.name = "a", .kind = "train", .parent = ""}, "a run's parent is empty"},
+        {{.name = "a", .kind = "train", .fork_chain = &no_chain}, "the chain of no parent"},
+        {{.name = "a", .kind = "train", .parent = "b", .fork_step = -1, .fork_chain = &no_chain},
+         "the chain of no step"},
         {{.name = "a", .kind = "train", .identity = twice, .n_identity = 3}, "\"a\" is twice"},
         {{.name = "a", .kind = "train", .identity = &no_key, .n_identity = 1}, "is empty"},
         {{.name = "a", .kind = "train", .identity = &no_value, .n_identity = 1}, "is missing"},
@@ -149,6 +153,58 @@ static void test_ledger_segments__two_runs(void **state)
     assert_ok(invar_ledger_resume(ledger, a.uuid, 3, &a.chain, &bare));
     assert_ok(invar_test_ledger_begin(ledger, &(invar_test_ledger){.name = "second"}));
     assert_fails(invar_ledger_find(&found, ledger, "second"), INVAR_E_INVALID, "2 runs are");
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+/* ---- a fork ---------------------------------------------------------------------------------- */
+
+/* A run that goes on from the chain of another one, in a ledger of its own. */
+static invar_ledger *fork_of(const char *name, const invar_digest *chain, int64_t step)
+{
+    const invar_ledger_run run = {.name = "fork",
+                                  .kind = "train",
+                                  .parent = "00112233445566778899aabbccddeeff",
+                                  .fork_step = step,
+                                  .fork_chain = chain,
+                                  .circumstances = {.bare = true}};
+    invar_ledger *ledger;
+
+    raw_remove(raw_path(name));
+    ledger = raw_writer(raw_path(name));
+    assert_ok(invar_ledger_begin(ledger, &run));
+    return ledger;
+}
+
+static void test_ledger_segments__fork(void **state)
+{
+    const char *path = raw_path("fork.db");
+    invar_ledger *parent = fresh("parent.db", 5), *ledger;
+    invar_digest chain = chain_at(parent, 2), other = chain, last = chain_at(parent, 4), now;
+    invar_ledger_checkpoint kept = {.step = 2, .path = "x", .chain = chain};
+    invar_ledger_summary found;
+
+    (void)state;
+    ledger = fork_of("fork.db", &chain, 2);
+    now = chain_at(ledger, 2);
+    raw_assert_digest(&chain, &now);
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &kept));
+    // stopped before its first step, it resumes from where it began, and from nowhere else
+    other.bytes[0] ^= 1;
+    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &bare), INVAR_E_MISMATCH,
+                 "is not the checkpoint's");
+    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &bare), INVAR_E_STATE, "no step 1");
+    assert_ok(invar_test_ledger_resume(ledger, &spec, 3));
+    for (int64_t step = 3; step < 5; step++)
+        assert_ok(invar_test_ledger_step(ledger, &spec, 1, step));
+    // the same steps make the chain that the parent has
+    now = chain_at(ledger, 4);
+    raw_assert_digest(&last, &now);
+    assert_ok(invar_ledger_find(&found, ledger, NULL));
+    assert_string_equal(found.parent, "00112233445566778899aabbccddeeff");
+    assert_int_equal(found.fork_step, 2);
+    assert_int_equal(found.first_step, 3);
+    invar_ledger_close(parent);
     invar_ledger_close(ledger);
     raw_assert_clean(path);
 }
@@ -413,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_ledger_segments__resume_refuses),
         cmocka_unit_test(test_ledger_segments__overlap),
         cmocka_unit_test(test_ledger_segments__resume_wants_points),
+        cmocka_unit_test(test_ledger_segments__fork),
         cmocka_unit_test(test_ledger_segments__objects),
         cmocka_unit_test(test_ledger_segments__checkpoints),
         cmocka_unit_test(test_ledger_segments__evaluations),

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# train_fork.sh INVAR FOLDER - a run that goes on from a checkpoint of another one.
+#
+# A fork that changes nothing has the chain of the run that nobody forked, on any number of ranks;
+# one that changes a key does not, and both know their parent. What cannot be is refused before
+# anything is written.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2
+unset INVAR_LEDGER INVAR_SAVE
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+
+tiny_recipe 4 >tiny.ini
+sed 's/^num-rollout.*/num-rollout = 8/' tiny.ini >more.ini
+
+# chain RUN: where it ended.
+chain() { "$invar" ledger ls "$1" --json | sed -n 's/.*"chain": "\([0-9a-f]*\)".*/\1/p'; }
+
+# content RUN: its files, without those that a reader of the ledger makes.
+content() { find "$1" -type f ! -name 'ledger.db-*' -exec md5sum {} + | sort; }
+
+expect 0 'chain' train tiny.ini --run old --save-interval 1 --no-report
+before=$(content old)
+expect 0 'chain' train more.ini --run whole --no-report
+
+# ---- nothing changed: the chain of the run that was not forked ---------------------------------
+expect 0 'forked from run' train more.ini --fork old --run same --no-report
+holds [ "$(chain same)" = "$(chain whole)" ]
+expect 0 'forked from run' train more.ini --fork old --fork-step 1 --run early --ranks 2 --no-report
+holds [ "$(chain early)" = "$(chain whole)" ]
+expect 0 'identical: 4 steps' diff same whole
+expect 0 'identical' replay same --step 4
+expect 0 'identical' replay early --step 5
+expect 0 'clean' ledger verify same/ledger.db
+
+# ---- another learning rate: another run --------------------------------------------------------
+expect 0 'forked from run' train more.ini --fork old/checkpoints --run other --lr 0.01 --no-report
+holds [ "$(chain other)" != "$(chain whole)" ]
+expect 1 'different: first at step 4' diff other whole
+expect 0 'after step 3' ledger show other
+holds [ "$("$invar" ledger ls other --json | sed -n 's/.*"parent": "\([0-9a-f]*\)".*/\1/p')" = \
+    "$(sqlite3 -readonly old/ledger.db 'SELECT uuid FROM run')" ]
+# a fork of a fork
+expect 0 'forked from run' train more.ini --fork other --run third --num-rollout 9 --no-report
+expect 0 'after step 7' ledger show third
+# it resumes with --fork and without, and to the same bits
+expect 0 'chain' train more.ini --fork old --run halves --until 5 --no-report
+expect 0 'resumed after step 5' train more.ini --fork old --run halves --until 6 --no-report
+expect 0 'resumed after step 6' train more.ini --run halves --no-report
+holds [ "$(chain halves)" = "$(chain whole)" ]
+# stopped before it had a checkpoint of its own
+rm -r halves/checkpoints
+expect 2 'start it again with --fork' train more.ini --run halves --num-rollout 9 --no-report
+expect 0 'forked from run' train more.ini --fork old --run halves --num-rollout 9 --no-report
+expect 0 'clean' ledger verify halves/ledger.db
+
+# ---- what cannot be ----------------------------------------------------------------------------
+expect 129 'num-rollout, which counts them too, is 4' train tiny.ini --fork old --run new
+expect 2 'there is no such checkpoint' train more.ini --fork old --fork-step 9 --run new
+expect 2 '--fork needs the folder of a run' train more.ini --fork nowhere --run new
+expect 129 'it needs --fork' train more.ini --fork-step 2 --run new
+expect 129 'leave one of them out' train more.ini --fork old --load old/checkpoints --run new
+expect 129 'a fork needs checkpoints of its own' train more.ini --fork old --save none --run new
+expect 129 'name weights of the same model' train more.ini --fork old --run new --hidden-size 32
+expect 129 'a fork keeps that number' train more.ini --fork old --run new --num-steps-per-rollout 2
+expect 2 'is no fork' train more.ini --fork old --run whole
+expect 2 'only a run from its beginning' train more.ini --fork old --run golden --no-report \
+    --record-golden fork.golden
+holds [ ! -e new ]
+holds [ "$before" = "$(content old)" ]
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"
