@@ -222,15 +222,19 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
     return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
 }
 
-/* One layout; *hopeless: none with more GPUs that sample, or more contexts, fits. */
-static invar_status try_layout(bool *hopeless, table *t, const invar_layout_sizes *sizes, int gpus,
+/* Why a layout does not fit. */
+typedef struct verdict {
+    bool hopeless; /* what is resident is too much, with more contexts as well */
+    bool crowded;  /* only the cache is */
+} verdict;
+
+static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes *sizes, int gpus,
                                int quarters)
 {
     invar_sides_sizes sides = t->recipe;
     row *next = &t->rows[t->count];
     invar_status status;
 
-    *hopeless = false;
     *next = (row){.fits = false};
     sides.train = *sizes;
     sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
@@ -239,7 +243,8 @@ static invar_status try_layout(bool *hopeless, table *t, const invar_layout_size
     status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
                                      : plan_row(next, t, sizes, gpus);
     INVAR_TRY(forgive(status, &next->fits));
-    *hopeless = next->budget.resident > next->budget.usable;
+    out->hopeless = next->budget.resident > next->budget.usable;
+    out->crowded = out->crowded || (!next->fits && next->budget.sampling > 0);
     t->count += next->fits;
     return INVAR_OK;
 }
@@ -248,16 +253,17 @@ static invar_status try_layout(bool *hopeless, table *t, const invar_layout_size
 static invar_status try_task(table *t, const task *k)
 {
     int before = t->count;
-    bool hopeless = false;
+    int most = t->recipe.rollout_ranks > 0 || k->gpus < 4 ? 0 : 2;
+    verdict v = {false, false};
 
-    for (int quarters = 0; quarters <= (t->recipe.rollout_ranks || k->gpus < 4 ? 0 : 2); quarters++)
+    for (int quarters = 0; quarters <= most && (quarters == 0 || v.crowded); quarters++)
         for (int context = 1; context <= MOST_CONTEXT; context *= 2)
             for (int sequence = 0; sequence <= (k->sizes.tensor > 1); sequence++) {
                 invar_layout_sizes sizes = k->sizes;
                 sizes.context = context;
                 sizes.sequence = sequence;
-                if (t->count == before && !hopeless)
-                    INVAR_TRY(try_layout(&hopeless, t, &sizes, k->gpus, quarters));
+                if (t->count == before && !v.hopeless)
+                    INVAR_TRY(try_layout(&v, t, &sizes, k->gpus, quarters));
             }
     return INVAR_OK;
 }
