@@ -479,6 +479,24 @@ static bool divides_values(const invar_layout_sizes *sizes)
     return sizes->tensor > 1 || sizes->context > 1;
 }
 
+/* Of the names between commas, none can be that of a value between the sums of a layer. */
+static bool names_whole_points(const char *points)
+{
+    static const char *const begins[] = {
+        "grad.", "weight.",  "batch.",       "rollout.",       "train.",       "score.",
+        "ref.",  "teacher.", "critic.grad.", "critic.weight.", "critic.values"};
+
+    for (const char *at = points; *at; at += strspn(at, ",")) {
+        size_t i = 0, count = sizeof begins / sizeof *begins;
+        while (i < count && strncmp(at, begins[i], strlen(begins[i])) != 0)
+            i++;
+        if (i == count)
+            return false;
+        at += strcspn(at, ",");
+    }
+    return true;
+}
+
 static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes *sizes)
 {
     bool apart = sizes->rollout_ranks > 0;
@@ -490,10 +508,13 @@ static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes
                           "which has the same bits");
     if (!divides_values(&sizes->train) && !(apart && divides_values(&sizes->rollout)))
         return INVAR_OK;
-    if (invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)[0] != '\0')
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "debug-dump needs whole values, and here ranks divide layers or rows: "
-                          "leave it out, or replay the run on one rank, which has the same bits");
+    if (!names_whole_points(invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "debug-dump: here ranks divide layers or rows: name points that begin with "
+            "grad., weight., batch., rollout., train., score., ref., teacher., "
+            "critic.grad. or critic.weight., or replay the run on one rank, which "
+            "has the same bits");
     if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_POINT)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "debug-determinism: finer points than those of \"point\" need whole "

@@ -96,7 +96,6 @@ seen() {
     done
 }
 seen point dense 2 "$tp" 2
-seen point dense 2 --context-parallel-size 2
 seen full experts 4 "$ep" 2 "$pp" 2
 
 checks=$((checks + 1))

@@ -222,7 +222,7 @@ refused 'divides experts, and the model has none' dense 2 "$tp" 2 "$etp" 2
 refused 'has 128 rows in atoms of 128' dense 2 "$tp" 2 --ffn-hidden-size 128
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
 refused 'logical-tp is 1' dense 2 "$tp" 2 --logical-tp 1
-refused 'debug-dump needs whole values' dense 2 "$tp" 2 --debug-dump 'grad.*'
+refused 'debug-dump: here ranks divide layers or rows' dense 2 "$tp" 2 --debug-dump '*'
 refused 'finer points than those of "point"' dense 2 "$cp" 2 --debug-determinism full
 refused 'the model has only 4 layers' dense 8 "$pp" 8
 refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2

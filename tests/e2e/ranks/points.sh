@@ -117,7 +117,8 @@ recipe=$here/divided.ini
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 vp=--num-virtual-stages-per-pipeline-rank
 moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
-tensors=(--dtype bf16 --advantage-estimator ppo --debug-stats)
+tensors=(--dtype bf16 --advantage-estimator ppo --debug-stats
+    --debug-dump 'grad.*,weight.*,train.*,critic.grad.*')
 whole tensors point 4 "${tensors[@]}" -- "$tp" 2
 whole tensors point m4 "${tensors[@]}" -- "$tp" 2 --sequence-parallel "$pp" 2
 whole tensors point f2 "${tensors[@]}" -- "$tp" 2 --sequence-parallel
@@ -136,8 +137,8 @@ holds [ "$(sqlite3 stages-6/ledger.db "SELECT count(*) FROM point WHERE layer = 
 holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
 ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
 holds grep -q 'finer points than those of "point" need whole values' err
-ends 129 2 "$invar" --run unmade --debug-dump 'grad.*' --context-parallel-size 2
-holds grep -q 'debug-dump needs whole values' err
+ends 129 2 "$invar" --run unmade --debug-dump 'grad.*,layer.0.q' --context-parallel-size 2
+holds grep -q 'debug-dump: here ranks divide layers or rows' err
 holds [ ! -e unmade ]
 recipe=tiny.ini
 
