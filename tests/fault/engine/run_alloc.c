@@ -39,6 +39,11 @@ static const run_pair behind[] = {{"dtype", "bf16"},
                                   {"optimizer-cpu-offload", "true"},
                                   {NULL, NULL}};
 
+/* Adapters of a frozen base, and a reference beside it. */
+static const run_pair lora[] = {
+    {"dtype", "bf16"},       {"threads", "1"},        {"device", "cuda"}, {"lora-rank", "3"},
+    {"use-kl-loss", "true"}, {"kl-loss-coef", "0.1"}, {NULL, NULL}};
+
 static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
@@ -96,6 +101,12 @@ static void test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_fail
     sweep(behind);
 }
 
+static void test_run_alloc__adapters_go_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(lora);
+}
+
 /* Own rollouts are made again, compared and followed, foreign ones are hashed and scored. */
 static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
 {
@@ -132,6 +143,7 @@ int main(void)
         cmocka_unit_test(test_run_alloc__grpo_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__ppo_with_experts_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__adapters_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__rollouts_from_files_go_on_after_each_failure),
     };
 

@@ -174,6 +174,59 @@ static void test_peft__layers_are_those_of_the_folder(void **state)
     invar_model_free(some);
 }
 
+static void test_peft__configuration_comes_back(void **state)
+{
+    invar_model *model = adapted(false);
+    invar_lora_spec spec;
+
+    (void)state;
+    assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
+    assert_ok(invar_peft_spec(&spec, in_work("spec")));
+    assert_memory_equal(&spec, &model->spec.lora, sizeof spec);
+    change_config(in_work("spec"), "\"k_proj\"", "\"lm_head\"");
+    assert_refused(invar_peft_spec(&spec, in_work("spec")), "'lm_head' is no linear layer");
+    change_config(in_work("spec"), "\"r\": 5", "\"r\": 2.5");
+    assert_refused(invar_peft_spec(&spec, in_work("spec")), "\"r\" is no rank from 1 to 4096");
+    invar_model_free(model);
+}
+
+/* Every weight of a layer with an adapter, by hand; the others stay. */
+static void check_merged(const invar_param *now, const invar_param *p, const float *before,
+                         double factor)
+{
+    const float *a = p->adapter ? p->adapter[0].master.data : NULL, *got = now->master.data;
+    const float *b = p->adapter ? p->adapter[1].master.data : NULL;
+
+    for (int64_t i = 0; i < invar_param_elements(p); i++) {
+        int64_t row = p->cols ? i / p->cols : i, expert = row / p->rows;
+        double sum = 0;
+        for (int64_t r = 0; a && r < RANK; r++)
+            sum += (double)b[row * p->adapter[1].cols + r] *
+                   (double)a[(expert * p->adapter[0].rows + r) * p->cols + i % p->cols];
+        assert_true(got[i] == (float)((double)before[i] + factor * sum));
+    }
+}
+
+static void test_peft__merges(void **state)
+{
+    invar_model *model = adapted(false), *whole = NULL, *plain = NULL;
+    invar_model_spec spec = model->spec;
+
+    (void)state;
+    spec.lora = (invar_lora_spec){0};
+    assert_ok(invar_model_new(&whole, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_new(&plain, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_init(whole, 3, &dev));
+    assert_ok(invar_model_init(plain, 3, &dev));
+    assert_ok(invar_peft_merge(whole, model, &dev));
+    for (int64_t i = 0; i < model->n_base; i++)
+        check_merged(&whole->params[i], &model->base[i], plain->params[i].master.data,
+                     (double)invar_lora_factor(&model->spec.lora));
+    invar_model_free(model);
+    invar_model_free(whole);
+    invar_model_free(plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +234,8 @@ int main(void)
         cmocka_unit_test(test_peft__takes_other_masters),
         cmocka_unit_test(test_peft__refuses_what_it_does_not_compute),
         cmocka_unit_test(test_peft__layers_are_those_of_the_folder),
+        cmocka_unit_test(test_peft__configuration_comes_back),
+        cmocka_unit_test(test_peft__merges),
     };
 
     return cmocka_run_group_tests(tests, make_work, remove_work);
