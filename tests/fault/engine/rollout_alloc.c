@@ -53,12 +53,10 @@ static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *sample
     return invar_rollout_run(rollout, samples->items, samples->count, &sampling, NULL, NULL);
 }
 
-static invar_status live_rollout(void)
+static invar_status live(invar_speculative_algorithm guesser)
 {
     const invar_rollout_limits limits = {
-        .concurrency = 2,
-        .page_size = 4,
-        .speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 2, {1, 4}, NULL}};
+        .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
     invar_status status;
@@ -68,6 +66,16 @@ static invar_status live_rollout(void)
     invar_rl_samples_reset(&samples);
     invar_rollout_free(rollout);
     return status;
+}
+
+static invar_status live_rollout(void)
+{
+    return live(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
+}
+
+static invar_status live_draft(void)
+{
+    return live(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
 }
 
 static invar_status live_score(void)
@@ -92,6 +100,12 @@ static void test_rollout_alloc__generation_survives_each_failure(void **state)
     fail_each_allocation(live_rollout);
 }
 
+static void test_rollout_alloc__a_draft_model_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_draft);
+}
+
 static void test_rollout_alloc__scoring_survives_each_failure(void **state)
 {
     (void)state;
@@ -102,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rollout_alloc__generation_survives_each_failure),
+        cmocka_unit_test(test_rollout_alloc__a_draft_model_survives_each_failure),
         cmocka_unit_test(test_rollout_alloc__scoring_survives_each_failure),
     };
 
