@@ -84,7 +84,8 @@ static invar_status evaluate(results *r, const settings *set, invar_session *s,
 
     INVAR_TRY(invar_session_load_newest(s));
     e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
-    INVAR_TRY(invar_rollout_new(&e.rollout, s->actor, s->tokenizer, &s->dev, &limits));
+    INVAR_TRY(
+        invar_rollout_new(&e.rollout, invar_session_sampler(s), s->tokenizer, &s->dev, &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
         status = print(r, s, e.number, set->json);

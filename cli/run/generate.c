@@ -271,8 +271,8 @@ static invar_status complete(const settings *set, invar_session *session)
     if (invar_dataset_dropped(data))
         fprintf(stderr, "invar: %" PRId64 " prompt%s left out: too long\n",
                 invar_dataset_dropped(data), invar_dataset_dropped(data) == 1 ? " was" : "s were");
-    status =
-        invar_rollout_new(&g.rollout, session->actor, session->tokenizer, &session->dev, &limits);
+    status = invar_rollout_new(&g.rollout, invar_session_sampler(session), session->tokenizer,
+                               &session->dev, &limits);
     if (status == INVAR_OK)
         status = run_prompts(&g);
     if (status == INVAR_OK && !set->json)

@@ -46,6 +46,8 @@ typedef struct invar_budget_ask {
     const invar_device *dev; /* open, unless it is only planned for */
     const invar_model_spec *spec;
     invar_format format;
+    bool two_formats; /* sampling has weights of its own, in */
+    invar_format rollout_format;
     bool reference, teacher, critic;
     const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
     invar_format draft_format;

@@ -66,6 +66,19 @@ static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
     return INVAR_OK;
 }
 
+/* In another format than the actor's: weights alone. */
+static invar_status add_rollout_actor(invar_budget *out, invar_budget_cast *cast)
+{
+    const invar_budget_ask *ask = cast->ask;
+
+    if (!ask->two_formats)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
+                                      ask->layout, &cast->resident.dev));
+    add_item(out, cast, "rollout: weights");
+    return INVAR_OK;
+}
+
 static invar_status add_learner(invar_learner *learner, invar_budget *out, invar_budget_cast *cast,
                                 invar_model *model, const char *grads, const char *moments)
 {
@@ -219,6 +232,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     critic.tied = false;
     teacher.lora = (invar_lora_spec){0};
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
+    INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
         INVAR_TRY(add_reference(out, cast));
     if (ask->teacher)
@@ -261,7 +275,13 @@ void invar_budget_cast_release(invar_budget_cast *cast)
     invar_model_free(cast->critic);
     invar_model_free(cast->teacher);
     invar_model_free(cast->reference);
+    invar_model_free(cast->rollout_actor);
     invar_model_free(cast->actor);
+}
+
+const invar_model *invar_budget_cast_sampler(const invar_budget_cast *cast)
+{
+    return cast->rollout_actor ? cast->rollout_actor : cast->actor;
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -276,7 +296,8 @@ invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast
     limits.concurrency = out->choice.concurrency;
     limits.speculation.model = cast->draft;
     invar_stage_init(&cast->work, cast->ask->dev, 1);
-    status = invar_rollout_new(&rollout, cast->actor, NULL, &cast->work.dev, &limits);
+    status = invar_rollout_new(&rollout, invar_budget_cast_sampler(cast), NULL, &cast->work.dev,
+                               &limits);
     if (status == INVAR_OK)
         status = invar_budget_rehearse_rollout(rollout, cast->ask);
     out->sampling = cast->work.top;

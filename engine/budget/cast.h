@@ -21,6 +21,7 @@ typedef struct invar_budget_cast {
     invar_stage resident; /* whose memory the models have */
     invar_stage work;     /* a phase at a time */
     invar_model *actor, *reference, *teacher, *critic, *draft;
+    invar_model *rollout_actor; /* NULL: the actor samples */
     invar_learner actor_learner, critic_learner;
     invar_sync *sync; /* NULL: no weights travel */
     size_t around;    /* of the resident memory: norms, hashes */
@@ -34,6 +35,9 @@ invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
 invar_status invar_budget_cast_around(const invar_budget *out,
                                       invar_budget_cast *cast) INVAR_MUST_USE;
 void invar_budget_cast_release(invar_budget_cast *cast);
+
+/* Whose weights sample. */
+const invar_model *invar_budget_cast_sampler(const invar_budget_cast *cast);
 
 /* Of the run's trainer, with the settings of `choice`. */
 invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,

@@ -145,8 +145,8 @@ static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
 
         if (r->prompts == 0)
             continue;
-        out = invar_rollout_settle(&limits, cast->actor, ask->dev, r->prompts * r->per_prompt, rows,
-                                   room);
+        out = invar_rollout_settle(&limits, invar_budget_cast_sampler(cast), ask->dev,
+                                   r->prompts * r->per_prompt, rows, room);
         out.pages = invar_larger(out.pages, pages);
         *least_out = invar_larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
@@ -183,7 +183,8 @@ static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
 
     while (!fits) {
         invar_rollout_limits limits = wanted(&least, b, cast, concurrency);
-        page_bytes = invar_larger(invar_rollout_page_bytes(&limits, cast->actor), 1);
+        page_bytes =
+            invar_larger(invar_rollout_page_bytes(&limits, invar_budget_cast_sampler(cast)), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
         INVAR_TRY(invar_budget_cast_sample(b, cast));

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/model/model.h"
 #include "engine/reward/reward.h"
 #include "engine/rl/kl.h"
 #include "kernels-deterministic/ops.h"
@@ -270,6 +271,41 @@ static invar_status check_pieces(const invar_config_facts *f)
         int64_t pieces = invar_recipe_int(f->recipe, keys[i]);
         if ((pieces & (pieces - 1)) != 0)
             return invar_config_refuse(f->recipe, keys[i], "is not 1, 2, 4 or 8");
+    }
+    return INVAR_OK;
+}
+
+/* Sampling in another format: one of the words of dtype, another than training's, on one rank. */
+static invar_status check_formats(const invar_config_facts *f)
+{
+    static const invar_key ranks[] = {
+        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+        INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
+        INVAR_KEY_ROLLOUT_NUM_GPUS};
+    const invar_recipe *r = f->recipe;
+    const char *word = invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE);
+    const int format = invar_choices_find(&invar_format_choices, word, strlen(word));
+    char words[INVAR_CHOICES_TEXT_SIZE], why[INVAR_CHOICES_TEXT_SIZE + 80];
+
+    if (!word[0])
+        return INVAR_OK;
+    if (format < 0) {
+        invar_choices_text(words, sizeof words, &invar_format_choices, ", ", " or ");
+        snprintf(why, sizeof why, "= %.40s is none of %s", word, words);
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE, why);
+    }
+    if ((invar_format)format == INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE))
+        return refuse_word(r, INVAR_KEY_ROLLOUT_DTYPE, "is dtype already: leave it out");
+    if (invar_recipe_int(r, INVAR_KEY_LORA_RANK) > 0)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE,
+                                   "does not go with lora-rank, whose base is in dtype: leave out "
+                                   "one of them");
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        if (!invar_config_set(r, ranks[i]))
+            continue;
+        snprintf(why, sizeof why, "needs one rank: leave out %s",
+                 invar_config_schema()->keys[ranks[i]].name);
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE, why);
     }
     return INVAR_OK;
 }
@@ -581,6 +617,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_lengths(&f));
     INVAR_TRY(check_spans(&f));
     INVAR_TRY(check_pieces(&f));
+    INVAR_TRY(check_formats(&f));
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));

@@ -176,6 +176,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_TOP_P, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_TOP_K, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MIN_P, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_DTYPE, !f->sft, "another loss-type"},
         {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
@@ -321,24 +322,30 @@ static invar_status check_loss_uses(const invar_config_facts *f)
 static invar_status check_importance_uses(const invar_config_facts *f)
 {
     static const char pol[] = "loss-type = policy_loss";
-    static const char foreign[] =
-        "load-debug-rollout-data: log-probs of rollout and training are equal otherwise";
+    static const char differing[] = "rollout-dtype or load-debug-rollout-data: log-probs of "
+                                    "rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss->policy;
-    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool formats = invar_config_filled(r, INVAR_KEY_ROLLOUT_DTYPE);
+    const bool differ = formats || invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
     const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
     const use uses[] = {
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, !f->sft, "another loss-type"},
-        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, loads, foreign},
+        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, differ, differing},
+        {INVAR_KEY_MAX_LOGP_DIFF, differ, differing},
+        {INVAR_KEY_MAX_LOGP_DIFF, !copied, "use-rollout-logprobs = false, to have both"},
+        {INVAR_KEY_CHECK_LOGPROBS, !formats,
+         "rollouts in dtype; with rollout-dtype, use-rollout-logprobs = true leaves scoring out"},
         {INVAR_KEY_USE_TIS, policy, pol},
-        {INVAR_KEY_USE_TIS, loads, foreign},
+        {INVAR_KEY_USE_TIS, differ, differing},
         {INVAR_KEY_TIS_CLIP, tis, "use-tis = true"},
         {INVAR_KEY_TIS_CLIP_LOW, tis, "use-tis = true"},
         {INVAR_KEY_TIS_MODE, tis, "use-tis = true"},
         {INVAR_KEY_USE_MIS, policy, pol},
-        {INVAR_KEY_USE_MIS, loads, foreign},
+        {INVAR_KEY_USE_MIS, differ, differing},
         {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
         {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
         {INVAR_KEY_MIS_LOWER_BOUND,

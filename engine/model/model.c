@@ -392,31 +392,64 @@ void invar_model_free(invar_model *model)
 /* ---- the compute form ------------------------------------------------------------------------ */
 
 /* As AdamW rounds: to nearest even. */
-static invar_status round_master(invar_caller *caller, const invar_param *p)
+static invar_status round_master(invar_caller *caller, const invar_param *p,
+                                 const invar_tensor *master)
 {
     return INVAR_CALL(
         caller, QUANTISE, quantise,
         .q = invar_tensor_2d(p->weight.data, INVAR_DTYPE_BF16, 1, invar_param_elements(p)),
-        .x = invar_tensor_2d(p->master.data, INVAR_DTYPE_F32, 1, invar_param_elements(p)));
+        .x = invar_tensor_2d(master->data, INVAR_DTYPE_F32, 1, invar_param_elements(p)));
 }
 
-invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
+static invar_status refresh_param(invar_caller *caller, const invar_param *p,
+                                  const invar_tensor *master, const invar_device *dev)
+{
+    if (p->weight.dtype == INVAR_DTYPE_BF16)
+        return round_master(caller, p, master);
+    if (p->weight.dtype != INVAR_DTYPE_F32)
+        return INVAR_CALL(caller, QUANTISE, quantise, .q = p->weight, .x = *master);
+    if (p->weight.data == master->data)
+        return INVAR_OK;
+    return invar_device_copy(dev, p->weight.data, master->data,
+                             (size_t)invar_param_elements(p) * sizeof(float));
+}
+
+static invar_status refresh(invar_model *model, const invar_model *from, const invar_device *dev)
 {
     invar_caller caller;
     invar_status status = INVAR_OK;
 
     invar_caller_init(&caller, dev);
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        const invar_param *p = &model->params[i];
-        if (p->own.experts == 0)
-            continue;
-        if (p->weight.dtype == INVAR_DTYPE_BF16)
-            status = round_master(&caller, p);
-        else if (p->weight.dtype != INVAR_DTYPE_F32)
-            status = INVAR_CALL(&caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
-    }
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        if (model->params[i].own.experts > 0)
+            status = refresh_param(&caller, &model->params[i], &from->params[i].master, dev);
     invar_caller_release(&caller);
     return status;
+}
+
+invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
+{
+    return refresh(model, model, dev);
+}
+
+static invar_status check_same_extents(const invar_param *a, const invar_param *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (a[i].stack != b[i].stack || a[i].rows != b[i].rows || a[i].cols != b[i].cols ||
+            invar_param_elements(&a[i]) != invar_param_elements(&b[i]))
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
+                              a[i].name);
+    return INVAR_OK;
+}
+
+invar_status invar_model_refresh_from(invar_model *model, const invar_model *from,
+                                      const invar_device *dev)
+{
+    if (model->n_params != from->n_params || invar_model_is_adapted(from))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "weights are made from a model of the same spec only, without adapters");
+    INVAR_TRY(check_same_extents(model->params, from->params, model->n_params));
+    return refresh(model, from, dev);
 }
 
 static invar_status copy_param(const invar_param *to, const invar_param *from,
@@ -439,13 +472,7 @@ static invar_status copy_param(const invar_param *to, const invar_param *from,
 static invar_status copy_params(const invar_param *to, const invar_param *from, int64_t count,
                                 const invar_device *dev)
 {
-    for (int64_t i = 0; i < count; i++) {
-        const invar_param *a = &to[i], *b = &from[i];
-        if (a->stack != b->stack || a->rows != b->rows || a->cols != b->cols ||
-            invar_param_elements(a) != invar_param_elements(b))
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
-                              a->name);
-    }
+    INVAR_TRY(check_same_extents(to, from, count));
     for (int64_t i = 0; i < count; i++)
         if (to[i].own.experts > 0)
             INVAR_TRY(copy_param(&to[i], &from[i], dev));

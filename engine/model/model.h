@@ -110,6 +110,13 @@ invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,
 /* Makes every `weight` from its master, after loading. The optimizer writes both by itself. */
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
+/*
+ * The same from the masters of another model, of any format, with the same spec, layout and device:
+ * for one that has weights alone.
+ */
+invar_status invar_model_refresh_from(invar_model *model, const invar_model *from,
+                                      const invar_device *dev) INVAR_MUST_USE;
+
 /* Copies all masters and weights between models of one spec, format and device. */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 

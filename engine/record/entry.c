@@ -54,10 +54,10 @@ static void gauge(entry *e, const char *name, double value)
     e->gauges[e->n_gauges++] = (invar_ledger_metric){name, value};
 }
 
-/* How far training is from the rollout: a gauge where it need not be 0, as other weights sampled */
+/* How far training is from the rollout: a gauge where it need not be 0: another policy sampled. */
 static void difference(entry *e, const char *name, double value)
 {
-    if (e->step->own_weights)
+    if (e->step->own_weights && !e->step->other_format)
         metric(e, name, value);
     else
         gauge(e, name, value);

@@ -46,7 +46,8 @@ typedef struct invar_step {
     int64_t first, count;           /* which of them are this step's */
     const int64_t *start;           /* (count + 1) invar_flat_starts of those */
     bool own_weights;               /* the weights that learn have sampled the rollout, */
-    bool on_policy;                 /* and still are the same */
+    bool other_format;              /* but rounded to another format: log-probabilities differ; */
+    bool on_policy;                 /* as they are, and still are the same */
     bool compared;                  /* there is a gap: two forwards gave the log-probabilities */
     invar_logp_gap gap;             /* rollout against training, or against scoring */
     int64_t routes, routes_differ;  /* choices of experts made again */

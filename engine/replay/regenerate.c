@@ -32,6 +32,7 @@ static invar_status try_weights(bool *found, invar_session *s, const char *folde
         invar_error_clear();
         return INVAR_OK;
     }
+    INVAR_TRY(invar_session_refresh_sampler(s));
     INVAR_TRY(invar_model_hash(&s->weights, s->actor, &s->dev));
     *found = invar_digest_equal(&s->weights, wanted);
     return INVAR_OK;
@@ -142,8 +143,8 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
     s->draw = coords->draw;
     s->weights_hash = coords->weights;
     INVAR_TRY(invar_source_ask(s, prompt));
-    INVAR_TRY(
-        invar_rollout_new(&rollout, session->actor, session->tokenizer, &session->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&rollout, invar_session_sampler(session), session->tokenizer,
+                                &session->dev, &limits));
     status = invar_rollout_run(rollout, s, 1, &sampling, NULL, NULL);
     invar_rollout_free(rollout);
     return status;

@@ -4,7 +4,8 @@
  * The checks of the debugging guide are assertions here: where the weights of now sampled, the
  * log-probabilities of the rollout, of the scoring forward and of the training forward are equal
  * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
- * 1 and every KL exactly 0 there. What other weights sampled is only measured.
+ * 1 and every KL exactly 0 there. What other weights sampled, or the same in another format
+ * (rollout-dtype), is measured, and has the bound of max-logp-diff.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -52,7 +53,32 @@ static invar_status compare(invar_loop *loop, const char *what, int64_t first, i
     return invar_loop_mismatch(loop, "logp-mismatch", text);
 }
 
+/* Where log-probabilities of the rollout may differ, they do so by no more than the recipe says. */
+static invar_status check_bound(invar_loop *loop)
+{
+    const invar_flat *f = &loop->flat;
+    const float bound = loop->set.max_logp_diff;
+    invar_logp_gap gap = invar_flat_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
+    char text[INVAR_ERROR_MESSAGE_SIZE];
+
+    if (bound == 0.0f || gap.max <= bound)
+        return INVAR_OK;
+    (void)snprintf(text, sizeof text,
+                   "log-probabilities of rollout and scoring differ by %g at token %" PRId64
+                   " of sample %" PRId64 ", more than max-logp-diff = %g: raise it, or sample in a "
+                   "finer rollout-dtype",
+                   (double)gap.max, gap.position,
+                   loop->batch.samples.items[gap.sample < 0 ? 0 : gap.sample].index, (double)bound);
+    return invar_loop_mismatch(loop, "logp-bound", text);
+}
+
 /* ---- before the first step of a rollout ------------------------------------------------------ */
+
+/* The policy that learns has sampled: its weights, in its format. */
+static bool sampled_itself(const invar_loop *loop)
+{
+    return loop->batch.own_weights && !loop->session.rollout_actor;
+}
 
 static invar_status hook(const invar_loop *loop, int which)
 {
@@ -73,7 +99,7 @@ static bool has_logp(const invar_rl_samples *batch)
 
 /*
  * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
- * must be the same and the recipe does not ask, and where it wants those of foreign rollouts.
+ * must be the same and the recipe does not ask, and where they differ and it wants them.
  */
 static invar_status score(invar_loop *loop)
 {
@@ -82,7 +108,9 @@ static invar_status score(invar_loop *loop)
     bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
-    f->copied = loop->identity.saved.own ? !loop->set.check_logprobs : loop->set.rollout_logprobs;
+    f->copied = loop->identity.saved.own && !loop->session.rollout_actor
+                    ? !loop->set.check_logprobs
+                    : loop->set.rollout_logprobs;
     if (sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -94,8 +122,8 @@ static invar_status score(invar_loop *loop)
         memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
-    if (!loop->batch.own_weights)
-        return INVAR_OK;
+    if (!sampled_itself(loop))
+        return check_bound(loop);
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
                    f->score_logp, &gap);
 }
@@ -110,7 +138,8 @@ static invar_status score_others(invar_loop *loop)
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
-        if (loop->place.step == 0 && loop->batch.own_weights)
+        if (loop->place.step == 0 && loop->batch.own_weights &&
+            (sampled_itself(loop) || !f->copied))
             INVAR_TRY(compare(loop,
                               "log-probabilities of actor and reference before the first step", 0,
                               f->samples, f->score_logp, f->ref_logp, &gap));
@@ -166,6 +195,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .count = count,
                            .start = out->start,
                            .own_weights = loop->batch.own_weights,
+                           .other_format = loop->session.rollout_actor != NULL,
                            .dropped_groups = loop->batch.dropped_groups,
                            .passes = passes ? loop->set.per_prompt : 0,
                            .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
@@ -229,6 +259,9 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     is->compared = is->on_policy || !f->copied;
+    if (is->other_format && is->own_weights && is->first == 0 && !f->copied)
+        INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
+                          f->score_logp, f->train_logp, &is->gap));
     if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
         return invar_flat_gap(&is->gap, f, is->first, is->count, f->rollout_logp, f->score_logp);
     INVAR_TRY(compare(loop, "log-probabilities of rollout and training", is->first, is->count,

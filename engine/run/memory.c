@@ -101,6 +101,8 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .dev = &s->dev,
         .spec = &s->spec,
         .format = s->format,
+        .two_formats = s->rollout_format != s->format,
+        .rollout_format = s->rollout_format,
         .reference = invar_settings_reference(r),
         .teacher = invar_settings_teacher(r),
         .critic = invar_settings_critic(r),
@@ -298,6 +300,7 @@ static invar_status imagine(invar_memory_view *v, const invar_layout_sizes *size
 invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
                                     int ranks, int rank)
 {
+    INVAR_TRY(invar_settings_check_ranks(v->session.recipe, ranks));
     INVAR_TRY(imagine(v, sizes, ranks, rank));
     return invar_budget_make(&v->budget, &v->ask, v->available);
 }

@@ -492,6 +492,7 @@ invar_status invar_session_load_newest(invar_session *s)
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
                            true, &s->dev));
+    INVAR_TRY(invar_session_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
@@ -565,6 +566,26 @@ static invar_status new_reference(invar_session *s)
     if (invar_model_is_adapted(s->actor))
         return invar_model_new_beside(&s->reference, s->actor, &s->dev);
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+}
+
+const invar_model *invar_session_sampler(const invar_session *s)
+{
+    return s->rollout_actor ? s->rollout_actor : s->actor;
+}
+
+invar_status invar_session_refresh_sampler(invar_session *s)
+{
+    return s->rollout_actor ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
+                            : INVAR_OK;
+}
+
+static invar_status make_sampler(invar_session *s)
+{
+    if (s->rollout_format == s->format)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
+                                      &s->dev));
+    return invar_session_refresh_sampler(s);
 }
 
 static invar_status other_models(invar_session *s)
@@ -750,6 +771,7 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
     if (wants & INVAR_SESSION_SAMPLE)
         return invar_model_new_weights(&s->actor, &s->spec, s->format, s->layout, &s->dev);
     INVAR_TRY(first_weights(s));
+    INVAR_TRY(make_sampler(s));
     return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
 }
 
@@ -766,6 +788,7 @@ invar_status invar_session_open_beside(invar_session *session, const invar_recip
 
     *session = (invar_session){.recipe = recipe,
                                .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
+                               .rollout_format = invar_settings_rollout_format(recipe),
                                .layout = crowd->layout};
     status = open_all(session, wants, crowd);
     if (status != INVAR_OK)
@@ -780,6 +803,7 @@ void invar_session_close(invar_session *session)
     invar_model_free(session->critic);
     invar_model_free(session->teacher);
     invar_model_free(session->reference);
+    invar_model_free(session->rollout_actor);
     invar_model_free(session->actor);
     invar_tokenizer_free(session->tokenizer);
     invar_free(session->stop_ids);

@@ -35,10 +35,11 @@ typedef struct invar_session {
     bool imagined; /* the device is a GPU that is not there; its ops have the CPU's scratch */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
-    invar_format format;
+    invar_format format, rollout_format;
     const invar_layout *layout; /* of the ranks that the models are on; NULL: one rank */
     invar_model *actor;
-    invar_model *reference; /* NULL: not needed */
+    invar_model *rollout_actor; /* its weights in rollout_format; NULL: that is `format` */
+    invar_model *reference;     /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
     invar_model *draft; /* whole, where this rank samples; its spec is known before */
@@ -85,6 +86,12 @@ void invar_session_close(invar_session *session);
 
 /* The models, of a session that was opened without; `wants` as it was then. */
 invar_status invar_session_make_models(invar_session *session, unsigned wants) INVAR_MUST_USE;
+
+/* Whose weights sample: those of the actor, or of what is made of it in another format. */
+const invar_model *invar_session_sampler(const invar_session *session);
+
+/* After the actor's weights have changed, before anything is sampled: the sampler has them, too. */
+invar_status invar_session_refresh_sampler(invar_session *session) INVAR_MUST_USE;
 
 /* How the recipe samples; arrays are borrowed from the session. */
 invar_sampling invar_session_sampling(const invar_session *session);

@@ -5,6 +5,8 @@
  */
 #include "engine/run/settings.h"
 
+#include <string.h>
+
 #include "engine/config/check.h"
 #include "engine/config/config.h"
 #include "engine/rl/estimator.h"
@@ -123,6 +125,7 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY),
         .check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS),
         .rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS),
+        .max_logp_diff = real(r, INVAR_KEY_MAX_LOGP_DIFF),
         .stop_on_mismatch = INVAR_RECIPE_ENUM(invar_on_mismatch, r, INVAR_KEY_ON_MISMATCH) ==
                             INVAR_ON_MISMATCH_STOP,
         .rest = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
@@ -192,7 +195,24 @@ invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)
     return invar_settings_sizes(&out->train, r);
 }
 
+invar_status invar_settings_check_ranks(const invar_recipe *r, int ranks)
+{
+    if (ranks == 1 || !invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
+        return INVAR_OK;
+    return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE,
+                               "needs one rank: a rank of several has not all masters that its "
+                               "weights are made from; leave it out");
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
+
+invar_format invar_settings_rollout_format(const invar_recipe *r)
+{
+    const char *word = invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE);
+    int format = invar_choices_find(&invar_format_choices, word, strlen(word));
+
+    return format < 0 ? INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE) : (invar_format)format;
+}
 
 static const invar_estimator_facts *estimator_of(const invar_recipe *r)
 {

@@ -8,6 +8,7 @@
 
 #include "base/recipe/recipe.h"
 #include "engine/layout/sides.h"
+#include "engine/model/model.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
 #include "engine/train/lr_schedule.h"
@@ -30,6 +31,7 @@ typedef struct invar_settings {
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
+    float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
     bool rest;            /* no weights move */
     bool reset_optimizer; /* before each rollout */
 } invar_settings;
@@ -48,6 +50,12 @@ invar_status invar_settings_sizes(invar_layout_sizes *out,
 /* The same with ranks that only sample, `rollout_ranks` of them; 0: all ranks sample. */
 invar_status invar_settings_sides(invar_sides_sizes *out,
                                   const invar_recipe *recipe) INVAR_MUST_USE;
+
+/* What is sampled in: rollout-dtype, or dtype where it is empty. */
+invar_format invar_settings_rollout_format(const invar_recipe *recipe);
+
+/* INVAR_E_INVALID where the recipe asks for what only one rank can do, and there are several. */
+invar_status invar_settings_check_ranks(const invar_recipe *recipe, int ranks) INVAR_MUST_USE;
 
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);

@@ -214,7 +214,7 @@ static invar_status make_rollout(invar_loop *loop)
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
     loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
-    INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer,
+    INVAR_TRY(invar_rollout_new(&loop->rollout, invar_session_sampler(s), s->tokenizer,
                                 invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
                                 &loop->ask.limits));
     sampling = invar_session_sampling(s);
@@ -567,6 +567,7 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
+    INVAR_TRY(invar_settings_check_ranks(loop->recipe, invar_agree_size(loop->world)));
     INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);

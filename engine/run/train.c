@@ -164,7 +164,7 @@ static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t nu
 
     INVAR_TRY(
         invar_loop_step_make(step, loop, number * loop->set.global_batch, loop->set.global_batch));
-    is->on_policy = number == 0 && is->own_weights;
+    is->on_policy = number == 0 && is->own_weights && !is->other_format;
     is->learners[is->n_learners++].learner = &loop->actor;
     if (loop->critic.model)
         is->learners[is->n_learners++].learner = &loop->critic;
@@ -249,10 +249,10 @@ static invar_status sync_weights(invar_loop *loop)
 {
     invar_status status;
 
-    if (!loop->sync || loop->synced == loop->place.rollout)
+    if ((!loop->sync && !loop->session.rollout_actor) || loop->synced == loop->place.rollout)
         return INVAR_OK;
     invar_trace_begin(loop->recorder.trace, "sync");
-    status = sync_now(loop);
+    status = loop->sync ? sync_now(loop) : invar_session_refresh_sampler(&loop->session);
     invar_trace_end(loop->recorder.trace);
     loop->synced = loop->place.rollout;
     return status;

@@ -66,6 +66,8 @@ static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
                                      INVAR_KEY_USE_MIS};
     char shown[INVAR_PATH_SHOWN_SIZE];
 
+    if (invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
+        return INVAR_OK; // they differ from those of training
     invar_path_show(shown, path);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (invar_recipe_bool(r, (int)keys[i]))

@@ -356,6 +356,38 @@ static void test_model__refresh_makes_the_compute_form(void **state)
     }
 }
 
+/* Weights alone are those that a model of the format makes of the same masters. */
+static void test_model__refresh_takes_masters_of_another_format(void **state)
+{
+    const invar_device *dev = *state;
+    const invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
+    invar_model *dense = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
+    invar_model *from = NULL;
+
+    assert_ok(invar_model_new(&from, &spec, INVAR_FORMAT_BF16, NULL, dev));
+    assert_ok(invar_model_init(from, 3, dev));
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        invar_model *whole = NULL, *alone = NULL;
+
+        assert_ok(invar_model_new(&whole, &spec, (invar_format)i, NULL, dev));
+        assert_ok(invar_model_init(whole, 3, dev));
+        assert_ok(invar_model_new_weights(&alone, &spec, (invar_format)i, NULL, dev));
+        assert_ok(invar_model_refresh_from(alone, from, dev));
+        for (int64_t p = 0; p < alone->n_params; p++)
+            invar_assert_bits_tensor(&alone->params[p].weight, &whole->params[p].weight,
+                                     alone->params[p].name);
+        ((float *)up_of(from)->master.data)[0] += 1.0f;
+        assert_ok(invar_model_refresh_from(alone, from, dev));
+        assert_true(invar_tensors_differ(&up_of(alone)->weight, &up_of(whole)->weight));
+        ((float *)up_of(from)->master.data)[0] = ((const float *)up_of(whole)->master.data)[0];
+        assert_fails(invar_model_refresh_from(alone, dense, dev), INVAR_E_INVALID, "same spec");
+        invar_model_free(alone);
+        invar_model_free(whole);
+    }
+    invar_model_free(dense);
+    invar_model_free(from);
+}
+
 /* ---- copies and hashes ----------------------------------------------------------------------- */
 
 static void test_model__copy_takes_masters_and_weights(void **state)
@@ -441,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_model__takes_widths_of_real_models),
         cmocka_unit_test(test_model__a_refused_format_names_those_that_fit),
         cmocka_unit_test(test_model__refresh_makes_the_compute_form),
+        cmocka_unit_test(test_model__refresh_takes_masters_of_another_format),
         cmocka_unit_test(test_model__copy_takes_masters_and_weights),
         cmocka_unit_test(test_model__copy_refuses_other_extents),
         cmocka_unit_test(test_model__hash_is_of_the_masters),

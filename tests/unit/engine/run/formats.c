@@ -1,0 +1,260 @@
+/*
+ * formats.c - runs that sample in another format than they train in (rollout-dtype).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/replay/regenerate.h"
+#include "engine/run/memory.h"
+#include "tests/run.h"
+
+/* Wide enough for every format, with weights that each of them rounds otherwise. */
+#define WIDE                                                                                       \
+    {"hidden-size", "64"}, {"ffn-hidden-size", "64"}, {"init-method-std", "0.2"},                  \
+    {                                                                                              \
+        "lr", "0.02"                                                                               \
+    }
+
+static const run_pair two[] = {
+    WIDE, {"dtype", "bf16"}, {"rollout-dtype", "fp8"}, {"num-rollout", "3"}, {NULL, NULL}};
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/formats");
+}
+
+#define GAUGES "FROM gauge g JOIN series n ON n.series = g.series WHERE n.name = "
+#define MEASURED "SELECT count(*) " GAUGES "'train/logp_diff_max' AND g.value > 0"
+#define COMPARED "SELECT count(*) FROM metrics WHERE name = 'train/logp_diff_max'"
+#define SAMPLES "SELECT count(*) FROM samples WHERE diff > 0"
+
+/* ---- what differs ---------------------------------------------------------------------------- */
+
+static void try_pair(int train, int sample)
+{
+    const run_pair formats[] = {WIDE,
+                                {"num-rollout", "1"},
+                                {"dtype", invar_format_name((invar_format)train)},
+                                {"rollout-dtype", invar_format_name((invar_format)sample)},
+                                {NULL, NULL}};
+    char name[16];
+
+    (void)snprintf(name, sizeof name, "pair.%d%d", train, sample);
+    assert_ok(run_with(name, formats, NULL));
+    assert_true(run_asked(name, MEASURED) == 1.0);
+    assert_true(run_asked(name, COMPARED) == 0.0);
+    assert_true(run_asked(name, SAMPLES) > 0.0);
+}
+
+static void test_formats__every_pair_differs_and_says_by_how_much(void **state)
+{
+    const run_pair same[] = {{"rollout-dtype", ""}, {NULL, NULL}};
+
+    (void)state;
+    for (int train = 0; train < INVAR_FORMAT_COUNT; train++)
+        for (int sample = 0; sample < INVAR_FORMAT_COUNT; sample++)
+            if (train != sample)
+                try_pair(train, sample);
+    assert_ok(run_with("same", two, same));
+    assert_true(run_asked("same", MEASURED) == 0.0);
+    assert_true(run_asked("same", COMPARED) == 3.0);
+    assert_true(run_asked("same", SAMPLES) == 0.0);
+}
+
+static invar_status take_hashes(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    for (int i = 0; values && i < count; i++)
+        invar_hasher_update(payload, values[i].data, values[i].bytes);
+    return INVAR_OK;
+}
+
+/* Tokens and log-probabilities of the first rollout. */
+static invar_digest first_rollout(const char *name)
+{
+    invar_hasher hasher;
+    invar_digest out;
+
+    invar_hasher_init(&hasher);
+    run_select(name, "SELECT token_hash, rollout_logp FROM samples WHERE step = 0 ORDER BY idx",
+               take_hashes, &hasher);
+    invar_hasher_final(&out, &hasher);
+    return out;
+}
+
+static void test_formats__samples_as_a_run_in_that_format(void **state)
+{
+    const run_pair fp8[] = {{"dtype", "fp8"}, {"rollout-dtype", ""}, {NULL, NULL}};
+    const run_pair bf16[] = {{"rollout-dtype", ""}, {NULL, NULL}};
+    invar_digest both, alone, other;
+
+    (void)state;
+    assert_ok(run_with("both", two, NULL));
+    assert_ok(run_with("fp8", two, fp8));
+    assert_ok(run_with("bf16", two, bf16));
+    both = first_rollout("both");
+    alone = first_rollout("fp8");
+    other = first_rollout("bf16");
+    assert_true(invar_digest_equal(&both, &alone));
+    assert_false(invar_digest_equal(&both, &other));
+}
+
+/* ---- one chain ------------------------------------------------------------------------------- */
+
+static void test_formats__nothing_free_changes_the_chain(void **state)
+{
+    const run_pair other[] = {{"threads", "3"},
+                              {"micro-batch-size", "1"},
+                              {"page-size", "3"},
+                              {"rollout-concurrency", "1"},
+                              {"log-probs-chunk-size", "1"},
+                              {"debug-determinism", "full"},
+                              {"max-logp-diff", "10"},
+                              {NULL, NULL}};
+    const run_pair half[] = {{"save", run_below("half.ckpt")},
+                             {"load", run_below("half.ckpt")},
+                             {"debug-exit-after-rollout", "2"},
+                             {NULL, NULL}};
+    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = run_trained("one", two, NULL);
+    again = run_trained("free", two, other);
+    assert_true(run_same(&one, &again));
+    assert_ok(run_with("half", two, half));
+    assert_int_equal(run_memory_of("half").last, 1);
+    again = run_trained("half", two, half);
+    assert_true(run_same(&one, &again));
+    assert_ok(run_with("written", two, write));
+    again = run_trained("read", two, read);
+    assert_true(run_same(&one, &again));
+}
+
+static invar_status take_coords(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    assert_int_equal(values ? count : 2, 2);
+    if (!values)
+        return INVAR_OK;
+    assert_ok(invar_coords_parse(payload, values[0].data));
+    return INVAR_OK;
+}
+
+/* A sample of the last rollout, made of a checkpoint alone, has the recorded log-probs. */
+static void test_formats__the_rollout_has_the_weights_of_now(void **state)
+{
+    const run_pair kept[] = {
+        {"save", run_below("kept.ckpt")}, {"save-interval", "1"}, {NULL, NULL}};
+    invar_recipe *recipe = run_recipe(run_below("kept"), two, kept);
+    invar_rl_samples samples = {0};
+    invar_session session;
+    invar_coords coords;
+    invar_digest logp;
+    char sql[160], hex[INVAR_DIGEST_HEX_SIZE];
+
+    (void)state;
+    assert_ok(run_train(recipe));
+    run_select("kept", "SELECT rng, idx FROM samples WHERE step = 2 AND idx = 1", take_coords,
+               &coords);
+    assert_ok(invar_session_open(&session, recipe, INVAR_SESSION_DATA));
+    assert_ok(invar_regenerate(&samples, &session, &coords));
+    invar_hash_bytes(&logp, samples.items[0].logp,
+                     (size_t)invar_rl_sample_response(samples.items) * sizeof(float));
+    invar_digest_format(hex, &logp);
+    (void)snprintf(sql, sizeof sql,
+                   "SELECT count(*) FROM samples WHERE step = 2 AND idx = 1 AND "
+                   "lower(hex(rollout_logp)) = '%s'",
+                   hex);
+    assert_true(run_asked("kept", sql) == 1.0);
+    invar_rl_samples_reset(&samples);
+    invar_session_close(&session);
+    invar_recipe_free(recipe);
+}
+
+/* ---- the bound ------------------------------------------------------------------------------- */
+
+static void test_formats__a_bound_stops_the_run_or_is_recorded(void **state)
+{
+    static const char events[] = "SELECT count(*) FROM event WHERE kind = 'logp-bound'";
+    const run_pair low[] = {{"max-logp-diff", "1e-6"}, {NULL, NULL}};
+    const run_pair told[] = {{"max-logp-diff", "1e-6"}, {"on-mismatch", "record"}, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    assert_fails(run_with("stops", two, low), INVAR_E_MISMATCH, "more than max-logp-diff = 1e-06");
+    assert_true(run_asked("stops", events) == 1.0);
+    one = run_memory_of("one");
+    again = run_trained("told", two, told);
+    assert_true(run_same(&one, &again));
+    assert_true(run_asked("told", events) == 3.0);
+}
+
+/* ---- importance ------------------------------------------------------------------------------ */
+
+static void test_formats__importance_acts(void **state)
+{
+    static const char clipped[] =
+        "SELECT count(*) FROM metrics WHERE name = 'train/tis_clipfrac' AND value > 0";
+    const run_pair tis[] = {{"use-tis", "true"}, {"tis-clip", "1"}, {NULL, NULL}};
+    const run_pair icepop[] = {
+        {"use-tis", "true"}, {"tis-clip", "1"}, {"tis-mode", "icepop"}, {NULL, NULL}};
+    const run_pair mis[] = {{"use-mis", "true"}, {"mis-level", "sequence"}, {NULL, NULL}};
+    const run_pair theirs[] = {{"use-rollout-logprobs", "true"}, {NULL, NULL}};
+    const run_pair many[] = {
+        WIDE, {"rollout-dtype", "int4"}, {"n-samples-per-prompt", "8"}, {NULL, NULL}};
+    run_memory all[5];
+
+    (void)state;
+    all[0] = run_trained("plain", many, NULL);
+    all[1] = run_trained("tis", many, tis);
+    all[2] = run_trained("icepop", many, icepop);
+    all[3] = run_trained("mis", many, mis);
+    all[4] = run_trained("theirs", many, theirs);
+    assert_true(run_asked("tis", clipped) > 0.0);
+    assert_true(run_asked("theirs", MEASURED) == 0.0); // one is a copy of the other
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < i; j++)
+            assert_false(invar_digest_equal(&all[i].chain, &all[j].chain));
+}
+
+/* ---- what it needs --------------------------------------------------------------------------- */
+
+static void test_formats__memory_has_the_second_weights(void **state)
+{
+    invar_recipe *recipe = run_recipe(run_below("plan"), two, NULL);
+    const invar_layout_sizes sizes = {.tensor = 1, .pipeline = 1};
+    invar_memory_view view;
+    size_t bytes = 0;
+
+    (void)state;
+    assert_ok(invar_memory_plan(&view, recipe, 0));
+    for (int i = 0; i < view.budget.n_items; i++)
+        if (strcmp(view.budget.items[i].name, "rollout: weights") == 0)
+            bytes = view.budget.items[i].bytes;
+    assert_true(bytes > 0 && bytes < view.budget.items[0].bytes / 2); // fp8 without masters
+    assert_fails(invar_memory_plan_rank(&view, &sizes, 2, 0), INVAR_E_INVALID,
+                 "'rollout-dtype' needs one rank");
+    invar_memory_release(&view);
+    invar_recipe_free(recipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats__every_pair_differs_and_says_by_how_much),
+        cmocka_unit_test(test_formats__samples_as_a_run_in_that_format),
+        cmocka_unit_test(test_formats__nothing_free_changes_the_chain),
+        cmocka_unit_test(test_formats__the_rollout_has_the_weights_of_now),
+        cmocka_unit_test(test_formats__a_bound_stops_the_run_or_is_recorded),
+        cmocka_unit_test(test_formats__importance_acts),
+        cmocka_unit_test(test_formats__memory_has_the_second_weights),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}
