@@ -99,7 +99,7 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
 static invar_status add_sync(invar_budget *out, invar_budget_cast *cast)
 {
     const invar_sync_options o = {.sides = cast->ask->sides,
-                                  .model = cast->actor,
+                                  .model = cast->rollout_actor ? cast->rollout_actor : cast->actor,
                                   .dev = &cast->resident.dev,
                                   .bucket = cast->ask->bucket};
 

@@ -275,13 +275,9 @@ static invar_status check_pieces(const invar_config_facts *f)
     return INVAR_OK;
 }
 
-/* Sampling in another format: one of the words of dtype, another than training's, on one rank. */
+/* Sampling in another format: one of the words of dtype, another than training's. */
 static invar_status check_formats(const invar_config_facts *f)
 {
-    static const invar_key ranks[] = {
-        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
-        INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
-        INVAR_KEY_ROLLOUT_NUM_GPUS};
     const invar_recipe *r = f->recipe;
     const char *word = invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE);
     const int format = invar_choices_find(&invar_format_choices, word, strlen(word));
@@ -300,13 +296,6 @@ static invar_status check_formats(const invar_config_facts *f)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE,
                                    "does not go with lora-rank, whose base is in dtype: leave out "
                                    "one of them");
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        if (!invar_config_set(r, ranks[i]))
-            continue;
-        snprintf(why, sizeof why, "needs one rank: leave out %s",
-                 invar_config_schema()->keys[ranks[i]].name);
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE, why);
-    }
     return INVAR_OK;
 }
 

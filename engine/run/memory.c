@@ -142,6 +142,9 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
 void invar_memory_sample_alone(invar_budget_ask *ask)
 {
     ask->samples_alone = true;
+    if (ask->two_formats)
+        ask->format = ask->rollout_format;
+    ask->two_formats = false;
     ask->reference = ask->teacher = ask->critic = ask->learns = false;
 }
 
@@ -300,7 +303,6 @@ static invar_status imagine(invar_memory_view *v, const invar_layout_sizes *size
 invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
                                     int ranks, int rank)
 {
-    INVAR_TRY(invar_settings_check_ranks(v->session.recipe, ranks));
     INVAR_TRY(imagine(v, sizes, ranks, rank));
     return invar_budget_make(&v->budget, &v->ask, v->available);
 }

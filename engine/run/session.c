@@ -19,6 +19,7 @@
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/lora/base.h"
+#include "engine/model/shard/masters.h"
 #include "engine/program/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"
@@ -575,8 +576,10 @@ const invar_model *invar_session_sampler(const invar_session *s)
 
 invar_status invar_session_refresh_sampler(invar_session *s)
 {
-    return s->rollout_actor ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
-                            : INVAR_OK;
+    if (!s->rollout_actor)
+        return INVAR_OK;
+    INVAR_TRY(invar_masters_gather(s->actor));
+    return invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev);
 }
 
 static invar_status make_sampler(invar_session *s)
@@ -769,7 +772,7 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
 {
     INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
     if (wants & INVAR_SESSION_SAMPLE)
-        return invar_model_new_weights(&s->actor, &s->spec, s->format, s->layout, &s->dev);
+        return invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev);
     INVAR_TRY(first_weights(s));
     INVAR_TRY(make_sampler(s));
     return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;

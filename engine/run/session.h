@@ -63,7 +63,7 @@ enum {
     INVAR_SESSION_NO_TOKENIZER = 4, /* a folder without tokenizer.json will do */
     INVAR_SESSION_NO_WEIGHTS = 8,   /* models come later: invar_session_make_models */
     INVAR_SESSION_ANY_DEVICE = 16,  /* nothing is computed: a GPU that is not there will do */
-    INVAR_SESSION_SAMPLE = 32       /* room for the actor's weights, which others have */
+    INVAR_SESSION_SAMPLE = 32       /* room for the weights that sample, which others have */
 };
 
 /* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
@@ -90,7 +90,10 @@ invar_status invar_session_make_models(invar_session *session, unsigned wants) I
 /* Whose weights sample: those of the actor, or of what is made of it in another format. */
 const invar_model *invar_session_sampler(const invar_session *session);
 
-/* After the actor's weights have changed, before anything is sampled: the sampler has them, too. */
+/*
+ * After the actor's weights have changed, before anything is sampled: the sampler has them, too. A
+ * call of all ranks that have the actor.
+ */
 invar_status invar_session_refresh_sampler(invar_session *session) INVAR_MUST_USE;
 
 /* How the recipe samples; arrays are borrowed from the session. */

@@ -195,15 +195,6 @@ invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)
     return invar_settings_sizes(&out->train, r);
 }
 
-invar_status invar_settings_check_ranks(const invar_recipe *r, int ranks)
-{
-    if (ranks == 1 || !invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
-        return INVAR_OK;
-    return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE,
-                               "needs one rank: a rank of several has not all masters that its "
-                               "weights are made from; leave it out");
-}
-
 /* ---- models ---------------------------------------------------------------------------------- */
 
 invar_format invar_settings_rollout_format(const invar_recipe *r)

@@ -54,9 +54,6 @@ invar_status invar_settings_sides(invar_sides_sizes *out,
 /* What is sampled in: rollout-dtype, or dtype where it is empty. */
 invar_format invar_settings_rollout_format(const invar_recipe *recipe);
 
-/* INVAR_E_INVALID where the recipe asks for what only one rank can do, and there are several. */
-invar_status invar_settings_check_ranks(const invar_recipe *recipe, int ranks) INVAR_MUST_USE;
-
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);
 bool invar_settings_teacher(const invar_recipe *recipe);

@@ -323,8 +323,9 @@ static invar_status make_models(invar_loop *loop)
 
 static invar_status make_sync(invar_loop *loop)
 {
+    invar_session *s = &loop->session;
     const invar_sync_options o = {.sides = &loop->sides,
-                                  .model = loop->session.actor,
+                                  .model = s->rollout_actor ? s->rollout_actor : s->actor,
                                   .dev = &loop->session.dev,
                                   .bucket = loop->ask.bucket};
 
@@ -567,7 +568,6 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
-    INVAR_TRY(invar_settings_check_ranks(loop->recipe, invar_agree_size(loop->world)));
     INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);

@@ -252,7 +252,9 @@ static invar_status sync_weights(invar_loop *loop)
     if ((!loop->sync && !loop->session.rollout_actor) || loop->synced == loop->place.rollout)
         return INVAR_OK;
     invar_trace_begin(loop->recorder.trace, "sync");
-    status = loop->sync ? sync_now(loop) : invar_session_refresh_sampler(&loop->session);
+    status = invar_session_refresh_sampler(&loop->session);
+    if (status == INVAR_OK && loop->sync)
+        status = sync_now(loop);
     invar_trace_end(loop->recorder.trace);
     loop->synced = loop->place.rollout;
     return status;
