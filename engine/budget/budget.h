@@ -49,6 +49,7 @@ typedef struct invar_budget_ask {
     bool two_formats; /* sampling has weights of its own, in */
     invar_format rollout_format;
     bool reference, teacher, critic;
+    const invar_model_spec *teacher_spec, *critic_spec; /* NULL: of the actor's shape */
     const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
     invar_format draft_format;
     bool learns;
@@ -167,6 +168,7 @@ typedef struct invar_budget_parts {
     invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
     const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
     const invar_model *actor, *critic;       /* critic NULL: none */
+    const invar_model *teacher;              /* NULL: none, or of the actor's shape */
     invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
 } invar_budget_parts;
 

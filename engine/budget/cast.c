@@ -231,6 +231,8 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     critic.value_head = true;
     critic.tied = false;
     teacher.lora = (invar_lora_spec){0};
+    critic = ask->critic_spec ? *ask->critic_spec : critic;
+    teacher = ask->teacher_spec ? *ask->teacher_spec : teacher;
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
@@ -374,6 +376,7 @@ invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
     invar_budget_ask ask = *cast->ask;
     invar_budget_parts parts = {.actor = cast->actor,
                                 .critic = cast->critic,
+                                .teacher = ask.teacher_spec ? cast->teacher : NULL,
                                 .actor_grads = cast->actor_learner.grads,
                                 .critic_grads = cast->critic_learner.grads};
     invar_status status;

@@ -21,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-#define EXTRA 9 /* pairs beside the keys */
+#define EXTRA 12 /* pairs beside the keys */
 #define EVAL_DATA "eval data hash"
 #define ROLLOUTS "rollouts hash"
 
@@ -39,12 +39,12 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status hash_spec(invar_digest *out, const invar_session *s)
+static invar_status hash_spec(invar_digest *out, const invar_model_spec *spec)
 {
     char *text = NULL;
     size_t bytes;
 
-    INVAR_TRY(invar_model_spec_json(&text, &bytes, &s->spec, "float32"));
+    INVAR_TRY(invar_model_spec_json(&text, &bytes, spec, "float32"));
     invar_hash_bytes(out, text, bytes);
     invar_free(text);
     return INVAR_OK;
@@ -63,8 +63,16 @@ static invar_status gather(identity *id, const invar_loop *loop)
         if (invar_recipe_entry_identifies(&e))
             id->pairs[id->count++] = (invar_ledger_pair){e.key->name, e.text ? e.text : ""};
     }
-    INVAR_TRY(hash_spec(&digest, s));
+    INVAR_TRY(hash_spec(&digest, &s->spec));
     add_digest(id, "model hash", &digest);
+    if (s->teacher_apart) {
+        INVAR_TRY(hash_spec(&digest, &s->teacher_spec));
+        add_digest(id, "teacher model hash", &digest);
+    }
+    if (s->critic_apart) {
+        INVAR_TRY(hash_spec(&digest, &s->critic_spec));
+        add_digest(id, "critic model hash", &digest);
+    }
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     if (s->spec.lora.rank > 0)
         add_digest(id, "base hash", &s->base_weights);

@@ -105,6 +105,8 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .rollout_format = s->rollout_format,
         .reference = invar_settings_reference(r),
         .teacher = invar_settings_teacher(r),
+        .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
+        .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
         .critic = invar_settings_critic(r),
         .draft = invar_session_drafts(s) ? &s->draft_spec : NULL,
         .draft_format = invar_session_draft_format(s),

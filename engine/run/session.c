@@ -183,6 +183,15 @@ static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
     return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
 }
 
+/* What the recipe says about any model. */
+static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
+{
+    spec->kv_span = invar_recipe_int(r, INVAR_KEY_KV_SPAN);
+    spec->q_span = invar_recipe_int(r, INVAR_KEY_Q_SPAN);
+    spec->logical_tp = invar_recipe_int(r, INVAR_KEY_LOGICAL_TP);
+    spec->logical_etp = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP);
+}
+
 static invar_status read_spec(invar_session *s)
 {
     if (given(s->recipe, INVAR_KEY_HF_CHECKPOINT))
@@ -191,10 +200,7 @@ static invar_status read_spec(invar_session *s)
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
     else
         INVAR_TRY(spec_from_recipe(s));
-    s->spec.kv_span = invar_recipe_int(s->recipe, INVAR_KEY_KV_SPAN);
-    s->spec.q_span = invar_recipe_int(s->recipe, INVAR_KEY_Q_SPAN);
-    s->spec.logical_tp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_TP);
-    s->spec.logical_etp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_ETP);
+    set_arithmetic(&s->spec, s->recipe);
     INVAR_TRY(read_lora(&s->spec.lora, s->recipe));
     if (s->spec.logical_etp > 1 && s->spec.experts == 0)
         return invar_config_refuse(s->recipe, INVAR_KEY_LOGICAL_ETP,
@@ -211,21 +217,10 @@ static invar_status read_spec(invar_session *s)
     return INVAR_OK;
 }
 
-/* ---- the draft ------------------------------------------------------------------------------- */
-
-bool invar_session_drafts(const invar_session *s)
-{
-    return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
-                             INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
-}
-
-invar_format invar_session_draft_format(const invar_session *s)
-{
-    return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
-}
+/* ---- models beside the actor ----------------------------------------------------------------- */
 
 /* Tokens of both models mean the same, as far as its folder says. */
-static invar_status check_draft_tokenizer(const invar_session *s, const char *dir)
+static invar_status check_tokenizer(const invar_session *s, const char *dir, invar_key key)
 {
     invar_tokenizer *tokenizer = NULL;
     char path[INVAR_PATH_SIZE];
@@ -239,15 +234,27 @@ static invar_status check_draft_tokenizer(const invar_session *s, const char *di
     invar_tokenizer_hash(&other, tokenizer);
     invar_tokenizer_free(tokenizer);
     if (!invar_digest_equal(&own, &other))
-        return invar_config_refuse(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+        return invar_config_refuse(s->recipe, key,
                                    "has another tokenizer than the model: give a model of its "
                                    "family");
     return INVAR_OK;
 }
 
+bool invar_session_drafts(const invar_session *s)
+{
+    return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
+                             INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
+}
+
+invar_format invar_session_draft_format(const invar_session *s)
+{
+    return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
+}
+
 static invar_status read_draft(invar_session *s)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;
+    const char *dir = invar_recipe_string(s->recipe, key);
 
     if (!invar_session_drafts(s))
         return INVAR_OK;
@@ -256,10 +263,80 @@ static invar_status read_draft(invar_session *s)
     s->draft_spec.q_span = s->spec.q_span;
     s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
     if (s->draft_spec.vocab != s->spec.vocab)
-        return invar_config_refuse(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+        return invar_config_refuse(s->recipe, key,
                                    "has another vocabulary than the model: give a model of its "
                                    "family");
-    return check_draft_tokenizer(s, dir);
+    return check_tokenizer(s, dir, key);
+}
+
+/* The folder whose config.json describes weights: that of the newest checkpoint, or itself. */
+static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char latest[INVAR_PATH_SIZE], name[40];
+    int64_t step;
+
+    INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
+    (void)snprintf(out, INVAR_PATH_SIZE, "%s", path);
+    if (!invar_path_exists(latest))
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_latest(&step, path));
+    (void)snprintf(name, sizeof name, "iter_%07lld", (long long)step);
+    return invar_path_join(out, INVAR_PATH_SIZE, path, name);
+}
+
+/* All that is sampled can be scored. */
+static invar_status check_beside(const invar_session *s, const invar_model_spec *spec,
+                                 const char *dir, invar_key key)
+{
+    int64_t context = or_else(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
+                              s->spec.max_positions);
+    char why[160];
+
+    if (spec->vocab < s->spec.vocab)
+        return invar_config_refuse(s->recipe, key,
+                                   "has fewer tokens than the model: give one that knows them all");
+    (void)snprintf(why, sizeof why,
+                   "takes %lld tokens, and samples may have %lld: lower rollout-max-context-len",
+                   (long long)spec->max_positions, (long long)context);
+    if (spec->max_positions < context)
+        return invar_config_refuse(s->recipe, key, why);
+    return check_tokenizer(s, dir, key);
+}
+
+/* The spec of a model with a folder of its own; `out` is the actor's, and stays if that agrees. */
+static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_session *s,
+                                invar_key key)
+{
+    const char *path = invar_recipe_string(s->recipe, key);
+    char dir[INVAR_PATH_SIZE];
+
+    if (!path[0] || !invar_path_exists(path)) // whoever loads it says so
+        return INVAR_OK;
+    INVAR_TRY(find_config(dir, path));
+    if (invar_model_spec_compare(out, dir) == INVAR_OK)
+        return INVAR_OK;
+    invar_error_clear();
+    *apart = true;
+    INVAR_TRY(invar_model_spec_read(out, dir, ""));
+    set_arithmetic(out, s->recipe);
+    return check_beside(s, out, dir, key);
+}
+
+static invar_status read_others(invar_session *s)
+{
+    const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
+
+    s->teacher_spec = s->critic_spec = s->spec;
+    s->teacher_spec.lora = (invar_lora_spec){0};
+    if (invar_settings_teacher(s->recipe))
+        INVAR_TRY(read_beside(&s->teacher_spec, &s->teacher_apart, s, teacher));
+    if (invar_settings_critic(s->recipe))
+        INVAR_TRY(read_beside(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
+    s->critic_spec.value_head = true;
+    s->critic_spec.tied = false;
+    if (s->teacher_spec.value_head)
+        return invar_config_refuse(s->recipe, teacher, "has a critic, not a language model");
+    return INVAR_OK;
 }
 
 /* ---- stops ----------------------------------------------------------------------------------- */
@@ -600,17 +677,12 @@ static invar_status other_models(invar_session *s)
         INVAR_TRY(invar_model_copy(s->reference, s->actor));
     }
     if (invar_settings_teacher(r)) {
-        invar_model_spec spec = s->spec;
-        spec.lora = (invar_lora_spec){0};
-        INVAR_TRY(invar_model_new(&s->teacher, &spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(invar_model_new(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
         INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
         INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
     }
     if (invar_settings_critic(r)) {
-        invar_model_spec spec = s->spec;
-        spec.value_head = true;
-        spec.tied = false;
-        INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
         INVAR_TRY(given(r, INVAR_KEY_CRITIC_LOAD) ? load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD)
                                                   : critic_from_actor(s));
         INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
@@ -760,6 +832,8 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
     INVAR_TRY(read_draft(s));
+    if (wants & (INVAR_SESSION_LEARN | INVAR_SESSION_SAMPLE | INVAR_SESSION_NO_WEIGHTS))
+        INVAR_TRY(read_others(s));
     INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0, crowd));
     INVAR_TRY(read_stops(s));
     if ((wants & INVAR_SESSION_DATA) && given(s->recipe, INVAR_KEY_PROMPT_DATA))

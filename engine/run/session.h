@@ -42,7 +42,9 @@ typedef struct invar_session {
     invar_model *reference;     /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
-    invar_model *draft; /* whole, where this rank samples; its spec is known before */
+    invar_model_spec teacher_spec, critic_spec;
+    bool teacher_apart, critic_apart; /* it is a model of its own, not of the actor's shape */
+    invar_model *draft;               /* whole, where this rank samples; its spec is known before */
     invar_model_spec draft_spec;
     invar_dataset *data;                          /* NULL: no prompt-data */
     invar_digest weights;                         /* of the actor at the start, */

@@ -136,6 +136,8 @@ static invar_status settle_memory(invar_loop *loop)
                                 .trainer = loop->trainer,
                                 .actor = loop->session.actor,
                                 .critic = loop->session.critic,
+                                .teacher =
+                                    loop->session.teacher_apart ? loop->session.teacher : NULL,
                                 .actor_grads = loop->actor.grads,
                                 .critic_grads = loop->critic.grads};
 

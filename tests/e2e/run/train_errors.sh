@@ -315,9 +315,6 @@ cp -r "$folder/hf-0" "$folder/other"
 sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.5/' "$folder/other/config.json"
 differs='other/config.json: "rms_norm_eps" is 0.5, and '
 refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/other"
-refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --critic-load "$folder/other" \
-    --advantage-estimator ppo
-refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --opd-teacher-load "$folder/other" --use-opd
 untouched m8
 # its tokenizer and config will do where ref-load has the weights
 works m9 "${hf[@]}" "${damaged[@]}" --ref-load "$folder/hf-0"

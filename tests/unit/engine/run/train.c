@@ -144,6 +144,55 @@ static void test_train__critic_from_checkpoints(void **state)
     assert_fails(run_with("wrong", ppo, wrong), INVAR_E_NOTFOUND, "score.weight");
 }
 
+/* Teacher and critic have the shape of their own folders, whatever the actor's is. */
+static void test_train__teachers_and_critics_of_another_size(void **state)
+{
+    static const char theirs[] =
+        "SELECT value FROM metrics WHERE name = 'rollout/teacher_log_probs' AND step = 0";
+    static const char scored[] =
+        "SELECT value FROM metrics WHERE name = 'rollout/log_probs' AND step = 0";
+    static const char critics[] = "SELECT count(*) FROM identity WHERE key = 'critic model hash'";
+    const run_pair small[] = {{"num-layers", "2"},
+                              {"hidden-size", "32"},
+                              {"seed", "7"},
+                              {"save", run_below("small.ckpt")},
+                              {NULL, NULL}};
+    const run_pair taught[] = {{"advantage-estimator", "on_policy_distillation"},
+                               {"rm-type", "none"},
+                               {"opd-teacher-load", run_below("small.ckpt")},
+                               {"save-debug-rollout-data", run_below("lesson/{rollout_id}")},
+                               {NULL, NULL}};
+    const run_pair score[] = {{"num-layers", "2"},
+                              {"hidden-size", "32"},
+                              {"ref-load", run_below("small.ckpt")},
+                              {"load-debug-rollout-data", run_below("lesson/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair valued[] = {{"critic-load", run_below("teach.ckpt")},
+                               {"num-layers", "2"},
+                               {"hidden-size", "32"},
+                               {NULL, NULL}};
+    const run_pair close[] = {{"max-position-embeddings", "8"},
+                              {"hidden-size", "32"},
+                              {"save", run_below("close.ckpt")},
+                              {NULL, NULL}};
+    const run_pair far[] = {
+        {"use-opd", "true"}, {"opd-teacher-load", run_below("close.ckpt")}, {NULL, NULL}};
+
+    (void)state;
+    assert_ok(invar_folder_make(run_below("lesson")));
+    assert_ok(run_with("small", small, NULL));
+    assert_ok(run_with("pupil", taught, NULL));
+    assert_ok(run_with("scorer", score, NULL)); // the teacher's weights, as an actor's
+    assert_true(run_asked("pupil", theirs) == run_asked("scorer", scored));
+    assert_true(run_asked("pupil", scored) != run_asked("scorer", scored));
+    assert_ok(run_with("valued", ppo, valued));
+    assert_true(run_asked("valued", critics) == 1.0);
+    assert_true(run_asked("taught", critics) == 0.0); // of the actor's shape
+    assert_ok(run_with("close", close, NULL));
+    assert_fails(run_with("far", far, NULL), INVAR_E_INVALID,
+                 "'opd-teacher-load' takes 8 tokens, and samples may have 16");
+}
+
 static void test_train__without_the_optimizer_nothing_moves(void **state)
 {
     const run_pair still[] = {
@@ -390,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_train__ppo_has_one_chain),
         cmocka_unit_test(test_train__ppo_critic_learns),
         cmocka_unit_test(test_train__critic_from_checkpoints),
+        cmocka_unit_test(test_train__teachers_and_critics_of_another_size),
         cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
         cmocka_unit_test(test_train__finer_points_have_one_value),
         cmocka_unit_test(test_train__given_rollouts_have_points),
