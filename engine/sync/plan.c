@@ -112,6 +112,25 @@ static invar_status group(invar_sync_plan *plan, int peers)
     return INVAR_OK;
 }
 
+/* A block of scales belongs to one piece. */
+static invar_status check_blocks(const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        int64_t block = invar_dtype_scale_block(p->weight.dtype);
+
+        for (int32_t v = 1; v < p->cut.pieces && p->cut.columns && block > 0; v++)
+            if (invar_piece_share(p, v).first % block != 0)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "%s in %s: a piece of logical-tp or logical-etp begins inside of "
+                                  "a block of %d columns with one scale, and cannot travel to "
+                                  "ranks that only sample: leave out rollout-num-gpus, or take "
+                                  "fewer pieces",
+                                  p->name, invar_format_name(model->format), (int)block);
+    }
+    return INVAR_OK;
+}
+
 static invar_status fill(planning *p)
 {
     const invar_layout *rollout = &p->sides->rollout;
@@ -132,7 +151,9 @@ invar_status invar_sync_plan_make(invar_sync_plan *out, const invar_sides *sides
     invar_status status;
 
     *out = (invar_sync_plan){.gets = rank >= sides->first};
-    status = fill(&p);
+    status = check_blocks(model);
+    if (status == INVAR_OK)
+        status = fill(&p);
     if (status != INVAR_OK)
         invar_sync_plan_release(out);
     return status;

@@ -28,11 +28,15 @@ def expect(holds, what):
         print(what, file=sys.stderr)
 
 
-def train(name, *words, recipe="recipes/bf16.ini"):
-    """The chain of a run."""
+def train(name, *words, recipe="recipes/bf16.ini", refused=None):
+    """The chain of a run, or the words with which it is refused."""
     command = [INVAR, "train", recipe, "--num-rollout", str(ROLLOUTS), "--run",
                str(FOLDER / name), "--save", "none", "--no-report", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True)
+    if refused:
+        expect(done.returncode == 129 and refused in done.stderr,
+               f"{name}: exit code {done.returncode}, not refused: {done.stderr}")
+        return None
     expect(done.returncode == 0, f"{name}: exit code {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)["chain"] if done.returncode == 0 else None
 
@@ -183,6 +187,9 @@ def check_layouts():
     for name, words in LAYOUTS.items():
         chain = train(name, *same, *words, recipe=recipe)
         expect(chain == one, f"{name}: another chain than on one rank: {chain}")
+    # narrower than its blocks of scales
+    train("narrow", "--rollout-dtype", "fp8", "--logical-tp", "2", *LAYOUTS["apart"],
+          refused="begins inside of a block of 128 columns with one scale")
 
 
 def main():
