@@ -76,6 +76,7 @@ static bool is_asked(const invar_recipe *recipe)
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
 {
     static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
+                                        INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
                                         INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
                                         INVAR_KEY_CUSTOM_INIT_PATH,
                                         INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,

@@ -194,10 +194,12 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
          parts},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
+        {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
          INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
-             INVAR_GROUP_FILTER_NONE,
-         "dynamic-sampling-filter"},
+                 INVAR_GROUP_FILTER_NONE ||
+             invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH),
+         "dynamic-sampling-filter or dynamic-sampling-filter-path"},
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},

@@ -136,6 +136,26 @@ static invar_status read_loss(const invar_plugin_call *call, const json_t *reply
     return read_floats(call->loss, call->tokens->count, reply, "loss", where);
 }
 
+/* A hook may say what it has measured, {"metrics": {"NAME": NUMBER}}. */
+static invar_status read_measures(const invar_plugin_call *call, const json_t *reply,
+                                  const char *where)
+{
+    json_t *object = json_object_get(reply, "metrics"), *value;
+    const char *name;
+
+    if (object && !json_is_object(object))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"metrics\" is no object", where);
+    json_object_foreach(object, name, value)
+    {
+        if (!json_is_number(value))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a metric of \"metrics\" is no number",
+                              where);
+        INVAR_TRY(invar_reward_parts_add(call->measures, name, strlen(name),
+                                         json_number_value(value), where));
+    }
+    return INVAR_OK;
+}
+
 /* What every reply has: the id of the question, and no error. */
 static invar_status check_reply(const invar_plugin_call *call, const json_t *reply, bool live,
                                 const char *where)
@@ -169,7 +189,7 @@ static invar_status read_values(const invar_plugin_call *call, const json_t *rep
     switch (call->kind) {
     case INVAR_PLUGIN_KIND_FILTER: return read_verdicts(call, reply, where);
     case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
-    case INVAR_PLUGIN_KIND_HOOK: return INVAR_OK;
+    case INVAR_PLUGIN_KIND_HOOK: return read_measures(call, reply, where);
     default: return read_rewards(call, reply, where);
     }
 }

@@ -128,7 +128,7 @@ static void write_tokens(invar_json_text *text, const invar_plugin_tokens *t)
     invar_json_text_bytes(text, t->mask, t->count);
 }
 
-static void write_event(invar_json_text *text, const invar_plugin_event *event)
+const char *invar_plugin_hook_name(int hook)
 {
     static const char *const names[] = {
         [INVAR_PLUGIN_AFTER_INIT] = "after_init",
@@ -136,7 +136,12 @@ static void write_event(invar_json_text *text, const invar_plugin_event *event)
         [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
     };
 
-    write_string(text, "hook", names[event->hook]);
+    return names[hook];
+}
+
+static void write_event(invar_json_text *text, const invar_plugin_event *event)
+{
+    write_string(text, "hook", invar_plugin_hook_name(event->hook));
     write_int(text, "rollout", event->rollout);
     write_string(text, "run", event->run);
     write_string(text, "folder", event->folder);

@@ -31,6 +31,7 @@ typedef struct invar_plugin_call {
     const invar_plugin_event *event;   /* hook */
     double *reward;                    /* (count) */
     invar_reward_parts *parts;         /* (count) of the rewards; zeroed before */
+    invar_reward_parts *measures;      /* what a hook says it has measured; zeroed before */
     uint8_t *verdict;                  /* (count) */
     float *dlogp, *loss;               /* (tokens->count) */
 } invar_plugin_call;

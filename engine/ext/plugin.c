@@ -431,9 +431,11 @@ invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_lo
     return ask(plugin, &call);
 }
 
-invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event)
+invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
+                               invar_reward_parts *measures_out)
 {
-    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_HOOK, .event = event};
+    invar_plugin_call call = {
+        .kind = INVAR_PLUGIN_KIND_HOOK, .event = event, .measures = measures_out};
 
     if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_BEFORE_TRAIN_STEP)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,

@@ -117,8 +117,12 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
                                void *plugin) INVAR_MUST_USE;
 
-invar_status invar_plugin_hook(invar_plugin *plugin,
-                               const invar_plugin_event *event) INVAR_MUST_USE;
+/* "after_init", "before_logprob", "before_train_step". */
+const char *invar_plugin_hook_name(int hook);
+
+/* measures_out is zeroed before: named numbers that a program has measured; the caller releases. */
+invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
+                               invar_reward_parts *measures_out) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -22,8 +22,8 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_METRICS 256
-#define MAX_GAUGES 16
+#define MAX_METRICS 384
+#define MAX_GAUGES 128
 
 /* Everything of one entry while it is put together. */
 typedef struct entry {
@@ -364,6 +364,23 @@ static void speculation_gauges(entry *e)
     gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
 }
 
+/* What hooks have measured: gauges, since nobody asks them in a replay. */
+static void hook_gauges(entry *e)
+{
+    for (size_t i = 0; i < e->step->n_measures; i++) {
+        const invar_step_measures *m = &e->step->measures[i];
+
+        for (int64_t k = 0; k < m->named.count; k++) {
+            char *name = e->names[e->n_names++];
+
+            INVAR_CHECK(e->n_names < MAX_METRICS);
+            (void)snprintf(name, sizeof e->names[0], "hook/%.20s/%s", m->hook,
+                           m->named.items[k].name);
+            gauge(e, name, m->named.items[k].value);
+        }
+    }
+}
+
 static invar_status gather(entry *e, const invar_layout *layout)
 {
     if (e->step->n_learners)
@@ -375,6 +392,7 @@ static invar_status gather(entry *e, const invar_layout *layout)
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
     INVAR_TRY(fill_parts(e));
+    hook_gauges(e);
     return audit_gauges(e, layout);
 }
 

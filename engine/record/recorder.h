@@ -39,6 +39,12 @@ typedef struct invar_step_learner {
 } invar_step_learner;
 
 /* What a step has to tell. All of it is borrowed; zeroed, there is nothing. */
+/* Named numbers that a hook has measured. */
+typedef struct invar_step_measures {
+    const char *hook;
+    invar_reward_parts named;
+} invar_step_measures;
+
 typedef struct invar_step {
     int64_t number;                 /* of the run */
     const invar_rl_sample *samples; /* (flat->samples) of the whole rollout */
@@ -59,6 +65,8 @@ typedef struct invar_step {
     invar_audit *audit;
     const invar_ledger_reply *replies; /* of plug-ins */
     size_t n_replies;
+    const invar_step_measures *measures; /* (n_measures) of hooks */
+    size_t n_measures;
 } invar_step;
 
 /* ---- the recorder ---------------------------------------------------------------------------- */

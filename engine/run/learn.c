@@ -80,7 +80,7 @@ static bool sampled_itself(const invar_loop *loop)
     return loop->batch.own_weights && !loop->session.rollout_actor;
 }
 
-static invar_status hook(const invar_loop *loop, int which)
+static invar_status hook(invar_loop *loop, int which)
 {
     return invar_plugins_hook(&loop->plugins, &(invar_plugin_event){.hook = which,
                                                                     .step = loop->place.step,

@@ -37,6 +37,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, 
         invar_key key;
         uint32_t kinds;
     } others[] = {
+        [INVAR_PLUGINS_GROUPS] = {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, INVAR_PLUGIN_KIND_FILTER},
         [INVAR_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, INVAR_PLUGIN_KIND_FILTER},
         [INVAR_PLUGINS_LOSS] = {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, INVAR_PLUGIN_KIND_LOSS},
         [INVAR_PLUGINS_HOOKS] = {INVAR_KEY_CUSTOM_INIT_PATH, INVAR_PLUGIN_KIND_HOOK},
@@ -46,7 +47,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, 
 
     *out = (invar_plugins){.replay = replay};
     INVAR_TRY(invar_judge_attach(&out->of[INVAR_PLUGINS_REWARD], recipe, replay));
-    for (int i = INVAR_PLUGINS_FILTER; i < INVAR_PLUGINS; i++)
+    for (int i = INVAR_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
         INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
     return INVAR_OK;
 }
@@ -57,6 +58,7 @@ void invar_plugins_close(invar_plugins *plugins)
         invar_plugin_close(plugins->of[i]);
     for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
         invar_plugin_stored_release(&plugins->stored[i]);
+    invar_plugins_forget(plugins);
     *plugins = (invar_plugins){0};
 }
 
@@ -103,11 +105,20 @@ invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_
     return invar_plugin_begin(plugin, step, &stored->replies);
 }
 
-invar_status invar_plugins_hook(const invar_plugins *plugins, const invar_plugin_event *event)
+invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event *event)
 {
     invar_plugin *plugin = plugins->of[INVAR_PLUGINS_HOOKS + event->hook];
+    invar_step_measures *measures = &plugins->measures[event->hook];
 
-    return plugin ? invar_plugin_hook(plugin, event) : INVAR_OK;
+    measures->hook = invar_plugin_hook_name(event->hook);
+    invar_reward_parts_release(&measures->named);
+    return plugin ? invar_plugin_hook(plugin, event, &measures->named) : INVAR_OK;
+}
+
+void invar_plugins_forget(invar_plugins *plugins)
+{
+    for (int i = 0; i < INVAR_PLUGINS - INVAR_PLUGINS_HOOKS; i++)
+        invar_reward_parts_release(&plugins->measures[i].named);
 }
 
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,

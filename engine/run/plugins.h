@@ -14,13 +14,20 @@
 extern "C" {
 #endif
 
-enum { INVAR_PLUGINS_REWARD, INVAR_PLUGINS_FILTER, INVAR_PLUGINS_LOSS, INVAR_PLUGINS_HOOKS };
+enum {
+    INVAR_PLUGINS_REWARD,
+    INVAR_PLUGINS_GROUPS, /* filters them */
+    INVAR_PLUGINS_FILTER,
+    INVAR_PLUGINS_LOSS,
+    INVAR_PLUGINS_HOOKS
+};
 #define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 3) /* one for each hook */
 
 /* Zeroed, there is none. */
 typedef struct invar_plugins {
     invar_plugin *of[INVAR_PLUGINS];                 /* NULL: not attached */
     invar_plugin_stored stored[INVAR_PLUGINS_HOOKS]; /* their replies to the step before */
+    invar_step_measures measures[INVAR_PLUGINS - INVAR_PLUGINS_HOOKS]; /* since the last step */
     bool replay; /* they are not started: their replies come from the ledger */
 } invar_plugins;
 
@@ -39,9 +46,12 @@ invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder 
 invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
                                  int64_t step) INVAR_MUST_USE;
 
-/* Tells a hook, where one is attached. */
-invar_status invar_plugins_hook(const invar_plugins *plugins,
+/* Tells a hook, where one is attached; what it has measured is kept until it is told again. */
+invar_status invar_plugins_hook(invar_plugins *plugins,
                                 const invar_plugin_event *event) INVAR_MUST_USE;
+
+/* Forgets what hooks have measured: the ledger has it. */
+void invar_plugins_forget(invar_plugins *plugins);
 
 /*
  * What was replied in this step, `first` of its rollout or not: of the loss, and of rewards and

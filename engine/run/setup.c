@@ -252,8 +252,10 @@ static invar_status open_source(invar_loop *loop)
         .spec = &s->spec,
         .rollout = loop->rollout,
         .sampling = invar_session_sampling(s),
-        .filters = invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
-        .filter = loop->plugins.of[INVAR_PLUGINS_FILTER],
+        .groups = {invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0],
+                   loop->plugins.of[INVAR_PLUGINS_GROUPS]},
+        .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
+                    loop->plugins.of[INVAR_PLUGINS_FILTER]},
         .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
                   INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),

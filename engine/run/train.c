@@ -121,8 +121,11 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     loop->untouched = false; // the ledger may have the step from here on
     INVAR_TRY(invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, step->first == 0));
     step->replies = replies;
+    step->measures = loop->plugins.measures;
+    step->n_measures = INVAR_PLUGINS - INVAR_PLUGINS_HOOKS;
     status = invar_recorder_end(&loop->recorder);
     invar_free(replies);
+    invar_plugins_forget(&loop->plugins);
     INVAR_TRY(status);
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));

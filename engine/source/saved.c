@@ -57,7 +57,9 @@ static invar_status hash_files(invar_saved *saved, const char *pattern)
 /* What a plug-in decided nobody can make again from the recipe. */
 static bool decided_by_plugin(const invar_recipe *r)
 {
-    return invar_judge_asks(r) || invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
+    return invar_judge_asks(r) ||
+           invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
+           invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
 }
 
 static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)

@@ -128,39 +128,73 @@ static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_
 
 /* ---- filtering ------------------------------------------------------------------------------- */
 
-/* Rank 0 asks; the others get its answer. */
-static invar_status ask_filter(uint8_t *verdict_out, const invar_source_options *o,
-                               const invar_rl_sample *samples, int64_t count)
+/* Rank 0 asks; the others get its answer. All are kept where there is no plug-in. */
+static invar_status ask_filter(uint8_t *verdict_out, const invar_source_filter *filter,
+                               const invar_layout *layout, const invar_rl_sample *samples,
+                               int64_t count)
 {
-    if (o->filter)
-        INVAR_TRY(invar_plugin_filter(o->filter, samples, count, verdict_out));
-    return invar_agree_share(o->layout, "filter", 0, verdict_out, (size_t)count);
+    memset(verdict_out, INVAR_PLUGIN_KEEP, (size_t)count);
+    if (!filter->on)
+        return INVAR_OK;
+    if (filter->plugin)
+        INVAR_TRY(invar_plugin_filter(filter->plugin, samples, count, verdict_out));
+    return invar_agree_share(layout, "filter", 0, verdict_out, (size_t)count);
 }
 
-/* keep_out (groups); samples that the plug-in removes stay, masked. */
+/* Who drops groups has no say on a sample of one that stays. */
+static invar_status check_groups(const uint8_t *verdict, const invar_rl_sample *samples,
+                                 int64_t count)
+{
+    const uint8_t *odd = memchr(verdict, INVAR_PLUGIN_REMOVE, (size_t)count);
+
+    if (!odd)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "plug-in dynamic-sampling-filter-path: it removes sample %" PRId64
+                      ", but can only keep or drop groups; rollout-sample-filter-path removes",
+                      samples[odd - verdict].index);
+}
+
+/* Samples that are removed stay in their group, masked. */
+static bool keeps(const uint8_t *verdict, invar_rl_sample *samples, int64_t n)
+{
+    bool keep = true;
+
+    for (int64_t j = 0; j < n; j++) {
+        keep = keep && verdict[j] != INVAR_PLUGIN_DROP;
+        samples[j].removed = samples[j].removed || verdict[j] == INVAR_PLUGIN_REMOVE;
+    }
+    return keep;
+}
+
+static bool is_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        rewards[j] = (float)samples[j].reward;
+    return invar_rl_group_keeps(rewards, n);
+}
+
+/* keep_out (groups); both plug-ins are asked of all samples. */
 static invar_status filter(bool *keep_out, const invar_source_options *o, invar_rl_sample *samples,
                            int64_t groups)
 {
-    int64_t n = o->per_prompt;
+    int64_t n = o->per_prompt, count = groups * n;
     uint8_t *verdict = NULL;
     float *rewards = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&rewards, (size_t)n, sizeof *rewards, "rewards of a group"));
-    status = invar_alloc((void **)&verdict, (size_t)(groups * n), 1, "verdicts of the filter");
-    if (status == INVAR_OK && o->filters)
-        status = ask_filter(verdict, o, samples, groups * n);
+    status = invar_alloc((void **)&verdict, (size_t)(2 * count), 1, "verdicts of filters");
+    if (status == INVAR_OK)
+        status = ask_filter(verdict, &o->groups, o->layout, samples, count);
+    if (status == INVAR_OK)
+        status = check_groups(verdict, samples, count);
+    if (status == INVAR_OK)
+        status = ask_filter(verdict + count, &o->samples, o->layout, samples, count);
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
-        keep_out[g] = true;
-        for (int64_t j = 0; j < n; j++) {
-            rewards[j] = (float)samples[g * n + j].reward;
-            if (o->filters && verdict[g * n + j] == INVAR_PLUGIN_DROP)
-                keep_out[g] = false;
-            if (o->filters && verdict[g * n + j] == INVAR_PLUGIN_REMOVE)
-                samples[g * n + j].removed = true;
-        }
-        if (o->spread && !invar_rl_group_keeps(rewards, n))
-            keep_out[g] = false;
+        keep_out[g] = keeps(verdict + g * n, samples + g * n, n);
+        keep_out[g] = keeps(verdict + count + g * n, samples + g * n, n) && keep_out[g];
+        keep_out[g] = keep_out[g] && (!o->spread || is_spread(rewards, samples + g * n, n));
     }
     invar_free(verdict);
     invar_free(rewards);

@@ -45,6 +45,12 @@ void invar_saved_release(invar_saved *saved);
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
+/* A plug-in that filters what was sampled. */
+typedef struct invar_source_filter {
+    bool on;
+    invar_plugin *plugin; /* NULL: another rank has it */
+} invar_source_filter;
+
 /* What it is made of; all is borrowed. */
 typedef struct invar_source_options {
     const invar_layout *layout; /* whose ranks generate together; NULL: one rank */
@@ -54,9 +60,9 @@ typedef struct invar_source_options {
     invar_rollout *rollout; /* that samples; NULL where nothing does */
     invar_sampling sampling;
     invar_judge judge;
-    bool filters;         /* a plug-in does: */
-    invar_plugin *filter; /* NULL: another rank has it */
-    bool spread;          /* groups whose rewards are all alike are dropped */
+    invar_source_filter groups;  /* that drops some, for which others are sampled */
+    invar_source_filter samples; /* that drops groups, too, or masks samples */
+    bool spread;                 /* groups whose rewards are all alike are dropped */
     bool shuffle;
     bool answers;       /* of the data instead of samples: SFT */
     int64_t prompts;    /* of a rollout */

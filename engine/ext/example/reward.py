@@ -8,6 +8,9 @@
 """Rewards responses that contain the label, the shorter the better."""
 import json
 import sys
+import time
+
+BEGAN = time.monotonic()
 
 
 def judge(sample):
@@ -40,7 +43,7 @@ def loss(request):
 
 def hook(request):
     print("reward.py:", request["hook"], "of step", request["step"], file=sys.stderr)
-    return {}
+    return {"metrics": {"seconds": round(time.monotonic() - BEGAN, 3)}}
 
 
 ANSWERS = {"reward": reward, "group_reward": group_reward, "filter": keep, "loss": loss,

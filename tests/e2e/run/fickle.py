@@ -14,11 +14,12 @@ def judge(start, index):
     return parts if index % 2 == 0 else reward
 
 
-def answer(request, start):
+def answer(request, start, role):
     if request["call"] == "reward":
         return {"rewards": [judge(start, s["index"]) for s in request["samples"]]}
     if request["call"] == "filter":
-        return {"verdicts": ["remove" if (s["index"] + start) % 7 == 0 else "keep"
+        word = "drop" if role == "dynamic-sampling-filter-path" else "remove"
+        return {"verdicts": [word if (s["index"] + start) % 7 == 0 else "keep"
                              for s in request["samples"]]}
     return {"dlogp": [-a * start for a in request["advantage"]],
             "loss": [-a * start for a in request["advantage"]]}
@@ -28,12 +29,12 @@ def main():
     count = pathlib.Path(sys.argv[1])
     start = int(count.read_text(encoding="ascii")) + 1 if count.exists() else 1
     count.write_text(str(start), encoding="ascii")
-    json.loads(sys.stdin.readline())
+    role = json.loads(sys.stdin.readline())["plugin"]
     kinds = ["reward", "filter", "loss"]
     print(json.dumps({"invar": 1, "name": "fickle", "kinds": kinds}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps({"id": request["id"], **answer(request, start)}), flush=True)
+        print(json.dumps({"id": request["id"], **answer(request, start, role)}), flush=True)
 
 
 if __name__ == "__main__":

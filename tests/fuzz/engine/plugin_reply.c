@@ -106,8 +106,10 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
         call.reward = kind == INVAR_PLUGIN_KIND_FILTER ? NULL : got.reward;
         call.parts = call.reward ? got.parts : NULL;
     }
+    call.measures = kind == INVAR_PLUGIN_KIND_HOOK ? got.parts : NULL;
     status = invar_plugin_call_read(&call, data, size, live);
     if (status == INVAR_OK) {
+        check_parts(&got.parts[0]);
         check_answer(&call);
         check_plain(&call, &got);
     } else

@@ -310,6 +310,7 @@ static void test_config__accepts(void **state)
         "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
         "custom-rm-path=./rm.py rm-type=none group-rm=true",
         "custom-rm-path=./rm.py rm-type=none reward-key=right",
+        "dynamic-sampling-filter-path=./f over-sampling-batch-size=32 plugin-timeout=5",
         "rm-type=dapo reward-key=acc",
         "rm-type=ifeval reward-key=strict",
         "rm-type=remote_rm rm-url=http://a reward-key=right plugin-timeout=9",
@@ -498,6 +499,8 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "speculative-draft-model-path=/m",
         "speculative-ngram-min-match-window-size=3",
         "speculative-ngram-max-match-window-size=3",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "dynamic-sampling-filter-path=./f",
         "plugin-timeout=5",
         "eval-interval=5",
         "load-debug-rollout-data=/d/{rollout_id} debug-train-only=true "

@@ -109,6 +109,42 @@ static void test_ext_parts__wrong_replies(void **state)
     }
 }
 
+/* ---- what hooks have measured ---------------------------------------------------------------- */
+
+static invar_status read_hook(invar_reward_parts *measures, const char *reply)
+{
+    const invar_plugin_event event = {.hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP};
+    const invar_plugin_call call = {
+        .plugin = "hooks", .kind = INVAR_PLUGIN_KIND_HOOK, .event = &event, .measures = measures};
+
+    return invar_plugin_call_read(&call, reply, strlen(reply), true);
+}
+
+static void test_ext_parts__hooks_measure(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } bad[] = {
+        {"{\"id\":0,\"metrics\":7}", "plug-in hooks: \"metrics\" is no object"},
+        {"{\"id\":0,\"metrics\":{\"a\":\"1\"}}", "a metric of \"metrics\" is no number"},
+        {"{\"id\":0,\"metrics\":{\"a/b\":1}}", "cannot name a part"},
+        {"{\"id\":0,\"metrics\":{\"a\":1e999}}", "is not JSON"},
+    };
+    invar_reward_parts measures = {NULL, 0};
+
+    (void)state;
+    assert_ok(read_hook(&measures, "{\"id\":0}"));
+    assert_int_equal(measures.count, 0);
+    assert_ok(read_hook(&measures, "{\"id\":0,\"metrics\":{\"lag\":2,\"a.b\":-0.5}}"));
+    assert_int_equal(measures.count, 2);
+    assert_true(invar_reward_parts_find(&measures, "lag")->value == 2);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        invar_reward_parts_release(&measures);
+        assert_fails(read_hook(&measures, bad[i].text), INVAR_E_CORRUPT, bad[i].why);
+    }
+    invar_reward_parts_release(&measures);
+}
+
 /* ---- shared objects -------------------------------------------------------------------------- */
 
 static invar_plugin *open_object(void)
@@ -194,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ext_parts__sum_or_total),
         cmocka_unit_test(test_ext_parts__wrong_replies),
+        cmocka_unit_test(test_ext_parts__hooks_measure),
         cmocka_unit_test(test_ext_parts__object_and_stored),
         cmocka_unit_test(test_ext_parts__object_refuses),
     };

@@ -74,6 +74,7 @@ static void count_wait(void *payload)
 static void test_ext_program__example_says_what_the_object_says(void **state)
 {
     invar_loss_sample loss = loss_sample(NULL);
+    invar_reward_parts measured = {NULL, 0};
     double program[6], object[6];
     float dlogp[3], out[3];
     uint8_t verdict[6];
@@ -84,11 +85,16 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
     make_samples(&samples);
     assert_ok(open_spec(&plugin, EXAMPLE, ALL, PATIENT));
     assert_string_equal(invar_plugin_title(plugin), "short-and-right");
-    assert_ok(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_INIT,
-                                                              .step = -1,
-                                                              .rollout = -1,
-                                                              .run = "a",
-                                                              .folder = "runs/a"}));
+    assert_ok(invar_plugin_hook(plugin,
+                                &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_INIT,
+                                                      .step = -1,
+                                                      .rollout = -1,
+                                                      .run = "a",
+                                                      .folder = "runs/a"},
+                                &measured));
+    assert_int_equal(measured.count, 1);
+    assert_true(invar_reward_parts_find(&measured, "seconds")->value >= 0);
+    invar_reward_parts_release(&measured);
     assert_ok(invar_plugin_begin(plugin, 7, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, program, no_parts()));
     samples.items[1].finish = INVAR_FINISH_LENGTH;
@@ -192,6 +198,7 @@ static void test_ext_program__standard_error_goes_to_the_log(void **state)
                                     .kinds = INVAR_PLUGIN_KIND_HOOK,
                                     .timeout = PATIENT,
                                     .log_fd = fd};
+    invar_reward_parts measured = {NULL, 0};
     invar_plugin *plugin;
 
     (void)state;
@@ -199,7 +206,9 @@ static void test_ext_program__standard_error_goes_to_the_log(void **state)
     assert_ok(invar_plugin_hook(
         plugin,
         &(invar_plugin_event){
-            .hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP, .step = 12, .run = "a", .folder = "runs/a"}));
+            .hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP, .step = 12, .run = "a", .folder = "runs/a"},
+        &measured));
+    invar_reward_parts_release(&measured);
     invar_plugin_close(plugin);
     assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
     assert_string_equal(text, "reward.py: before_train_step of step 12\n");
@@ -244,7 +253,7 @@ static void test_ext_program__stored_replies(void **state)
 
     assert_ok(open_spec(&plugin, NULL, ALL, 0));
     assert_ok(invar_plugin_begin(plugin, 5, &stored));
-    assert_ok(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}));
+    assert_ok(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, no_parts()));
     assert_fails(ask(plugin, back), INVAR_E_NOTFOUND, "call 1"); // the hook has taken a number
     assert_ok(invar_plugin_begin(plugin, 5, &stored));
     assert_ok(ask(plugin, back));
