@@ -136,6 +136,23 @@ static invar_status read_loss(const invar_plugin_call *call, const json_t *reply
     return read_floats(call->loss, call->tokens->count, reply, "loss", where);
 }
 
+/* The hook before a training step may weigh the loss of the step, {"loss_factor": NUMBER}. */
+static invar_status read_factor(const invar_plugin_call *call, const json_t *reply,
+                                const char *where)
+{
+    const json_t *value = json_object_get(reply, "loss_factor");
+
+    if (!value)
+        return INVAR_OK;
+    if (call->event->hook != INVAR_PLUGIN_BEFORE_TRAIN_STEP)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"loss_factor\" is for before_train_step alone",
+                          where);
+    if (!json_is_number(value) || !isfinite((float)json_number_value(value)))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"loss_factor\" is no finite number", where);
+    *call->factor = json_number_value(value);
+    return INVAR_OK;
+}
+
 /* A hook may say what it has measured, {"metrics": {"NAME": NUMBER}}. */
 static invar_status read_measures(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
@@ -153,7 +170,7 @@ static invar_status read_measures(const invar_plugin_call *call, const json_t *r
         INVAR_TRY(invar_reward_parts_add(call->measures, name, strlen(name),
                                          json_number_value(value), where));
     }
-    return INVAR_OK;
+    return read_factor(call, reply, where);
 }
 
 /* What every reply has: the id of the question, and no error. */

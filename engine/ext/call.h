@@ -32,6 +32,7 @@ typedef struct invar_plugin_call {
     double *reward;                    /* (count) */
     invar_reward_parts *parts;         /* (count) of the rewards; zeroed before */
     invar_reward_parts *measures;      /* what a hook says it has measured; zeroed before */
+    double *factor;                    /* that it gives for the loss; 1 before */
     uint8_t *verdict;                  /* (count) */
     float *dlogp, *loss;               /* (tokens->count) */
 } invar_plugin_call;

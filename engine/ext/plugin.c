@@ -217,24 +217,30 @@ static invar_status keep_copy(invar_plugin *plugin, const invar_plugin_call *cal
     return keep(plugin, call, request, copy, bytes);
 }
 
+/* The reply to this call that the ledger has; NULL: none. */
+static const invar_ledger_reply *recorded(const invar_plugin *plugin, const invar_plugin_call *call)
+{
+    for (size_t i = 0; plugin->stored && i < plugin->stored->count; i++)
+        if (plugin->stored->items[i].call == call->id &&
+            strcmp(plugin->stored->items[i].plugin, plugin->name) == 0)
+            return &plugin->stored->items[i];
+    return NULL;
+}
+
 static invar_status find_stored(const invar_ledger_reply **out, const invar_plugin *plugin,
                                 const invar_plugin_call *call, const invar_digest *request)
 {
-    for (size_t i = 0; i < plugin->stored->count; i++) {
-        const invar_ledger_reply *reply = &plugin->stored->items[i];
-        if (reply->call != call->id || strcmp(reply->plugin, plugin->name) != 0)
-            continue;
-        if (!invar_digest_equal(&reply->request, request))
-            return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                              "plug-in %s: call %" PRId64 " of step %" PRId64
-                              " asks something else than the recorded one",
-                              plugin->name, call->id, plugin->step);
-        *out = reply;
-        return INVAR_OK;
-    }
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "plug-in %s: no reply to call %" PRId64 " of step %" PRId64 " is stored",
-                      plugin->name, call->id, plugin->step);
+    *out = recorded(plugin, call);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "plug-in %s: no reply to call %" PRId64 " of step %" PRId64 " is stored",
+                          plugin->name, call->id, plugin->step);
+    if (!invar_digest_equal(&(*out)->request, request))
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "plug-in %s: call %" PRId64 " of step %" PRId64
+                          " asks something else than the recorded one",
+                          plugin->name, call->id, plugin->step);
+    return INVAR_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -256,8 +262,6 @@ static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *ca
     size_t bytes;
 
     INVAR_TRY(invar_object_call(plugin->object, call));
-    if (call->kind == INVAR_PLUGIN_KIND_HOOK)
-        return INVAR_OK;
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
     return keep(plugin, call, request, data, bytes);
 }
@@ -279,8 +283,8 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
         invar_line_program_kill(plugin->program);
         return status;
     }
-    if (call->kind == INVAR_PLUGIN_KIND_HOOK)
-        return INVAR_OK;
+    if (call->kind == INVAR_PLUGIN_KIND_HOOK && (plugin->stored || *call->factor == 1.0))
+        return INVAR_OK; // of hooks a factor is kept, the one that counts
     return keep_copy(plugin, call, request, line, bytes);
 }
 
@@ -292,6 +296,36 @@ static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *ca
     INVAR_TRY(invar_remote_ask(line, plugin->server, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
     return keep_copy(plugin, call, request, line->data, line->bytes);
+}
+
+/* What the ledger has of a hook counts; without a row it had given no factor. */
+static invar_status recall(invar_plugin *plugin, const invar_plugin_call *call,
+                           const invar_digest *request)
+{
+    const invar_ledger_reply *reply = recorded(plugin, call);
+    invar_reward_parts again = {NULL, 0};
+    invar_plugin_call then = *call;
+    invar_status status;
+
+    *call->factor = 1.0;
+    if (!reply)
+        return INVAR_OK;
+    then.measures = &again;
+    status = invar_plugin_call_read(&then, reply->data, reply->bytes, false);
+    invar_reward_parts_release(&again);
+    return status == INVAR_OK ? keep_copy(plugin, call, request, reply->data, reply->bytes)
+                              : status;
+}
+
+/* Told, wherever it is. */
+static invar_status tell(invar_plugin *plugin, const invar_plugin_call *call,
+                         const invar_digest *request)
+{
+    if (plugin->object)
+        INVAR_TRY(invar_object_call(plugin->object, call));
+    else if (plugin->program)
+        INVAR_TRY(ask_program(plugin, call, request));
+    return plugin->stored ? recall(plugin, call, request) : INVAR_OK;
 }
 
 /* Completes the call with plug-in, step and number, and has it answered. */
@@ -306,7 +340,9 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
     call->step = call->event ? call->event->step : plugin->step; // of hooks none begins
     call->id = plugin->calls++;
     invar_plugin_call_hash(&request, call);
-    if (plugin->stored && call->kind != INVAR_PLUGIN_KIND_HOOK)
+    if (call->kind == INVAR_PLUGIN_KIND_HOOK)
+        return tell(plugin, call, &request);
+    if (plugin->stored)
         return answer_stored(plugin, call, &request);
     if (plugin->object)
         return ask_object(plugin, call, &request);
@@ -314,10 +350,7 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
         return ask_program(plugin, call, &request);
     if (plugin->server)
         return ask_server(plugin, call, &request);
-    return call->kind == INVAR_PLUGIN_KIND_HOOK
-               ? INVAR_OK
-               : INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began",
-                            plugin->name);
+    return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began", plugin->name);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -432,10 +465,14 @@ invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_lo
 }
 
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
-                               invar_reward_parts *measures_out)
+                               invar_reward_parts *measures_out, double *factor_out)
 {
-    invar_plugin_call call = {
-        .kind = INVAR_PLUGIN_KIND_HOOK, .event = event, .measures = measures_out};
+    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_HOOK,
+                              .event = event,
+                              .measures = measures_out,
+                              .factor = factor_out};
+
+    *factor_out = 1.0;
 
     if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_BEFORE_TRAIN_STEP)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,

@@ -12,7 +12,7 @@
  * whose files are not those of the one that replied. So resume and replay end on the same bits
  * whatever the plug-in would say today. The requests of a step are a function of the step: one call
  * for each list of samples, each group or each sample of the loss, in order. Hooks are told of
- * things, not asked; they are neither kept nor answered from rows.
+ * things, also in a step that the ledger has; of what they say only a factor for the loss is kept.
  *
  * A plug-in belongs to one thread at a time.
  *
@@ -120,9 +120,13 @@ invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_lo
 /* "after_init", "before_logprob", "before_train_step". */
 const char *invar_plugin_hook_name(int hook);
 
-/* measures_out is zeroed before: named numbers that a program has measured; the caller releases. */
+/*
+ * A program may say what it has measured, named numbers (measures_out is zeroed before; the caller
+ * releases), and give a factor for the loss of the coming step, 1 where it does not. A factor is
+ * kept as a reply; one that is stored counts in place of what the hook says now.
+ */
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
-                               invar_reward_parts *measures_out) INVAR_MUST_USE;
+                               invar_reward_parts *measures_out, double *factor_out) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

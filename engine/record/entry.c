@@ -154,6 +154,8 @@ static invar_status train_metrics(entry *e)
         difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
         difference(e, "train/logp_diff_worst_position", (double)gap->position);
     }
+    if (s->weighted)
+        metric(e, "train/loss_factor", (double)s->factor);
     if (s->routes) {
         metric(e, "train/routing_choices", (double)s->routes);
         metric(e, "train/routing_differ", (double)s->routes_differ);

@@ -65,6 +65,8 @@ typedef struct invar_step {
     invar_audit *audit;
     const invar_ledger_reply *replies; /* of plug-ins */
     size_t n_replies;
+    bool weighted; /* a hook has given a factor of the policy's loss */
+    float factor;
     const invar_step_measures *measures; /* (n_measures) of hooks */
     size_t n_measures;
 } invar_step;

@@ -224,10 +224,26 @@ invar_status invar_loop_ask_loss(float *loss_out, float *dlogp_out, const invar_
     return invar_agree_share(loop->ranks, "loss", 0, dlogp_out, bytes);
 }
 
+/* A loss with the factor that a hook has given. */
+typedef struct weighted_loss {
+    invar_loss *loss;
+    const int64_t *start; /* of the step's samples */
+    float factor;
+} weighted_loss;
+
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
                              const float *entropy, float *dnow, float *dentropy)
 {
-    return invar_loss_run(payload, first, count, now, entropy, dnow, dentropy);
+    const weighted_loss *w = payload;
+    int64_t tokens = w->start[first + count] - w->start[first];
+
+    INVAR_TRY(invar_loss_run(w->loss, first, count, now, entropy, dnow, dentropy));
+    for (int64_t t = 0; t < tokens && w->factor != 1.0f; t++) {
+        dnow[t] = dnow[t] * w->factor;
+        if (dentropy)
+            dentropy[t] = dentropy[t] * w->factor;
+    }
+    return INVAR_OK;
 }
 
 /* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
@@ -238,6 +254,7 @@ static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int w
     const invar_step *is = &step->is;
     int64_t token = f->start[is->first];
     invar_rl_options rl = loop->set.rl;
+    weighted_loss weighted;
     invar_trainer_loss loss = {.run = run_loss,
                                .entropy = !values && rl.entropy_coef != 0.0f,
                                .led = !values && invar_loss_facts_of(rl.loss)->plugin};
@@ -247,7 +264,8 @@ static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int w
     INVAR_TRY(invar_loss_new(&step->losses[which], &step->batch, &rl,
                              values ? NULL : f->advantage + token,
                              values ? f->returns + token : NULL));
-    loss.payload = step->losses[which];
+    weighted = (weighted_loss){step->losses[which], step->start, values ? 1.0f : is->factor};
+    loss.payload = &weighted;
     step->is.learners[which].loss = step->losses[which];
     return invar_learner_differentiate(is->learners[which].learner, loop->trainer,
                                        is->samples + is->first, is->count, &loss, result);
@@ -311,11 +329,26 @@ static invar_status move_actor(invar_loop *loop)
     return invar_learner_move(&loop->actor, loop->place.step, rest);
 }
 
+/* Rank 0 has told the hook; the others get its factor. */
+static invar_status agree_factor(float *out, const invar_loop *loop)
+{
+    const char *path =
+        invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH);
+
+    *out = path[0] ? (float)loop->plugins.factor : 1.0f;
+    return path[0] ? invar_agree_share(loop->ranks, "loss factor", 0, out, sizeof *out) : INVAR_OK;
+}
+
 invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop)
 {
     INVAR_TRY(
         invar_plugins_begin(&loop->plugins, INVAR_PLUGINS_LOSS, &loop->recorder, loop->place.step));
+    INVAR_TRY(invar_plugins_begin(&loop->plugins,
+                                  INVAR_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
+                                  &loop->recorder, loop->place.step));
     INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP));
+    INVAR_TRY(agree_factor(&step->is.factor, loop));
+    step->is.weighted = step->is.factor != 1.0f;
     INVAR_TRY(learn_policy(step, loop));
     if (loop->critic.model)
         INVAR_TRY(learn_values(step, loop));

@@ -56,7 +56,7 @@ void invar_plugins_close(invar_plugins *plugins)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_plugin_close(plugins->of[i]);
-    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
+    for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_plugin_stored_release(&plugins->stored[i]);
     invar_plugins_forget(plugins);
     *plugins = (invar_plugins){0};
@@ -87,6 +87,28 @@ invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder 
     return INVAR_OK;
 }
 
+static bool has_reply(const invar_plugin_replies *replies, const invar_plugin *plugin)
+{
+    for (size_t i = 0; i < replies->count; i++)
+        if (strcmp(replies->items[i].plugin, invar_plugin_name(plugin)) == 0)
+            return true;
+    return false;
+}
+
+/* A hook is told again in a step that the ledger has, but what it said then counts. */
+static invar_status begin_hook(const invar_plugins *plugins, int place,
+                               const invar_recorder *recorder, int64_t step)
+{
+    const invar_plugin_replies *replies = &plugins->stored[place].replies;
+    invar_plugin *plugin = plugins->of[place];
+
+    if (step > recorder->recorded && !plugins->replay)
+        return invar_plugin_begin(plugin, step, NULL);
+    if (has_reply(replies, plugin))
+        INVAR_TRY(invar_plugin_stored_check(plugin, recorder->ledger, recorder->run, step));
+    return invar_plugin_begin(plugin, step, replies);
+}
+
 invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
                                  int64_t step)
 {
@@ -98,6 +120,8 @@ invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_
     invar_plugin_stored_release(stored);
     if (step <= recorder->recorded)
         INVAR_TRY(invar_plugin_stored_read(stored, recorder->ledger, recorder->run, step));
+    if (place >= INVAR_PLUGINS_HOOKS)
+        return begin_hook(plugins, place, recorder, step);
     // a step without any reply took its samples from a file, or lost them in a shortened ledger
     if (stored->replies.count == 0 && !plugins->replay)
         return invar_plugin_begin(plugin, step, NULL);
@@ -112,7 +136,8 @@ invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event
 
     measures->hook = invar_plugin_hook_name(event->hook);
     invar_reward_parts_release(&measures->named);
-    return plugin ? invar_plugin_hook(plugin, event, &measures->named) : INVAR_OK;
+    plugins->factor = 1.0;
+    return plugin ? invar_plugin_hook(plugin, event, &measures->named, &plugins->factor) : INVAR_OK;
 }
 
 void invar_plugins_forget(invar_plugins *plugins)
@@ -124,20 +149,20 @@ void invar_plugins_forget(invar_plugins *plugins)
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
                                    const invar_plugins *plugins, bool first)
 {
-    invar_plugin_replies parts[INVAR_PLUGINS_HOOKS] = {{NULL, 0}};
+    invar_plugin_replies parts[INVAR_PLUGINS] = {{NULL, 0}};
     size_t count = 0;
 
     *out = NULL;
     *count_out = 0;
-    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
-        if (plugins->of[i] && (first || i == INVAR_PLUGINS_LOSS)) {
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        if (plugins->of[i] && (first || i >= INVAR_PLUGINS_LOSS)) {
             parts[i] = invar_plugin_replies_take(plugins->of[i]);
             count += parts[i].count;
         }
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "replies of plug-ins"));
-    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
+    for (int i = 0; i < INVAR_PLUGINS; i++)
         for (size_t j = 0; j < parts[i].count; j++)
             (*out)[(*count_out)++] = parts[i].items[j];
     return INVAR_OK;

@@ -25,8 +25,9 @@ enum {
 
 /* Zeroed, there is none. */
 typedef struct invar_plugins {
-    invar_plugin *of[INVAR_PLUGINS];                 /* NULL: not attached */
-    invar_plugin_stored stored[INVAR_PLUGINS_HOOKS]; /* their replies to the step before */
+    invar_plugin *of[INVAR_PLUGINS];           /* NULL: not attached */
+    invar_plugin_stored stored[INVAR_PLUGINS]; /* their replies to the step before */
+    double factor;                             /* for the loss, as the last hook has given it */
     invar_step_measures measures[INVAR_PLUGINS - INVAR_PLUGINS_HOOKS]; /* since the last step */
     bool replay; /* they are not started: their replies come from the ledger */
 } invar_plugins;
@@ -54,8 +55,9 @@ invar_status invar_plugins_hook(invar_plugins *plugins,
 void invar_plugins_forget(invar_plugins *plugins);
 
 /*
- * What was replied in this step, `first` of its rollout or not: of the loss, and of rewards and
- * filters, which are asked once for the whole rollout. The caller frees the array, which borrows.
+ * What was replied in this step, `first` of its rollout or not: of the loss and of hooks, and of
+ * rewards and filters, which are asked once for the whole rollout. The caller frees the array,
+ * which borrows.
  */
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
                                    const invar_plugins *plugins, bool first) INVAR_MUST_USE;

@@ -58,12 +58,13 @@ judge="python3 $here/fickle.py count"
 same plugins --rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge" \
     --loss-type custom_loss --custom-loss-function-path "$judge" \
     --dynamic-sampling-filter-path "$judge" --over-sampling-batch-size 3 \
-    --custom-before-train-step-hook-path "python3 $here/../../../engine/ext/example/reward.py"
-holds [ "$(<count)" = 4 ]
+    --custom-before-train-step-hook-path "$judge"
+holds [ "$(<count)" = 5 ]
 kinds="SELECT (SELECT count(*) FROM gauge JOIN series USING(series)
-    WHERE name = 'hook/before_train_step/seconds'), count(*) > 0
+    WHERE name = 'hook/before_train_step/start'), count(*) > 0,
+    (SELECT max(value) FROM metrics WHERE name = 'train/loss_factor')
     FROM metrics WHERE name = 'rollout/dynamic_filter/dropped' AND value > 0"
-holds [ "$(sqlite3 -readonly plugins-3/ledger.db "$kinds")" = '3|1' ]
+holds [ "$(sqlite3 -readonly plugins-3/ledger.db "$kinds")" = '3|1|1.625' ]
 parts="SELECT count(*), (SELECT count(*) FROM metrics WHERE name = 'rollout/reward/taste')
     FROM reward_parts WHERE name = 'mood'"
 holds [ "$(sqlite3 -readonly plugins-3/ledger.db "$parts")" = '6|3' ]

@@ -21,6 +21,8 @@ def answer(request, start, role):
         word = "drop" if role == "dynamic-sampling-filter-path" else "remove"
         return {"verdicts": [word if (s["index"] + start) % 7 == 0 else "keep"
                              for s in request["samples"]]}
+    if request["call"] == "hook":
+        return {"metrics": {"start": start}, "loss_factor": 1 + start / 8}
     return {"dlogp": [-a * start for a in request["advantage"]],
             "loss": [-a * start for a in request["advantage"]]}
 
@@ -30,7 +32,7 @@ def main():
     start = int(count.read_text(encoding="ascii")) + 1 if count.exists() else 1
     count.write_text(str(start), encoding="ascii")
     role = json.loads(sys.stdin.readline())["plugin"]
-    kinds = ["reward", "filter", "loss"]
+    kinds = ["reward", "filter", "loss", "hook"]
     print(json.dumps({"invar": 1, "name": "fickle", "kinds": kinds}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -272,20 +272,21 @@ expect 0 identical replay e.pack
 recipe=tiny.ini
 judge="python3 $here/fickle.py count"
 plugins=(--rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge"
-    --loss-type custom_loss --custom-loss-function-path "$judge")
+    --loss-type custom_loss --custom-loss-function-path "$judge"
+    --custom-before-train-step-hook-path "$judge")
 train f "${plugins[@]}"
 chain=$(content f)
-holds test "$(<count)" = 3
+holds test "$(<count)" = 4
 expect 0 identical replay f --step 3
 expect 0 identical replay f --from 0 --step 3
 expect 0 '' pack f --step 3 --output f.pack
 expect 0 identical replay f.pack
-holds test "$(<count)" = 3 # none was started
+holds test "$(<count)" = 4 # none was started
 cp -r f g
 rm -r g/save/iter_0000003
 echo 1 >g/save/latest_checkpointed_iteration.txt
 train g "${plugins[@]}"
-holds test "$(<count)" = 6
+holds test "$(<count)" = 8
 holds test "$(content g)" = "$chain"
 expect 0 identical diff f g
 train h "${plugins[@]}" # the control: it does answer differently

@@ -91,7 +91,9 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
 {
     static const invar_plugin_sample samples[COUNT];
     const invar_plugin_tokens tokens = {.count = COUNT};
+    const invar_plugin_event event = {.hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP};
     answer got = {.reward = {0}};
+    double factor = 1.0;
     invar_plugin_call call = {.plugin = "judge", .kind = kind, .step = 1, .id = 7};
     invar_status status;
 
@@ -107,9 +109,12 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
         call.parts = call.reward ? got.parts : NULL;
     }
     call.measures = kind == INVAR_PLUGIN_KIND_HOOK ? got.parts : NULL;
+    call.factor = &factor;
+    call.event = kind == INVAR_PLUGIN_KIND_HOOK ? &event : NULL;
     status = invar_plugin_call_read(&call, data, size, live);
     if (status == INVAR_OK) {
         check_parts(&got.parts[0]);
+        INVAR_CHECK(isfinite((float)factor));
         check_answer(&call);
         check_plain(&call, &got);
     } else

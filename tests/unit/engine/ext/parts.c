@@ -111,12 +111,18 @@ static void test_ext_parts__wrong_replies(void **state)
 
 /* ---- what hooks have measured ---------------------------------------------------------------- */
 
+static double factor; /* for the loss */
+
 static invar_status read_hook(invar_reward_parts *measures, const char *reply)
 {
     const invar_plugin_event event = {.hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP};
-    const invar_plugin_call call = {
-        .plugin = "hooks", .kind = INVAR_PLUGIN_KIND_HOOK, .event = &event, .measures = measures};
+    const invar_plugin_call call = {.plugin = "hooks",
+                                    .kind = INVAR_PLUGIN_KIND_HOOK,
+                                    .event = &event,
+                                    .measures = measures,
+                                    .factor = &factor};
 
+    factor = 1.0;
     return invar_plugin_call_read(&call, reply, strlen(reply), true);
 }
 
@@ -129,6 +135,8 @@ static void test_ext_parts__hooks_measure(void **state)
         {"{\"id\":0,\"metrics\":{\"a\":\"1\"}}", "a metric of \"metrics\" is no number"},
         {"{\"id\":0,\"metrics\":{\"a/b\":1}}", "cannot name a part"},
         {"{\"id\":0,\"metrics\":{\"a\":1e999}}", "is not JSON"},
+        {"{\"id\":0,\"loss_factor\":\"1\"}", "\"loss_factor\" is no finite number"},
+        {"{\"id\":0,\"loss_factor\":1e39}", "\"loss_factor\" is no finite number"},
     };
     invar_reward_parts measures = {NULL, 0};
 
@@ -137,7 +145,10 @@ static void test_ext_parts__hooks_measure(void **state)
     assert_int_equal(measures.count, 0);
     assert_ok(read_hook(&measures, "{\"id\":0,\"metrics\":{\"lag\":2,\"a.b\":-0.5}}"));
     assert_int_equal(measures.count, 2);
-    assert_true(invar_reward_parts_find(&measures, "lag")->value == 2);
+    assert_true(invar_reward_parts_find(&measures, "lag")->value == 2 && factor == 1);
+    invar_reward_parts_release(&measures);
+    assert_ok(read_hook(&measures, "{\"id\":0,\"loss_factor\":0.25}"));
+    assert_true(factor == 0.25);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         invar_reward_parts_release(&measures);
         assert_fails(read_hook(&measures, bad[i].text), INVAR_E_CORRUPT, bad[i].why);
