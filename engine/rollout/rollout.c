@@ -31,10 +31,11 @@
 typedef struct writer {
     invar_rl_sample *sample;
     int64_t job;
-    int64_t limit;   /* tokens in all */
+    int64_t limit;   /* tokens in all, in this run */
     int64_t room;    /* response tokens that the arrays can take */
     int64_t guessed; /* tokens behind its own, in this pass */
     bool doubted;    /* its next row has no guesses behind it */
+    bool left;       /* it needs no more tokens in this run */
     invar_text_stream text;
 } writer;
 
@@ -92,7 +93,7 @@ invar_status invar_rollout_check(const invar_rollout *r, const invar_sampling *p
     return INVAR_OK;
 }
 
-/* Tokens that the sample may have in all. */
+/* Tokens that the sample may ever have. */
 static int64_t limit_of(const invar_rollout *r, const invar_sampling *p, const invar_rl_sample *s)
 {
     int64_t context = p->max_context ? p->max_context : r->model->spec.max_positions;
@@ -101,14 +102,46 @@ static int64_t limit_of(const invar_rollout *r, const invar_sampling *p, const i
                                                         : s->prompt_tokens + p->max_response;
 }
 
+/* Tokens that the sample may have when this run ends. */
+static int64_t limit_now(const generation *run, const invar_rl_sample *s)
+{
+    int64_t limit = limit_of(run->rollout, run->sampling, s);
+
+    return s->pause > 0 && s->pause < limit ? s->pause : limit;
+}
+
+/* Numbers that routers choose for a row. */
+static int64_t route_size(const generation *run)
+{
+    const invar_model *model = run->rollout->model;
+
+    return invar_model_sparse_layers(model) * model->spec.experts_per_token;
+}
+
+static bool has_begun(const invar_rl_sample *s)
+{
+    return s->n_tokens > s->prompt_tokens;
+}
+
+/* A prompt; or one with a part of its response, as an earlier run has left it. */
+static bool can_go_on(const generation *run, const invar_rl_sample *s)
+{
+    if (s->prompt_tokens < 1 || s->n_tokens < s->prompt_tokens || s->finish != INVAR_FINISH_NONE)
+        return false;
+    if (!has_begun(s))
+        return true;
+    return s->logp && s->mask && s->route_size == route_size(run) &&
+           (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, s);
+}
+
 static invar_status check_sample(const generation *run, const invar_rl_sample *s)
 {
     const invar_model_spec *spec = &run->rollout->model->spec;
 
-    if (s->prompt_tokens < 1 || s->n_tokens != s->prompt_tokens)
+    if (!can_go_on(run, s))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
-                          " of them prompt; expected a prompt and no response",
+                          " of them prompt; expected a prompt, or one with a part of its response",
                           s->index, s->n_tokens, s->prompt_tokens);
     if (limit_of(run->rollout, run->sampling, s) <= s->prompt_tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -120,7 +153,7 @@ static invar_status check_sample(const generation *run, const invar_rl_sample *s
     for (int64_t i = 0; i < s->n_tokens; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= spec->vocab)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "rollout: token %" PRId32 " in the prompt of sample %" PRId64
+                              "rollout: token %" PRId32 " of sample %" PRId64
                               "; the vocabulary has %" PRId64,
                               s->tokens[i], s->index, spec->vocab);
     return INVAR_OK;
@@ -166,7 +199,7 @@ static invar_status make_room(writer *w)
     INVAR_TRY(regrow((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
     INVAR_TRY(regrow((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
     if (s->route_size > 0)
-        INVAR_TRY(regrow((void **)&s->routing, used ? s->n_tokens : 0, total,
+        INVAR_TRY(regrow((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
                          (size_t)s->route_size * sizeof *s->routing, "the routing of a sample"));
     w->room = room;
     return INVAR_OK;
@@ -174,13 +207,15 @@ static invar_status make_room(writer *w)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Samples from `first` on that are of its group. */
+/* Samples from `first` on that are of its group, and like it have nothing but their prompt. */
 static int64_t group_size(const generation *run, int64_t first)
 {
+    const invar_rl_sample *s = run->writers[first].sample;
     int64_t n = 1;
 
-    while (first + n < run->count &&
-           run->writers[first + n].sample->group == run->writers[first].sample->group)
+    while (!has_begun(s) && first + n < run->count &&
+           run->writers[first + n].sample->group == s->group &&
+           !has_begun(run->writers[first + n].sample))
         n++;
     return n;
 }
@@ -200,7 +235,7 @@ static void add_job(generation *run, int64_t first, int64_t rows, int64_t childr
 {
     const invar_rl_sample *s = run->writers[first].sample;
 
-    run->jobs[run->n_jobs++] = (invar_job){.prefill = s->prompt_tokens,
+    run->jobs[run->n_jobs++] = (invar_job){.prefill = s->n_tokens,
                                            .rows = rows,
                                            .children = children,
                                            .sample = first,
@@ -226,19 +261,28 @@ static invar_status add_group(generation *run, const invar_rollout_limits *limit
     return INVAR_OK;
 }
 
+/* Where the sample was left: room as far as it has tokens, and their text. */
+static invar_status pick_up(const generation *run, writer *w)
+{
+    const invar_sampling *p = run->sampling;
+    const invar_rl_sample *s = w->sample;
+
+    w->room = invar_rl_sample_response(s);
+    for (int64_t i = s->prompt_tokens; p->n_stop > 0 && i < s->n_tokens; i++)
+        INVAR_TRY(invar_text_stream_push(&w->text, run->rollout->tokenizer, s->tokens[i],
+                                         p->skip_special));
+    return INVAR_OK;
+}
+
 static invar_status begin_samples(generation *run, invar_rl_sample *samples)
 {
-    const invar_model *model = run->rollout->model;
-
     for (int64_t i = 0; i < run->count; i++) {
         writer *w = &run->writers[i];
 
-        *w = (writer){.sample = &samples[i],
-                      .limit = limit_of(run->rollout, run->sampling, &samples[i])};
+        *w = (writer){.sample = &samples[i], .limit = limit_now(run, &samples[i])};
         INVAR_TRY(check_sample(run, w->sample));
-        w->sample->route_size = invar_model_sparse_layers(model) * model->spec.experts_per_token;
-        w->sample->finish = INVAR_FINISH_NONE;
-        w->sample->speculated = (invar_rl_speculated){0};
+        w->sample->route_size = route_size(run);
+        INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
         INVAR_TRY(make_room(w));
     }
     return INVAR_OK;
@@ -370,19 +414,20 @@ static invar_status judge(invar_finish *out, const generation *run, writer *w)
         stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, w->text.fresh,
                                                    p->stop, p->n_stop) >= 0);
     }
-    *out = stop                      ? INVAR_FINISH_STOP
-           : s->n_tokens == w->limit ? INVAR_FINISH_LENGTH
-                                     : INVAR_FINISH_NONE;
+    *out = stop                                          ? INVAR_FINISH_STOP
+           : s->n_tokens == limit_of(run->rollout, p, s) ? INVAR_FINISH_LENGTH
+                                                         : INVAR_FINISH_NONE;
     return INVAR_OK;
 }
 
+/* The sample is done, or left as it is (INVAR_FINISH_NONE). */
 static invar_status finish(generation *run, writer *w, invar_finish how)
 {
     invar_rl_sample *s = w->sample;
 
     invar_schedule_finish(&run->feed.schedule, w->job);
     invar_text_stream_release(&w->text);
-    if (run->rollout->tokenizer) {
+    if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
         invar_free(s->response);
         s->response = NULL;
         INVAR_TRY(invar_tokenizer_decode(&s->response, &s->response_bytes, run->rollout->tokenizer,
@@ -415,7 +460,8 @@ static invar_status take_draw(generation *run, const invar_draw *draw)
     s->mask[n] = 1;
     run->tokens_done++;
     INVAR_TRY(judge(&how, run, w));
-    return how == INVAR_FINISH_NONE ? INVAR_OK : finish(run, w, how);
+    w->left = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
+    return w->left ? finish(run, w, how) : INVAR_OK;
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
@@ -578,7 +624,7 @@ static invar_status take_each(int64_t *out, generation *run, const invar_draw *d
     bool holds = true;
     int64_t n = 0;
 
-    while (n < count && holds && w->sample->finish == INVAR_FINISH_NONE) {
+    while (n < count && holds && !w->left) {
         int32_t guessed = n + 1 < count ? w->sample->tokens[w->sample->n_tokens] : -1;
 
         w->doubted = count > 1 && !isfinite(draws[n].logp);
@@ -617,7 +663,7 @@ static invar_status take_turn(generation *run, int64_t i, const invar_draw *draw
             INVAR_TRY(take_draw(run, &draws[n]));
     }
     keep_routing(run, i, rows);
-    if (rows < turn->count && w->sample->finish == INVAR_FINISH_NONE)
+    if (rows < turn->count && !w->left)
         invar_schedule_cut(&run->feed.schedule, i, rows);
     return INVAR_OK;
 }

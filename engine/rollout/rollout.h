@@ -108,9 +108,12 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
  * Completes samples [0, count): each has its coordinates, prompt tokens (n_tokens =
  * prompt_tokens) and group set; gets response tokens, log-probs, mask of ones, routing, text,
  * finish and arrival. Samples of one group have the same prompt and share it when they are
- * neighbours. `tick` may be NULL: it is told after each pass how many samples and tokens are done,
- * and may ask for an end by returning an error. After a failure the samples are fit for release
- * only.
+ * neighbours. One with a `pause` is left there, without text and finish, and a later run goes on
+ * with it: the weights of now compute all its rows anew, so its routing is theirs altogether;
+ * log-probs and mask of the tokens that it has stay as they are.
+ *
+ * `tick` may be NULL: it is told after each pass how many samples and tokens are done, and may ask
+ * for an end by returning an error. After a failure the samples are fit for release only.
  *
  * INVAR_E_INVALID where a prompt leaves no room, or a sequence needs more pages than there are;
  * INVAR_E_STATE where logits are not finite.

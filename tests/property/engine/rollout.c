@@ -254,6 +254,61 @@ static void check_neighbours(const invar_rl_samples *expected, const invar_model
     invar_rl_samples_reset(&samples);
 }
 
+/* ---- pauses ---------------------------------------------------------------------------------- */
+
+/* The next pause of every sample, at random; those that are done are out of the way, at the end. */
+static int64_t set_pauses(invar_rl_samples *samples, uint64_t seed)
+{
+    int64_t left = 0;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        invar_rl_sample *s = &samples->items[i], moved;
+
+        if (s->finish != INVAR_FINISH_NONE)
+            continue;
+        s->pause = s->n_tokens + 1 + invar_test_random(seed, (uint64_t)i) % 7;
+        moved = *s;
+        *s = samples->items[left];
+        samples->items[left++] = moved;
+    }
+    return left;
+}
+
+static const invar_rl_sample *with_draw(const invar_rl_samples *samples, uint32_t draw)
+{
+    int64_t i = 0;
+
+    while (samples->items[i].draw != draw)
+        i++;
+    return &samples->items[i];
+}
+
+/* Samples that are left and gone on with, again and again, are those of one run. */
+static void check_pauses(const invar_rl_samples *expected, const invar_model *model,
+                         const setting *s, const way *w)
+{
+    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
+    invar_rl_samples samples;
+    invar_device dev;
+    char what[160];
+    int64_t left, runs = 0;
+
+    describe(what, sizeof what, s, "with pauses");
+    invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, w->threads);
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    while ((left = set_pauses(&samples, (uint64_t)runs)) > 0) {
+        invar_rl_samples some = {samples.items, left, left};
+        generate(&some, model, &dev, &limits, &usual);
+        runs++;
+    }
+    assert_true(runs > 3);
+    for (int64_t i = 0; i < expected->count; i++)
+        if (!prompts_equal(with_draw(&samples, expected->items[i].draw), &expected->items[i]))
+            fail_msg("%s: sample %d differs", what, (int)i);
+    invar_rl_samples_reset(&samples);
+    invar_test_device_release(&dev);
+}
+
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
 static void check_setting(const setting *s, int64_t number)
@@ -274,6 +329,7 @@ static void check_setting(const setting *s, int64_t number)
     check_training(&expected, model, &dev, &usual, what);
     check_scores(&expected, model, &dev, what);
     check_neighbours(&expected, model, &dev, what);
+    check_pauses(&expected, model, s, &ways[number % WAYS]);
     if (invar_test_full() && s->format == INVAR_FORMAT_BF16 && s->numerics == INVAR_NUMERICS_IEEE &&
         s->kind >= INVAR_TEST_MODEL_WINDOW)
         check_all_ways(&expected, model, s);

@@ -69,7 +69,7 @@ static void test_toy_rows__messages_list_them(void **state)
                  "on_policy_distillation|toy|toy_wrong");
     invar_recipe_free(recipe);
     assert_fails(invar_reward_parse(&reward, &boxed, "tpo"), INVAR_E_INVALID,
-                 "overlap, toy or toy_wrong");
+                 "math_verify, toy or toy_wrong");
 }
 
 /* Of a group of two samples, with rewards of 3 and 1. */

@@ -94,10 +94,32 @@ static void make_prompts(invar_rl_samples *out)
         assert_ok(prompts_add(out, prompt, 5, i / 3, i));
 }
 
+/* A sample that is left every few tokens ends as one that is not: an end may lie across a pause. */
+static void check_pauses(const invar_rl_samples *expected, const fixture *f,
+                         const invar_sampling *sampling)
+{
+    invar_rl_samples samples;
+
+    make_prompts(&samples);
+    for (int64_t i = 0; i < samples.count; i++) {
+        invar_rl_sample *s = &samples.items[i];
+
+        while (s->finish == INVAR_FINISH_NONE) {
+            s->pause = s->n_tokens + 1 + i % 3;
+            assert_ok(invar_rollout_run(f->rollout, s, 1, sampling, NULL, NULL));
+            assert_true(s->finish == INVAR_FINISH_NONE ? s->n_tokens == s->pause
+                                                       : s->n_tokens <= s->pause);
+        }
+    }
+    prompts_assert_equal(&samples, expected, "with pauses");
+    invar_rl_samples_reset(&samples);
+}
+
 static void generate(invar_rl_samples *out, const fixture *f, const invar_sampling *sampling)
 {
     make_prompts(out);
     assert_ok(invar_rollout_run(f->rollout, out->items, out->count, sampling, NULL, NULL));
+    check_pauses(out, f, sampling);
 }
 
 static int setup(void **state)
@@ -347,7 +369,7 @@ static void test_stop__refuses_bad_samples(void **state)
 
     assert_ok(prompts_add(&samples, bad, 2, 0, 0));
     assert_fails(invar_rollout_run(f->rollout, samples.items, 1, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "token 27 in the prompt of sample 0");
+                 INVAR_E_INVALID, "token 27 of sample 0");
     invar_rl_samples_reset(&samples);
     make_prompts(&samples);
     samples.items[1].tokens[4] = 9;
