@@ -217,8 +217,10 @@ invar_status invar_checkpoint_claim_follow(invar_checkpoint_claim *claim)
 
     INVAR_TRY(invar_folder_follow(&claim->folder));
     INVAR_TRY(invar_path_join(path, sizeof path, claim->folder.path, OWNER));
-    if (fstat(claim->fd, &ours) == 0 && lstat(path, &there) == 0 && ours.st_dev == there.st_dev &&
-        ours.st_ino == there.st_ino)
+    // by the folder that is held: its path may be another one again by now
+    if (fstat(claim->fd, &ours) == 0 &&
+        fstatat(claim->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
         return INVAR_OK;
     invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_STATE, 0,

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# layouts.sh INVAR FOLDER - one chain and equal checkpoints, however ranks divide a model.
+# layouts.sh INVAR FOLDER [PART PARTS] - one chain and equal checkpoints in every layout.
 #
 # Models with 8 atoms at least on every axis that is cut, one of them with 11; every format, dense
 # and with experts; threads, and processes where there is mpirun. By default a set that covers every
-# layout, format, kind and transport; with INVAR_TEST_FULL all combinations.
+# layout, format, kind and transport; with INVAR_TEST_FULL all combinations, of which PART (from 0
+# on) of PARTS takes its share: parts run beside each other, or on several machines.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") folder=$2
+invar=$(readlink -f "$1") folder=$2 part=${3:-0} parts=${4:-1}
 unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1 # mpirun gives ranks a terminal
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_hwloc_base_binding_policy=none # parts beside each other would share cores
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
@@ -138,15 +140,16 @@ layouts() {
 # sweep STRIDE PREFIX TEXT FLAG ...: the layouts with this text, of models with names that begin so.
 # Neighbours differ in everything: a stride covers all of it.
 sweep() {
-    local stride=$1 prefix=$2 text=$3 number=0 format ranks kind flags model transport
+    local stride=$1 prefix=$2 text=$3 number=0 offset=0 format ranks kind flags model transport
     shift 3
+    [[ ! $full ]] || stride=$parts offset=$part
     for format in fp32 bf16 fp8 mxfp8 int4; do
         for ranks in 2 4 8; do
             while read -r kind flags; do
                 for model in dense experts; do
                     [[ $kind == any || $kind == "$model" ]] || continue
                     for transport in "${transports[@]}"; do
-                        if [[ $full ]] || ((number++ % stride == 0)); then
+                        if ((number++ % stride == offset)); then
                             # shellcheck disable=SC2086 # flags are words
                             equal "$prefix$model" "$format" "$transport" "$ranks" $flags "$@"
                         fi
@@ -157,13 +160,17 @@ sweep() {
     done
 }
 sweep 15 "" ""
+sweep 43 rows- "$tp" "${sp[@]}"
+sweep 89 rows- "$cp"
+if ((part > 0)); then # the rest is the first part's
+    ((failed)) || echo "$checks checks of part $part: all as expected"
+    exit "$failed"
+fi
 
 # ---- rows between the sums are divided, too ---------------------------------------------------
-sweep 43 rows- "$tp" "${sp[@]}"
 equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
 
 # ---- rows of samples are divided --------------------------------------------------------------
-sweep 89 rows- "$cp"
 equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
 refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
