@@ -120,6 +120,29 @@ invar_param_box invar_model_part_box(const invar_model_part *part, const invar_m
     return box;
 }
 
+static int32_t who_has_expert(const invar_model_part *any, const invar_param *p, int64_t expert)
+{
+    int32_t rank = any->experts - 1;
+
+    while (invar_layout_share_of(p->stack, any->experts, rank).first > expert)
+        rank--;
+    return rank;
+}
+
+int32_t invar_model_part_first(const invar_model_part *any, const invar_model_spec *spec,
+                               const invar_param *p, int64_t expert, int32_t v)
+{
+    invar_model_part part = *any;
+    int32_t ranks = divisors(any, p);
+
+    part.tensor = ranks == 1 ? 0 : v / (p->cut.pieces / ranks);
+    part.expert = p->kind == INVAR_PARAM_EXPERT ? who_has_expert(any, p, expert) : 0;
+    part.stage = 0;
+    while (!has(&part, spec, p))
+        part.stage++;
+    return invar_model_part_number(&part);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 invar_box_runs invar_box_runs_of(const invar_param *p, const invar_param_box *box)

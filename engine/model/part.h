@@ -69,6 +69,10 @@ static inline bool invar_box_has(const invar_param_box *box, int64_t expert, int
            piece < box->piece + box->pieces;
 }
 
+/* The number of the first part, among those that hold a model, that has a piece of an expert. */
+int32_t invar_model_part_first(const invar_model_part *any, const invar_model_spec *spec,
+                               const invar_param *param, int64_t expert, int32_t piece);
+
 /*
  * A box in the order of its memory, as runs of elements that lie together in the whole parameter:
  * run k begins there at invar_box_run_at.

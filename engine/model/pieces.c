@@ -182,22 +182,9 @@ static int64_t leaves_among(const invar_param *p, const invar_layout_share *rows
 
 /* ---- who gives ------------------------------------------------------------------------------- */
 
-int invar_pieces_first(const invar_model_part *any, const invar_model_spec *spec,
-                       const invar_param *p, int64_t expert, int32_t v)
-{
-    for (int32_t n = 0; n < invar_model_part_ranks(any); n++) {
-        invar_model_part part = invar_model_part_numbered(any, n);
-        invar_param_box box = invar_model_part_box(&part, spec, p);
-        if (invar_box_has(&box, expert, v))
-            return n;
-    }
-    INVAR_CHECK(!"every piece has an owner");
-    return 0;
-}
-
 int invar_pieces_giver(const invar_model *model, const invar_param *p, int64_t expert, int32_t v)
 {
-    return invar_pieces_first(&model->part, &model->spec, p, expert, v);
+    return invar_model_part_first(&model->part, &model->spec, p, expert, v);
 }
 
 bool invar_pieces_given(const invar_model *model, const invar_param *p)

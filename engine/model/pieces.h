@@ -53,10 +53,6 @@ int64_t invar_piece_leaves(const invar_param *param, int64_t piece, const invar_
 /* What piece v of an expert has of the rows or columns that the cut divides. */
 invar_layout_share invar_piece_share(const invar_param *param, int32_t v);
 
-/* The number of the first part that has a piece, among the parts of all ranks that hold a model. */
-int invar_pieces_first(const invar_model_part *any, const invar_model_spec *spec,
-                       const invar_param *param, int64_t expert, int32_t piece);
-
 /* Who gives a piece of the cut's, of an expert: its number among those that hold the model. */
 int invar_pieces_giver(const invar_model *model, const invar_param *param, int64_t expert,
                        int32_t piece);

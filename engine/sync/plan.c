@@ -56,8 +56,8 @@ static int giver_of(const planning *p, const invar_param *param, int64_t piece, 
     int64_t expert;
 
     name_piece(&expert, &v, param, piece);
-    part = invar_model_part_numbered(&part,
-                                     invar_pieces_first(&part, &p->model->spec, param, expert, v));
+    part = invar_model_part_numbered(
+        &part, invar_model_part_first(&part, &p->model->spec, param, expert, v));
     return invar_layout_rank_of(train, &(invar_layout_place){.tensor = part.tensor,
                                                              .expert = part.expert,
                                                              .data = engine % train->data.size,

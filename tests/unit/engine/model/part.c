@@ -43,6 +43,23 @@ static int64_t check_param(const invar_model *model, const invar_param *p, invar
     return stages;
 }
 
+/* Who has each piece first, by asking one part after the other. */
+static void check_first(const invar_model *model, const invar_param *p, const invar_model_part *any)
+{
+    for (int64_t expert = 0; expert < p->stack; expert++)
+        for (int32_t v = 0; v < p->cut.pieces; v++) {
+            invar_param_box box = {0};
+            int32_t n = -1;
+
+            while (!invar_box_has(&box, expert, v)) {
+                invar_model_part part = invar_model_part_numbered(any, ++n);
+                assert_true(n < invar_model_part_ranks(any));
+                box = invar_model_part_box(&part, &model->spec, p);
+            }
+            assert_int_equal(invar_model_part_first(any, &model->spec, p, expert, v), n);
+        }
+}
+
 static void check_all(invar_test_model kind, invar_format format, const invar_device *dev)
 {
     invar_model_spec spec = divided_spec(kind, format);
@@ -62,6 +79,9 @@ static void check_all(invar_test_model kind, invar_format format, const invar_de
         for (int64_t i = 0; i < model->n_params; i++) {
             bool twice = i == 0 && spec.tied && part.stages > 1;
             assert_int_equal(check_param(model, &model->params[i], part), twice ? 2 : 1);
+            for (part.experts = 1; part.experts <= (spec.experts ? 4 : 1); part.experts++)
+                check_first(model, &model->params[i], &part);
+            part.experts = 1;
         }
     }
     invar_model_free(model);
