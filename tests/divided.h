@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/layout/layout.h"
+#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 #include "engine/program/near.h"
 #include "kernels-deterministic/math/bf16.h"
@@ -112,50 +112,63 @@ static inline invar_status divided_values(float **out, const invar_tensor *t,
     return status;
 }
 
-/* Whether the box of a whole parameter has these values, element by element. */
-static inline bool divided_box_equal(const invar_param *p, const invar_param_box *box,
-                                     const float *whole, const float *values)
+/* Whether some rows of the box of a whole parameter have these values, element by element. */
+static inline bool divided_rows_equal(const invar_param *p, const invar_param_box *box,
+                                      invar_layout_share rows, const float *whole,
+                                      const float *values)
 {
-    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1, i = 0;
+    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
 
-    for (int64_t e = box->expert; e < box->expert + box->experts; e++)
-        for (int64_t r = box->row; r < box->row + box->rows; r++)
-            for (int64_t c = box->col; c < box->col + own; c++, i++)
-                if (memcmp(&values[i], &whole[(e * p->rows + r) * cols + c], sizeof *values) != 0)
-                    return false;
+    for (int64_t i = 0; i < rows.count * own; i++) {
+        int64_t row = rows.first + i / own, e = box->expert + row / box->rows;
+        int64_t at = (e * p->rows + box->row + row % box->rows) * cols + box->col + i % own;
+        if (memcmp(&values[i], &whole[at], sizeof *values) != 0)
+            return false;
+    }
     return true;
 }
 
-/* Whether a rank's tensor is that part of one rank's whole one. */
+static inline bool divided_box_equal(const invar_param *p, const invar_param_box *box,
+                                     const float *whole, const float *values)
+{
+    return divided_rows_equal(p, box, (invar_layout_share){0, box->experts * box->rows}, whole,
+                              values);
+}
+
+/* Whether a rank's tensor is that part of one rank's whole one: the rows of it from `first` on. */
 static inline invar_status divided_compare(bool *equal, const invar_param *p,
                                            const invar_param_box *box, const invar_tensor *whole,
                                            const invar_device *whole_dev, const invar_tensor *own,
-                                           const invar_device *dev)
+                                           int64_t first, const invar_device *dev)
 {
     float *a, *b = NULL;
     invar_status status = divided_values(&a, whole, whole_dev);
 
     if (status == INVAR_OK)
         status = divided_values(&b, own, dev);
-    *equal = status == INVAR_OK && divided_box_equal(p, box, a, b);
+    *equal = status == INVAR_OK &&
+             divided_rows_equal(p, box, (invar_layout_share){first, own->shape[0]}, a, b);
     free(a);
     free(b);
     return status;
 }
 
-/* Masters and compute weights of a rank are those of one rank. */
+/* Compute weights of a rank, and masters of the rows that it owns, are those of one rank. */
 static inline invar_status divided_same_model(const invar_model *one, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i], *q = &one->params[i];
-        bool master, weight;
+        bool master = true, weight;
 
         if (p->own.experts == 0)
             continue;
-        INVAR_TRY(
-            divided_compare(&master, p, &p->own, &q->master, &one->dev, &p->master, &model->dev));
-        INVAR_TRY(
-            divided_compare(&weight, p, &p->own, &q->weight, &one->dev, &p->weight, &model->dev));
+        if (p->master.shape[0] != invar_owners_here(model, i).count)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: a master of other rows", p->name);
+        if (p->master.shape[0] > 0)
+            INVAR_TRY(divided_compare(&master, p, &p->own, &q->master, &one->dev, &p->master,
+                                      p->master_row, &model->dev));
+        INVAR_TRY(divided_compare(&weight, p, &p->own, &q->weight, &one->dev, &p->weight, 0,
+                                  &model->dev));
         if (!master || !weight)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: another %s", p->name,
                               master ? "weight" : "master");

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/model/shard/fill.h"
 
 const char *invar_test_model_name(invar_test_model kind)
 {
@@ -145,19 +146,28 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
     return model;
 }
 
-static invar_status put_box(invar_model *to, int64_t param, const float *whole)
+static invar_status put_box(invar_fill *fill, int64_t param, const float *whole)
 {
-    const invar_param *p = &to->params[param];
-    size_t count = (size_t)invar_param_elements(p);
-    float *own = NULL;
-    invar_status status;
+    const invar_param *p = &fill->model->params[param];
+    float *own;
 
-    if (count == 0)
+    if (p->own.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&own, count, sizeof *own, "values"));
+    INVAR_TRY(invar_fill_room_all(&own, fill, p));
     invar_box_take(own, p, &p->own, whole);
-    status = invar_device_put(&to->dev, p->master.data, own, count * sizeof *own);
-    invar_free(own);
+    return invar_fill_put(fill);
+}
+
+invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,
+                                   const invar_device *dev)
+{
+    invar_status status = INVAR_OK;
+    invar_fill fill;
+
+    invar_fill_init(&fill, model, dev);
+    for (int64_t i = 0; status == INVAR_OK && i < whole->n_params; i++)
+        status = put_box(&fill, i, whole->params[i].master.data);
+    invar_fill_release(&fill);
     return status;
 }
 
@@ -166,10 +176,8 @@ invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
 {
     invar_status status = invar_model_new(out, &whole->spec, whole->format, layout, dev);
 
-    for (int64_t i = 0; status == INVAR_OK && i < whole->n_params; i++)
-        status = put_box(*out, i, whole->params[i].master.data);
     if (status == INVAR_OK)
-        status = invar_model_refresh(*out, dev);
+        status = invar_test_model_fill(*out, whole, dev);
     if (status == INVAR_OK)
         return INVAR_OK;
     invar_model_free(*out);

@@ -33,7 +33,10 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
 invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format, uint32_t seed,
                                       int64_t rank, bool zero, const invar_device *dev);
 
-/* A rank's part of a whole model in the host's memory; asserts nothing: threads may call it. */
+/* A rank's part of a whole model in the host's memory; asserts nothing: threads may call it. `fill`
+   fills one that may have another spec, with parameters of the same extents. */
+invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,
+                                   const invar_device *dev);
 invar_status invar_test_model_part(invar_model **out, const invar_model *whole,
                                    const invar_layout *layout, const invar_device *dev);
 

@@ -49,6 +49,7 @@ typedef struct invar_budget_ask {
     bool two_formats; /* sampling has weights of its own, in */
     invar_format rollout_format;
     bool reference, teacher, critic;
+    bool reference_moves; /* then it is in checkpoints, and has masters */
     const invar_model_spec *teacher_spec, *critic_spec; /* NULL: of the actor's shape */
     const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
     invar_format draft_format;

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/digests.h"
-#include "engine/model/shard/owners.h"
+#include "engine/model/shard/masters.h"
 #include "engine/probe/leaves.h"
 #include "engine/program/watch.h"
 
@@ -26,14 +26,13 @@ static void add_item(invar_budget *out, const invar_budget_cast *cast, const cha
 }
 
 static invar_status add_model(invar_model **model, invar_budget *out, invar_budget_cast *cast,
-                              const invar_model_spec *spec, const char *name)
+                              const invar_model_spec *spec, bool weights_alone, const char *name)
 {
     const invar_budget_ask *ask = cast->ask;
     const invar_device *dev = &cast->resident.dev;
 
-    INVAR_TRY(ask->samples_alone
-                  ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
-                  : invar_model_new(model, spec, ask->format, ask->layout, dev));
+    INVAR_TRY(weights_alone ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
+                            : invar_model_new(model, spec, ask->format, ask->layout, dev));
     add_item(out, cast, name);
     return INVAR_OK;
 }
@@ -44,7 +43,8 @@ static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
     const char *name = "reference: weights";
 
     if (!invar_model_is_adapted(cast->actor))
-        return add_model(&cast->reference, out, cast, cast->ask->spec, name);
+        return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
+                         name);
     INVAR_TRY(invar_model_new_beside(&cast->reference, cast->actor, &cast->resident.dev));
     add_item(out, cast, name);
     return INVAR_OK;
@@ -60,8 +60,8 @@ static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
         samples = samples || ask->rollouts[i].prompts > 0;
     if (!ask->draft || !samples)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_model_new(&cast->draft, ask->draft, ask->draft_format, NULL, &cast->resident.dev));
+    INVAR_TRY(invar_model_new_weights(&cast->draft, ask->draft, ask->draft_format, NULL,
+                                      &cast->resident.dev));
     add_item(out, cast, "draft: weights");
     return INVAR_OK;
 }
@@ -114,11 +114,12 @@ static invar_status add_sync(invar_budget *out, invar_budget_cast *cast)
 /* What ranks divide goes to a checkpoint through the host's memory. */
 static invar_status list_all(invar_digests *digests, const invar_learner *l)
 {
-    if (l->model && invar_model_is_divided(l->model))
+    if (l->model && (invar_model_is_divided(l->model) || invar_masters_scattered(l->model)))
         return INVAR_OK;
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
-        INVAR_TRY(
-            invar_digests_add_cut(digests, &l->model->params[i].master, &l->model->params[i].cut));
+        const invar_param *p = &l->model->params[i];
+
+        INVAR_TRY(invar_digests_add_cut(digests, invar_param_f32(p), &p->cut));
         if (!l->optimizer || !invar_optimizer_place(l->optimizer))
             continue;
         INVAR_TRY(invar_digests_add(digests, &l->optimizer->m[i], 1));
@@ -233,14 +234,14 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     teacher.lora = (invar_lora_spec){0};
     critic = ask->critic_spec ? *ask->critic_spec : critic;
     teacher = ask->teacher_spec ? *ask->teacher_spec : teacher;
-    INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
+    INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
         INVAR_TRY(add_reference(out, cast));
     if (ask->teacher)
-        INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, "teacher: weights"));
+        INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, false, "teacher: weights"));
     if (ask->critic)
-        INVAR_TRY(add_model(&cast->critic, out, cast, &critic, "critic: weights"));
+        INVAR_TRY(add_model(&cast->critic, out, cast, &critic, false, "critic: weights"));
     INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));

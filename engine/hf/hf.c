@@ -1,9 +1,9 @@
 /*
  * hf.c - reading the weights of a Hugging Face folder.
  *
- * Shards are opened one after another and their tensors go straight into the masters, or into the
- * weights of a frozen base, of each what this rank has; what has arrived is noted, so that a tensor
- * that comes twice or never is found. An index is believed only as far as the shards confirm it.
+ * Shards are opened one after another, and their tensors go straight into the model, of each what
+ * this rank has; what has arrived is noted, so that a tensor that comes twice or never is found. An
+ * index is believed only as far as the shards confirm it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
-#include "engine/model/lora/base.h"
+#include "engine/model/shard/fill.h"
 #include "engine/program/near.h"
 #include "kernels-deterministic/math/bf16.h"
 
@@ -39,8 +39,8 @@ typedef struct loader {
     int64_t *first;                    /* (n_base) the parameter's first piece in `seen` */
     bool *seen;                        /* one per expert of a stack, one per other parameter */
     int64_t pieces;
-    invar_window window;             /* into the masters */
-    invar_base_writer writer;        /* of a frozen base, which has none */
+    invar_window window; /* into the embedding */
+    invar_fill fill;
     char head_file[INVAR_PATH_SIZE]; /* where lm_head.weight is that must equal the embedding */
 } loader;
 
@@ -85,25 +85,19 @@ static invar_status pass_over(loader *l, const char *path, const char *name)
 
 /* What this rank has of an expert, or of a parameter that has none. */
 typedef struct share {
-    float *to;            /* in the device's memory; of a frozen base NULL */
-    int64_t elements;     /* 0: nothing */
-    int64_t number;       /* of the expert here */
-    int64_t first, count; /* runs of the parameter's box */
+    int64_t row;          /* the first of those here */
+    int64_t first, count; /* runs of the parameter's box; count 0: nothing is here */
     int64_t begin;        /* of the expert in the whole parameter */
 } share;
 
 static share share_of(const invar_param *p, const invar_box_runs *runs, int64_t expert)
 {
-    int64_t number = expert - p->own.expert, each;
+    int64_t number = expert - p->own.expert;
     share out = {.begin = expert * runs->jump};
 
     if (number < 0 || number >= p->own.experts)
         return out;
-    each = invar_param_elements(p) / p->own.experts;
-    if (invar_tensor_present(&p->master))
-        out.to = (float *)p->master.data + number * each;
-    out.elements = each;
-    out.number = number;
+    out.row = number * p->own.rows;
     out.first = number * runs->in_expert;
     out.count = runs->in_expert;
     return out;
@@ -124,20 +118,13 @@ static invar_status read_share(loader *l, const invar_safetensors *file, const i
 {
     invar_box_runs runs = invar_box_runs_of(p, &p->own);
     share own = share_of(p, &runs, expert);
-    size_t bytes = (size_t)own.elements * sizeof(float);
-    void *near;
+    float *values;
 
-    if (own.elements == 0)
+    if (own.count == 0)
         return INVAR_OK;
-    if (!own.to) {
-        float *values;
-        INVAR_TRY(invar_base_room(&values, &l->writer, own.elements));
-        INVAR_TRY(read_runs(values, file, t, &runs, &own));
-        return invar_base_write(&l->writer, p, own.number * p->own.rows, p->own.rows);
-    }
-    INVAR_TRY(invar_window_write(&near, &l->window, own.to, bytes));
-    INVAR_TRY(read_runs(near, file, t, &runs, &own));
-    return invar_window_store(&l->window, own.to, bytes);
+    INVAR_TRY(invar_fill_room(&values, &l->fill, p, own.row, p->own.rows));
+    INVAR_TRY(read_runs(values, file, t, &runs, &own));
+    return invar_fill_put(&l->fill);
 }
 
 static invar_status take(loader *l, const char *path, const invar_safetensors *file,
@@ -307,8 +294,7 @@ static invar_status make_value_head(loader *l)
             continue;
         *seen = true;
         if (p->own.experts > 0)
-            INVAR_TRY(invar_device_zero(&m->dev, p->master.data,
-                                        (size_t)invar_param_elements(p) * sizeof(float)));
+            INVAR_TRY(invar_fill_zero(&l->fill, p));
     }
     return INVAR_OK;
 }
@@ -341,7 +327,7 @@ static bool same_values(const void *own, invar_dtype dtype, const float *values,
     return dtype == INVAR_DTYPE_BF16 || memcmp(values, own, (size_t)count * sizeof *values) == 0;
 }
 
-/* Elements of a run of the embedding `own`: it begins at `at` in the file, at `first` here. */
+/* Elements of a run of the embedding: they begin at `at` in the file, at `first` of `own`. */
 static invar_status compare_run(loader *l, const invar_safetensors *file, const invar_safetensor *t,
                                 int64_t at, const invar_tensor *own, int64_t first, int64_t length)
 {
@@ -362,20 +348,38 @@ static invar_status compare_run(loader *l, const invar_safetensors *file, const 
     return INVAR_OK;
 }
 
+/* The rows of the embedding from `row` on, which are `own`: run by run. */
+static invar_status compare_rows(loader *l, const invar_safetensors *file,
+                                 const invar_safetensor *t, const invar_tensor *own, int64_t row)
+{
+    const invar_param *p = l->model->embedding;
+    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+    int64_t before = row * p->own.cols, all = own->shape[0] * p->own.cols, length;
+
+    for (int64_t i = 0; i < all; i += length) {
+        int64_t into = (before + i) % runs.length, left = runs.length - into;
+        length = left < all - i ? left : all - i;
+        INVAR_TRY(compare_run(l, file, t,
+                              invar_box_run_at(&runs, (before + i) / runs.length) + into, own, i,
+                              length));
+    }
+    return INVAR_OK;
+}
+
+/* Where others have the masters of rows, these are compared as they are rounded; there, bit by bit. */
 static invar_status compare_head(loader *l, const invar_safetensors *file)
 {
     const invar_safetensor *t = invar_safetensors_find(file, HEAD);
     const invar_param *p = l->model->embedding;
-    const invar_tensor *own = invar_tensor_present(&p->master) ? &p->master : &p->weight;
-    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+    const invar_tensor *all = invar_param_f32(p);
 
     if (!t)
         return bad_tensor(l->head_file, HEAD, "the file changed while it was read");
     INVAR_TRY(expect_shape(file, t, p));
-    for (int64_t k = 0; k < runs.count; k++)
-        INVAR_TRY(
-            compare_run(l, file, t, invar_box_run_at(&runs, k), own, k * runs.length, runs.length));
-    return INVAR_OK;
+    if (all)
+        return compare_rows(l, file, t, all, 0);
+    INVAR_TRY(compare_rows(l, file, t, &p->weight, 0));
+    return compare_rows(l, file, t, &p->master, p->master_row);
 }
 
 static invar_status check_head(loader *l)
@@ -494,13 +498,13 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
-    invar_base_writer_init(&l->writer, &model->dev);
+    invar_fill_init(&l->fill, model, dev);
     invar_path_show(l->shown, dir);
     status = load(l);
     invar_free(l->first);
     invar_free(l->seen);
     invar_window_release(&l->window);
-    invar_base_writer_release(&l->writer);
+    invar_fill_release(&l->fill);
     invar_free(l);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+    return status;
 }

@@ -27,11 +27,10 @@ bool invar_hf_has_weights(const char *dir);
 invar_status invar_hf_check_weights(const char *dir) INVAR_MUST_USE;
 
 /*
- * Fills the masters and refreshes the model. Beside a tied embedding, lm_head.weight may be there
- * if it has the embedding's bits. A critic takes the body of a language model, too: its head is
- * zero where there is no score.weight, and lm_head.weight is passed over. After a failure the
- * masters are undefined. INVAR_E_NOTFOUND: no weights; INVAR_E_CORRUPT: what is wrong with which
- * tensor.
+ * Fills the model. Beside a tied embedding, lm_head.weight may be there if it has the embedding's
+ * bits. A critic takes the body of a language model, too: its head is zero where there is no
+ * score.weight, and lm_head.weight is passed over. After a failure the model's values are
+ * undefined. INVAR_E_NOTFOUND: no weights; INVAR_E_CORRUPT: what is wrong with which tensor.
  */
 invar_status invar_hf_load(invar_model *model, const char *dir,
                            const invar_device *dev) INVAR_MUST_USE;

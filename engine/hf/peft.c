@@ -18,6 +18,7 @@
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/model/shard/fill.h"
 #include "engine/program/near.h"
 
 #include "base/invar_banned.h"
@@ -214,7 +215,7 @@ typedef struct reader {
     const invar_model *model;
     const invar_safetensors *file;
     char path[INVAR_PATH_SIZE];
-    invar_window window;
+    invar_fill fill;
     float *values; /* of one tensor */
 } reader;
 
@@ -252,14 +253,13 @@ static invar_status read_expert(float *out, reader *r, const invar_param *p, int
 static invar_status read_param(reader *r, const invar_param *p)
 {
     int64_t each = p->rows * p->cols;
-    size_t bytes = (size_t)(p->stack * each) * sizeof(float);
-    void *near;
+    float *near;
 
-    INVAR_TRY(invar_window_write(&near, &r->window, p->master.data, bytes));
-    memset(near, 0, bytes);
+    INVAR_TRY(invar_fill_room_all(&near, &r->fill, p));
+    memset(near, 0, (size_t)(p->stack * each) * sizeof *near);
     for (int64_t e = 0; e < p->stack; e++)
-        INVAR_TRY(read_expert((float *)near + e * each, r, p, e));
-    return invar_window_store(&r->window, p->master.data, bytes);
+        INVAR_TRY(read_expert(near + e * each, r, p, e));
+    return invar_fill_put(&r->fill);
 }
 
 /* A tensor that is no adapter of the model. */
@@ -289,7 +289,7 @@ static invar_status read_all(reader *r)
 
 invar_status invar_peft_load(invar_model *model, const char *dir, const invar_device *dev)
 {
-    reader r = {.model = model, .window = {.dev = &model->dev}};
+    reader r = {.model = model};
     invar_safetensors *file;
     invar_status status;
 
@@ -297,11 +297,12 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
     INVAR_TRY(invar_path_join(r.path, sizeof r.path, dir, WEIGHTS));
     INVAR_TRY(invar_safetensors_open(&file, r.path));
     r.file = file;
+    invar_fill_init(&r.fill, model, dev);
     status = read_all(&r);
     invar_free(r.values);
-    invar_window_release(&r.window);
+    invar_fill_release(&r.fill);
     invar_safetensors_close(file);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+    return status;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -376,7 +377,7 @@ static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t
     const void *values = w->masters ? w->masters[param].data : NULL;
 
     if (!values)
-        INVAR_TRY(invar_window_read(&values, &w->window, p->master.data,
+        INVAR_TRY(invar_window_read(&values, &w->window, invar_param_f32(p)->data,
                                     (size_t)invar_param_elements(p) * sizeof(float)));
     for (int64_t e = 0; e < p->stack; e++)
         for (int64_t i = 0; i < x.rows; i++)

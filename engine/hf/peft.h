@@ -20,8 +20,8 @@ extern "C" {
 invar_status invar_peft_spec(invar_lora_spec *out, const char *dir) INVAR_MUST_USE;
 
 /*
- * Fills the masters of a model's adapters and refreshes them. Rank, alpha and tensors must be those
- * of the model; settings of peft that change the mathematics are refused by name.
+ * Fills a model's adapters. Rank, alpha and tensors must be those of the model; settings of peft
+ * that change the mathematics are refused by name.
  */
 invar_status invar_peft_load(invar_model *model, const char *dir,
                              const invar_device *dev) INVAR_MUST_USE;

@@ -113,7 +113,7 @@ static invar_status read_piece(const float **out, saver *s, int64_t i)
     const piece *from = &s->pieces[i];
     const invar_whole_source source = {s->model, from->param,
                                        s->masters ? &s->masters[from->param]
-                                                  : &s->model->params[from->param].master,
+                                                  : invar_param_f32(&s->model->params[from->param]),
                                        s->masters ? NULL : &s->model->dev};
 
     return invar_whole_read(out, &s->whole, &source, from->expert, 1);

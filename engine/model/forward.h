@@ -58,7 +58,7 @@ typedef struct invar_head_rows {
  * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
  */
 typedef struct invar_grads {
-    invar_tensor *of; /* (n_params), shaped as the masters, as far as these are here */
+    invar_tensor *of; /* (n_params), shaped as the weights, as far as these are here */
     /* (n_pieces) of them that this rank gives (pieces.h), in their order; where ranks own rows
      * (shard/owners.h), parts of those that are its own */
     invar_tensor *pieces;

@@ -12,8 +12,7 @@
 #include <math.h>
 
 #include "engine/model/lora/adapters.h"
-#include "engine/model/lora/base.h"
-#include "engine/program/near.h"
+#include "engine/model/shard/fill.h"
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "kernels-deterministic/math/philox.h"
 #include "kernels-deterministic/math/portable.h"
@@ -121,83 +120,58 @@ static invar_status first_values(float *out, const invar_model *model, const inv
     return INVAR_OK;
 }
 
-static invar_status init_master(const invar_model *model, const invar_param *p, int64_t i,
-                                uint32_t seed, invar_window *window)
+static invar_status init_param(invar_fill *fill, const invar_param *p, int64_t i, uint32_t seed)
 {
-    size_t bytes = (size_t)invar_param_elements(p) * sizeof(float);
-    void *out;
+    float *out;
 
-    INVAR_TRY(invar_window_write(&out, window, p->master.data, bytes));
-    INVAR_TRY(first_values(out, model, p, i, seed, window->dev->pool));
-    return invar_window_store(window, p->master.data, bytes);
+    if (p->own.experts == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_fill_room_all(&out, fill, p));
+    INVAR_TRY(first_values(out, fill->model, p, i, seed, fill->dev->pool));
+    return invar_fill_put(fill);
 }
 
-static invar_status init_all(const invar_model *model, uint32_t seed, invar_window *window)
+static invar_status init_base(invar_fill *fill, uint32_t seed)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        if (model->params[i].own.experts > 0)
-            INVAR_TRY(init_master(model, &model->params[i], i, seed, window));
+    for (int64_t i = 0; i < fill->model->n_base; i++)
+        INVAR_TRY(init_param(fill, &fill->model->base[i], i, seed));
     return INVAR_OK;
 }
 
-static invar_status init_adapters(const invar_model *model, uint32_t seed, invar_window *window)
+static invar_status init_adapters(invar_fill *fill, uint32_t seed)
 {
+    const invar_model *model = fill->model;
+
     for (int64_t i = 0; i < model->n_base; i++)
         for (int k = 0; k < 2 && model->base[i].adapter; k++)
-            INVAR_TRY(init_master(model, &model->base[i].adapter[k], i, seed, window));
+            INVAR_TRY(init_param(fill, &model->base[i].adapter[k], i, seed));
     return INVAR_OK;
+}
+
+static invar_status run(invar_status (*init)(invar_fill *fill, uint32_t seed), invar_model *model,
+                        uint32_t seed, const invar_device *dev)
+{
+    invar_fill fill;
+    invar_status status;
+
+    invar_fill_init(&fill, model, dev);
+    status = init(&fill, seed);
+    invar_fill_release(&fill);
+    return status;
 }
 
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    invar_window window = {.dev = dev};
-    invar_status status;
-
-    if (!invar_model_is_adapted(model))
-        return INVAR_OK;
-    status = init_adapters(model, seed, &window);
-    invar_window_release(&window);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+    return run(init_adapters, model, seed, dev);
 }
 
-static invar_status init_base(const invar_model *model, uint32_t seed, invar_base_writer *writer)
+invar_status invar_model_init_base(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    for (int64_t i = 0; i < model->n_base; i++) {
-        const invar_param *p = &model->base[i];
-        float *out;
-
-        INVAR_TRY(invar_base_room(&out, writer, invar_param_elements(p)));
-        INVAR_TRY(first_values(out, model, p, i, seed, writer->dev->pool));
-        INVAR_TRY(invar_base_write(writer, p, 0, p->own.experts * p->own.rows));
-    }
-    return INVAR_OK;
-}
-
-static invar_status init_frozen(invar_model *model, uint32_t seed, const invar_device *dev)
-{
-    invar_base_writer writer;
-    invar_status status;
-
-    invar_base_writer_init(&writer, dev);
-    status = init_base(model, seed, &writer);
-    invar_base_writer_release(&writer);
-    return status;
+    return run(init_base, model, seed, dev);
 }
 
 invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
 {
     INVAR_TRY(invar_model_init_adapters(model, seed, dev));
     return invar_model_init_base(model, seed, dev);
-}
-
-invar_status invar_model_init_base(invar_model *model, uint32_t seed, const invar_device *dev)
-{
-    invar_window window = {.dev = dev};
-    invar_status status;
-
-    if (invar_model_is_adapted(model))
-        return init_frozen(model, seed, dev);
-    status = init_all(model, seed, &window);
-    invar_window_release(&window);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }

@@ -15,7 +15,8 @@
 #include "engine/model/digests.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/pieces.h"
-#include "engine/model/shard/owners.h"
+#include "engine/model/shard/fill.h"
+#include "engine/model/shard/masters.h"
 #include "engine/program/call.h"
 
 #include "base/invar_banned.h"
@@ -123,32 +124,52 @@ static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const i
     return t;
 }
 
-static invar_tensor carve_own(invar_carver *c, invar_dtype dtype, const invar_param *p)
-{
-    return carve_tensor(c, dtype, p->own.experts * p->own.rows, p->own.cols);
-}
-
-/* What ops read of a parameter, in memory of its own. */
+/* What ops read of a parameter. */
 static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const invar_param *p)
 {
-    return quantised_kind(p) ? carve_weight(c, f, p) : carve_own(c, f->storage, p);
+    return quantised_kind(p) ? carve_weight(c, f, p)
+                             : carve_tensor(c, f->storage, invar_param_rows(p), p->own.cols);
+}
+
+/* Of the rows that this rank owns. */
+static void carve_master(invar_carver *c, const invar_model *model, int64_t param)
+{
+    invar_param *p = &model->params[param];
+    invar_layout_share own = invar_owners_here(model, param);
+
+    if (own.count == 0)
+        return;
+    p->master = carve_tensor(c, INVAR_DTYPE_F32, own.count, p->own.cols);
+    p->master_row = own.first;
+}
+
+/* Where ops read them, they are rows of the weight. */
+static void show_master(const invar_model *model, int64_t param)
+{
+    invar_param *p = &model->params[param];
+    invar_layout_share own = invar_owners_here(model, param);
+
+    if (own.count == 0)
+        return;
+    p->master = invar_tensor_rows(&p->weight, own.first, own.count);
+    p->master_row = own.first;
 }
 
 static void lay_out(invar_model *model, invar_carver *c)
 {
     const format_facts *f = &formats[model->format];
     int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
+    bool apart = model->format != INVAR_FORMAT_FP32;
 
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
-    for (int64_t i = 0; i < model->n_params; i++) {
-        invar_param *p = &model->params[model->order[i]];
-        if (p->own.experts > 0 && (!model->weights_alone || model->format == INVAR_FORMAT_FP32))
-            p->master = carve_own(c, INVAR_DTYPE_F32, p);
-    }
+    for (int64_t i = 0; apart && !model->weights_alone && i < model->n_params; i++)
+        carve_master(c, model, model->order[i]);
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
         if (p->own.experts > 0)
-            p->weight = model->format == INVAR_FORMAT_FP32 ? p->master : carve_compute(c, f, p);
+            p->weight = carve_compute(c, f, p);
+        if (!apart)
+            show_master(model, model->order[i]);
     }
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
@@ -183,8 +204,8 @@ static void lay_out_grads(invar_model *model)
             i < model->n_params ? &model->params[model->order[i]].grad : &model->tied_grad;
         if (i == model->n_params && !tied)
             break;
-        *grad = of->master;
-        grad->data = (void *)next; // an offset
+        if (of->own.experts > 0)
+            *grad = invar_param_here(of, (void *)next); // an offset
         next += (size_t)invar_param_elements(of) * sizeof(float);
         if (i < model->n_params) // the tied head's gradient is that of a product
             next += (size_t)(invar_param_spare_rows(of) * of->own.cols) * sizeof(float);
@@ -321,11 +342,11 @@ typedef struct purpose {
 static invar_status fill(invar_model *model, const purpose *what, const invar_device *dev)
 {
     INVAR_TRY(declare(model));
+    INVAR_TRY(invar_owners_make(model));
     INVAR_TRY(allocate(model));
     if (invar_model_is_adapted(model))
         INVAR_TRY(allocate_base(model, what->beside));
     lay_out_grads(model);
-    INVAR_TRY(invar_owners_make(model));
     return make_rope(model, dev);
 }
 
@@ -391,29 +412,23 @@ void invar_model_free(invar_model *model)
 
 /* ---- the compute form ------------------------------------------------------------------------ */
 
-/* As AdamW rounds: to nearest even. */
-static invar_status round_master(invar_caller *caller, const invar_param *p,
-                                 const invar_tensor *master)
-{
-    return INVAR_CALL(
-        caller, QUANTISE, quantise,
-        .q = invar_tensor_2d(p->weight.data, INVAR_DTYPE_BF16, 1, invar_param_elements(p)),
-        .x = invar_tensor_2d(master->data, INVAR_DTYPE_F32, 1, invar_param_elements(p)));
-}
-
 static invar_status refresh_param(invar_caller *caller, const invar_param *p,
-                                  const invar_tensor *master, const invar_device *dev)
+                                  const invar_param *from, const invar_device *dev)
 {
-    if (p->weight.dtype == INVAR_DTYPE_BF16)
-        return round_master(caller, p, master);
-    if (p->weight.dtype != INVAR_DTYPE_F32)
-        return INVAR_CALL(caller, QUANTISE, quantise, .q = p->weight, .x = *master);
-    if (p->weight.data == master->data)
+    const invar_tensor *master = &from->master;
+    invar_tensor to;
+
+    if (!invar_tensor_present(master))
         return INVAR_OK;
-    return invar_device_copy(dev, p->weight.data, master->data,
-                             (size_t)invar_param_elements(p) * sizeof(float));
+    if (p->weight.dtype != INVAR_DTYPE_F32)
+        return invar_fill_weight(caller, p, from->master_row, master);
+    to = invar_tensor_rows(&p->weight, from->master_row, master->shape[0]);
+    if (to.data == master->data)
+        return INVAR_OK;
+    return invar_device_copy(dev, to.data, master->data, invar_near_span(master));
 }
 
+/* Each rank makes the rows that it owns, and gets the others'. */
 static invar_status refresh(invar_model *model, const invar_model *from, const invar_device *dev)
 {
     invar_caller caller;
@@ -421,10 +436,9 @@ static invar_status refresh(invar_model *model, const invar_model *from, const i
 
     invar_caller_init(&caller, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        if (model->params[i].own.experts > 0)
-            status = refresh_param(&caller, &model->params[i], &from->params[i].master, dev);
+        status = refresh_param(&caller, &model->params[i], &from->params[i], dev);
     invar_caller_release(&caller);
-    return status;
+    return status == INVAR_OK ? invar_weights_gather(model) : status;
 }
 
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
@@ -458,15 +472,16 @@ static invar_status copy_param(const invar_param *to, const invar_param *from,
     size_t count = (size_t)invar_param_elements(to);
     size_t bytes = count * (size_t)invar_dtype_bits(to->weight.dtype) / 8;
 
-    if (invar_tensor_present(&to->master))
-        INVAR_TRY(
-            invar_device_copy(dev, to->master.data, from->master.data, count * sizeof(float)));
-    if (to->weight.data != to->master.data)
-        INVAR_TRY(invar_device_copy(dev, to->weight.data, from->weight.data, bytes));
-    if (!to->weight.scale)
+    INVAR_TRY(invar_device_copy(dev, to->weight.data, from->weight.data, bytes));
+    if (to->weight.scale)
+        INVAR_TRY(invar_device_copy(dev, to->weight.scale, from->weight.scale,
+                                    invar_tensor_scale_bytes(&to->weight)));
+    if (!invar_tensor_present(&to->master) || to->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
-    return invar_device_copy(dev, to->weight.scale, from->weight.scale,
-                             invar_tensor_scale_bytes(&to->weight));
+    if (to->master_row != from->master_row || to->master.shape[0] != from->master.shape[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has masters of other rows in the other model",
+                          to->name);
+    return invar_device_copy(dev, to->master.data, from->master.data, invar_near_span(&to->master));
 }
 
 static invar_status copy_params(const invar_param *to, const invar_param *from, int64_t count,
@@ -530,8 +545,8 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
     invar_status status = INVAR_OK;
     invar_digests digests;
 
-    if (invar_model_is_divided(model))
-        return invar_pieces_digests(out, model, of, false, dev);
+    if (invar_model_is_divided(model) || invar_owners_divide(model))
+        return invar_pieces_digests(out, model, of, dev);
     invar_digests_init(&digests, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
@@ -541,13 +556,6 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
         status = invar_digests_read(out, &digests);
     invar_digests_release(&digests);
     return status;
-}
-
-invar_status invar_model_digests_owned(invar_digest *out, const invar_model *model,
-                                       const invar_tensor *of, const invar_device *dev)
-{
-    return invar_owners_divide(model) ? invar_pieces_digests(out, model, of, true, dev)
-                                      : invar_model_digests(out, model, of, dev);
 }
 
 invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)

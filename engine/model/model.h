@@ -3,7 +3,9 @@
  *
  * The order of `params` is canonical: gradients are normed, weights hashed and files written in it.
  * Every parameter has a master in f32. What the ops read is `weight`: the master itself (fp32), its
- * rounding (bf16), or its quantisation, made anew from the master after every change. The experts
+ * rounding (bf16), or its quantisation, made anew from the master after every change. Where ranks
+ * own rows each (shard/owners.h), all of them have the weight, and each the master of its own rows.
+ * So values enter a model through shard/fill.h, and leave it through shard/masters.h. The experts
  * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows). All
  * tensors are in the memory of the model's device: where that is far, the host goes through near.h.
  *
@@ -64,11 +66,12 @@ typedef struct invar_model {
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
     invar_device dev;       /* whose memory the tensors are in; without scratch */
-    void *memory;           /* one block of it behind all tensors, */
+    void *memory;           /* one block of it behind all tensors, masters first, */
     void *base_memory;      /* but for one behind a frozen base; NULL: there is none */
     bool base_borrowed;     /* it is another model's */
     invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
     size_t grad_bytes;      /* of a block of gradients, this one included */
+    uint64_t filled[2]; /* sum of hashes of all values that came in, where ranks own rows each */
 } invar_model;
 
 /*
@@ -93,7 +96,7 @@ invar_status invar_model_new_beside(invar_model **out, const invar_model *other,
 void invar_model_free(invar_model *model);
 
 /*
- * Masters from Philox: normal numbers with the spec's init_std, norms 1, biases 0; then refresh.
+ * Values from Philox: normal numbers with the spec's init_std, norms 1, biases 0.
  * A parameter's values depend on the seed and on its place in the canonical order alone.
  */
 invar_status invar_model_init(invar_model *model, uint32_t seed,
@@ -107,17 +110,23 @@ invar_status invar_model_init_base(invar_model *model, uint32_t seed,
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,
                                        const invar_device *dev) INVAR_MUST_USE;
 
-/* Makes every `weight` from its master, after loading. The optimizer writes both by itself. */
+/*
+ * Makes every `weight` from its master, after a change of masters: each rank its own rows, and the
+ * owners of rows gather them. Fillings and the optimizer write both by themselves.
+ */
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * The same from the masters of another model, of any format, with the same spec, layout and device:
- * for one that has weights alone.
+ * for one that has weights alone. Both have the same owners.
  */
 invar_status invar_model_refresh_from(invar_model *model, const invar_model *from,
                                       const invar_device *dev) INVAR_MUST_USE;
 
-/* Copies all masters and weights between models of one spec, format and device. */
+/*
+ * Copies all weights, and masters where `to` has any, between models of one spec, format, layout
+ * and device.
+ */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 
 /* Bytes of what ops read of the parameters: values, or codes and scales. */
@@ -136,17 +145,13 @@ bool invar_model_is_divided(const invar_model *model);
 bool invar_model_is_cut(const invar_model *model);
 
 /*
- * The hash.tree digests of all masters, or of tensors in the device's memory `of` their shapes, in
- * canonical order; each piece of a parameter that is cut is a shard. They are of whole parameters:
- * a call of all ranks that hold the model together.
+ * The hash.tree digests of all masters, or of f32 tensors in the device's memory `of` the weights'
+ * extents, in canonical order; each piece of a parameter that is cut is a shard. They are of whole
+ * parameters, of which each rank hashes the rows that it owns: a call of all ranks that hold the
+ * model together, and of the owners of its rows.
  */
 invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
-
-/* The same where each rank has the rows that it owns, and hashes them: a call of their owners. */
-invar_status invar_model_digests_owned(invar_digest *out /* (n_params) */, const invar_model *model,
-                                       const invar_tensor *of,
-                                       const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * The digest of all masters in canonical order: hash of the hash.tree digests of each; a call of

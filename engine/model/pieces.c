@@ -332,7 +332,6 @@ invar_status invar_pieces_gather(void *out, const invar_model *model, const char
 typedef struct hashing {
     const invar_model *model;
     const invar_tensor *of; /* NULL: masters */
-    bool owned;             /* other ranks have other rows of them */
     bool dry;               /* nothing is hashed: moves are made, and digests are zeros */
     invar_caller caller;
     invar_staging staging;
@@ -351,8 +350,7 @@ static invar_layout_share rows_of(const hashing *h, int64_t param)
 
     if (!invar_pieces_given(h->model, p))
         return (invar_layout_share){0, 0};
-    return h->owned ? invar_owners_here(h->model, param)
-                    : (invar_layout_share){0, p->own.experts * p->own.rows};
+    return invar_owners_here(h->model, param);
 }
 
 /* The rows of pieces as segments; of columns there is a call each. */
@@ -434,8 +432,7 @@ static invar_status hash_param(hashing *h, int64_t param, const invar_layout_sha
                                int64_t starts, int64_t *used)
 {
     const invar_param *p = &h->model->params[param];
-    invar_tensor t =
-        invar_tensor_rows(h->of ? &h->of[param] : &p->master, rows->first, rows->count);
+    invar_tensor t = h->of ? invar_tensor_rows(&h->of[param], rows->first, rows->count) : p->master;
     invar_segments here = {h->starts + starts, segments_of(p, rows)};
     invar_segments seen = {(const int64_t *)h->starts_seen + starts, here.count};
     bool columns = cut_along_columns(p);
@@ -541,7 +538,7 @@ static invar_status hash_all(invar_digest *out, hashing *h)
     all = given + h->given;
     if (!h->dry)
         sort_own(own, h);
-    if (h->owned)
+    if (invar_owners_divide(h->model))
         INVAR_TRY(gather_owned(given, h, own));
     else
         given = own;
@@ -554,9 +551,9 @@ static invar_status hash_all(invar_digest *out, hashing *h)
 }
 
 invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, bool owned, const invar_device *dev)
+                                  const invar_tensor *of, const invar_device *dev)
 {
-    hashing h = {.model = model, .of = of, .owned = owned, .dry = model->dev.backend->memory.dry};
+    hashing h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry};
     invar_status status;
 
     invar_caller_init(&h.caller, dev);

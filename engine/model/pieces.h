@@ -26,11 +26,11 @@ extern "C" {
 int64_t invar_pieces_of(const invar_param *param);
 int64_t invar_pieces_here(const invar_param *param);
 
-/* Piece number `piece` of those here, of a tensor with the master's extents. */
+/* Piece number `piece` of those here, of a tensor with the weight's extents. */
 invar_tensor invar_piece_of(const invar_param *param, const invar_tensor *tensor, int64_t piece);
 
 /*
- * The rows of a tensor with the master's extents that piece number `piece` of those here has, all
+ * The rows of a tensor with the weight's extents that piece number `piece` of those here has, all
  * columns of them or some, and the first piece that has a row.
  */
 invar_layout_share invar_piece_rows(const invar_param *param, int64_t piece);
@@ -69,10 +69,9 @@ invar_status invar_pieces_gather(void *out, const invar_model *model, const char
                                  const void *own, size_t size,
                                  const int64_t *counts) INVAR_MUST_USE;
 
-/* invar_model_digests of a model that ranks divide; `owned`: of the rows that they own. */
+/* invar_model_digests of a model that ranks divide, or whose rows they own. */
 invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, bool owned,
-                                  const invar_device *dev) INVAR_MUST_USE;
+                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -47,9 +47,10 @@ typedef struct invar_param {
     int64_t cols;        /* 0: a vector */
     invar_cut cut;       /* by logical tensor parallelism */
     invar_param_box own; /* what of all this the tensors below have */
-    invar_tensor master; /* (experts * rows, cols) or (rows) of `own`, f32; absent: nothing */
-    invar_tensor weight; /* the same extents, in the type that ops read */
-    invar_tensor grad;   /* those of the master; at offsets in a block of gradients */
+    invar_tensor weight; /* (experts * rows, cols) or (rows) of `own`, in the type that ops read */
+    invar_tensor grad;   /* the same extents in f32; at offsets in a block of gradients */
+    invar_tensor master; /* f32 of the rows of `own` that this rank owns; absent: of none */
+    int64_t master_row;  /* the first of them */
     const struct invar_param *adapter; /* A of a linear layer, with B behind it; NULL: none */
 } invar_param;
 
@@ -85,6 +86,29 @@ static inline int64_t invar_param_row_elements(const invar_param *p)
 static inline int64_t invar_param_elements(const invar_param *p)
 {
     return p->own.experts * p->own.rows * invar_param_row_elements(p);
+}
+
+/* Rows that this rank has. */
+static inline int64_t invar_param_rows(const invar_param *p)
+{
+    return p->own.experts * p->own.rows;
+}
+
+/* What this rank has of it at `data`, in f32. */
+static inline invar_tensor invar_param_here(const invar_param *p, void *data)
+{
+    int64_t rows = invar_param_rows(p);
+
+    return p->cols ? invar_tensor_2d(data, INVAR_DTYPE_F32, rows, p->own.cols)
+                   : invar_tensor_1d(data, INVAR_DTYPE_F32, rows);
+}
+
+/* The f32 values of all rows that this rank has; NULL: it has no master of some of them. */
+static inline const invar_tensor *invar_param_f32(const invar_param *p)
+{
+    if (p->weight.dtype == INVAR_DTYPE_F32)
+        return &p->weight;
+    return p->master.shape[0] == invar_param_rows(p) ? &p->master : NULL;
 }
 
 /* All elements of it. */

@@ -385,8 +385,11 @@ static void add_words(given *to, const char *program, const invar_loop *loop)
 }
 
 /* What files hold, by the hashes of the identity; `module` is that of a GPU's kernels, or "". */
-static void add_files(given *to, const char *module, const identity *id)
+static void add_files(given *to, const char *module, const invar_session *s, const identity *id)
 {
+    char filled[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(filled, &s->filled);
     to->bytes = 0;
     add_text(to, "module " INVAR_MODULE_CUDA);
     add_text(to, module);
@@ -394,6 +397,8 @@ static void add_files(given *to, const char *module, const identity *id)
         add_text(to, id->pairs[i].key);
         add_text(to, id->pairs[i].value);
     }
+    add_text(to, "weights as read");
+    add_text(to, filled);
 }
 
 static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)
@@ -511,9 +516,9 @@ invar_status invar_loop_compare_files(invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(hash_module(module, &loop->session.dev));
     INVAR_TRY(gather(&id, loop));
-    add_files(&own, module, &id);
+    add_files(&own, module, &loop->session, &id);
     INVAR_TRY(make_text(&own));
-    add_files(&own, module, &id);
+    add_files(&own, module, &loop->session, &id);
     status = compare_given(loop, &own);
     invar_free(own.text);
     return status;

@@ -104,6 +104,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .two_formats = s->rollout_format != s->format,
         .rollout_format = s->rollout_format,
         .reference = invar_settings_reference(r),
+        .reference_moves = invar_settings_reference_moves(r),
         .teacher = invar_settings_teacher(r),
         .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
         .critic_spec = s->critic_apart ? &s->critic_spec : NULL,

@@ -36,7 +36,6 @@ static part actor_part(invar_model *model, invar_optimizer *optimizer)
 static int parts_of(part out[3], const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
-    bool moving = invar_recipe_int(loop->recipe, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
     int n = 0;
 
     if (loop->sides.samples) // it keeps nothing
@@ -45,7 +44,7 @@ static int parts_of(part out[3], const invar_loop *loop)
     if (s->critic)
         out[n++] = (part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
                           loop->critic.optimizer};
-    if (s->reference && moving)
+    if (s->reference && invar_settings_reference_moves(loop->recipe))
         out[n++] = (part){"reference", NULL, NULL, s->reference, NULL};
     return n;
 }
@@ -79,7 +78,7 @@ static invar_status load_moments(invar_checkpoint *c, const part *p, bool second
     return status == INVAR_OK ? invar_checkpoint_loaded(c, set) : status;
 }
 
-static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
+static invar_status load_part(invar_checkpoint *c, const part *p)
 {
     INVAR_TRY(invar_session_load_set(p->model, c, p->masters));
     if (p->optimizer) {
@@ -91,7 +90,7 @@ static invar_status load_part(invar_checkpoint *c, const part *p, const invar_de
         INVAR_TRY(load_moments(c, p, false));
         INVAR_TRY(load_moments(c, p, true));
     }
-    return invar_model_refresh(p->model, dev);
+    return INVAR_OK;
 }
 
 /* Without an optimizer nothing is learned: there is nothing to go on with. */
@@ -110,7 +109,7 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
     int n = parts_of(parts, loop);
 
     for (int i = 0; i < n; i++)
-        INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
+        INVAR_TRY(load_part(c, &parts[i]));
     load_optimizer(loop->actor.optimizer, &state->actor);
     load_optimizer(loop->critic.optimizer, &state->critic);
     loop->place = (invar_loop_place){
@@ -394,7 +393,7 @@ static void add_set(listing *l, const char *set, const invar_model *model, const
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        const invar_tensor *tensor = of ? &of[i] : &p->master;
+        const invar_tensor *tensor = of ? &of[i] : invar_param_f32(p);
 
         l->tensors[l->count] = (invar_checkpoint_tensor){
             set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,

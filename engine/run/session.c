@@ -19,6 +19,7 @@
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/lora/base.h"
+#include "engine/model/shard/fill.h"
 #include "engine/model/shard/masters.h"
 #include "engine/program/near.h"
 #include "engine/rl/loss.h"
@@ -374,11 +375,6 @@ static invar_status read_stops(invar_session *s)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static size_t master_bytes(const invar_param *p)
-{
-    return (size_t)invar_param_elements(p) * sizeof(float);
-}
-
 /* Of a parameter of which the rank has not all: through the host's memory. */
 static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *c, const char *set)
 {
@@ -406,43 +402,36 @@ invar_status invar_session_load_own(float *out, const invar_param *p, invar_chec
     return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
-invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
-                                    const char *set)
+static invar_status load_param(invar_fill *fill, const invar_param *p, invar_checkpoint *checkpoint,
+                               const char *set)
 {
-    invar_window window = {.dev = &model->dev};
-    invar_status status = INVAR_OK;
+    float *near;
 
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        const invar_param *p = &model->params[i];
-        void *near;
-        status = invar_window_write(&near, &window, p->master.data, master_bytes(p));
-        if (status == INVAR_OK)
-            status = invar_session_load_own(near, p, checkpoint, set);
-        if (status == INVAR_OK && p->own.experts > 0)
-            status = invar_window_store(&window, p->master.data, master_bytes(p));
-    }
-    invar_window_release(&window);
+    if (p->own.experts == 0)
+        return invar_checkpoint_pass(checkpoint, set, p->name);
+    INVAR_TRY(invar_fill_room_all(&near, fill, p));
+    INVAR_TRY(invar_session_load_own(near, p, checkpoint, set));
+    return invar_fill_put(fill);
+}
+
+/* The model's parameters, or those of its frozen base. */
+static invar_status load_params(invar_model *model, const invar_param *params, int64_t count,
+                                invar_checkpoint *checkpoint, const char *set)
+{
+    invar_status status = INVAR_OK;
+    invar_fill fill;
+
+    invar_fill_init(&fill, model, &model->dev);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = load_param(&fill, &params[i], checkpoint, set);
+    invar_fill_release(&fill);
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
 }
 
-/* The same for the frozen base of a model with adapters. */
-static invar_status load_base(const invar_model *model, invar_checkpoint *checkpoint)
+invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkpoint,
+                                    const char *set)
 {
-    invar_base_writer writer;
-    invar_status status = INVAR_OK;
-
-    invar_base_writer_init(&writer, &model->dev);
-    for (int64_t i = 0; i < model->n_base && status == INVAR_OK; i++) {
-        const invar_param *p = &model->base[i];
-        float *near;
-        status = invar_base_room(&near, &writer, invar_param_elements(p));
-        if (status == INVAR_OK)
-            status = invar_session_load_own(near, p, checkpoint, MODEL_SET);
-        if (status == INVAR_OK)
-            status = invar_base_write(&writer, p, 0, p->own.experts * p->own.rows);
-    }
-    invar_base_writer_release(&writer);
-    return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, MODEL_SET) : status;
+    return load_params(model, model->params, model->n_params, checkpoint, set);
 }
 
 /* Adapters alone need the base that they were trained with. */
@@ -457,13 +446,13 @@ static invar_status check_set(const invar_model *model, const invar_checkpoint *
 }
 
 /* Of a model with adapters: these, or, where a whole model is there, its base. */
-static invar_status load_sets(const invar_model *model, invar_checkpoint *checkpoint)
+static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint)
 {
     const char *set = MODEL_SET;
 
     INVAR_TRY(check_set(model, checkpoint));
     if (invar_model_is_adapted(model) && !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
-        return load_base(model, checkpoint);
+        return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
     if (invar_model_is_adapted(model))
         set = INVAR_SESSION_ADAPTERS;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
@@ -479,8 +468,7 @@ static invar_status check_config(const invar_model *model, const char *dir, bool
 
 /* The checkpoint is closed. */
 static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
-                                    invar_checkpoint *checkpoint, bool compared,
-                                    const invar_device *dev)
+                                    invar_checkpoint *checkpoint, bool compared)
 {
     invar_status status;
 
@@ -490,7 +478,7 @@ static invar_status load_checkpoint(invar_session_origin *out, invar_model *mode
     if (status == INVAR_OK)
         status = load_sets(model, checkpoint);
     invar_checkpoint_close(checkpoint);
-    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+    return status;
 }
 
 /* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
@@ -501,7 +489,7 @@ static invar_status load_folder(invar_session_origin *out, invar_model *model, c
 
     if (invar_checkpoint_is(path)) {
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
-        return load_checkpoint(out, model, checkpoint, compared, dev);
+        return load_checkpoint(out, model, checkpoint, compared);
     }
     out->rollout = 0;
     (void)snprintf(out->folder, sizeof out->folder, "%s", path);
@@ -521,7 +509,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest)) {
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
-        return load_checkpoint(out, model, checkpoint, compared, dev);
+        return load_checkpoint(out, model, checkpoint, compared);
     }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
@@ -621,28 +609,46 @@ static invar_status first_weights(invar_session *s)
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
-/* The actor's body, where the critic has no weights of its own; its head starts at zero. */
-static invar_status critic_from_actor(invar_session *s)
+/* The actor's body; ranks that own its rows may own others of the critic. */
+static invar_status take_body(const invar_session *s, invar_fill *fill)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++) {
-        invar_param *to = &s->critic->params[i];
-        const invar_param *from = invar_model_find(s->actor, to->name);
-        size_t bytes = master_bytes(to);
+        const invar_param *to = &s->critic->params[i];
+        float *values;
+
         if (to->own.experts == 0)
             continue;
-        if (to->kind == INVAR_PARAM_HEAD)
-            INVAR_TRY(invar_device_zero(&s->dev, to->master.data, bytes));
-        else
-            INVAR_TRY(invar_device_copy(&s->dev, to->master.data, from->master.data, bytes));
+        if (to->kind == INVAR_PARAM_HEAD) {
+            INVAR_TRY(invar_fill_zero(fill, to));
+            continue;
+        }
+        INVAR_TRY(invar_fill_room_all(&values, fill, to));
+        INVAR_TRY(invar_masters_read(values, s->actor,
+                                     invar_model_find(s->actor, to->name) - s->actor->params));
+        INVAR_TRY(invar_fill_put(fill));
     }
-    return invar_model_refresh(s->critic, &s->dev);
+    return INVAR_OK;
 }
 
-/* With adapters it has the actor's base. */
+/* Where the critic has no weights of its own; its head starts at zero. */
+static invar_status critic_from_actor(invar_session *s)
+{
+    invar_fill fill;
+    invar_status status;
+
+    invar_fill_init(&fill, s->critic, &s->dev);
+    status = take_body(s, &fill);
+    invar_fill_release(&fill);
+    return status;
+}
+
+/* With adapters it has the actor's base. One that never moves is in no checkpoint. */
 static invar_status new_reference(invar_session *s)
 {
     if (invar_model_is_adapted(s->actor))
         return invar_model_new_beside(&s->reference, s->actor, &s->dev);
+    if (!invar_settings_reference_moves(s->recipe))
+        return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
 }
 
@@ -655,7 +661,6 @@ invar_status invar_session_refresh_sampler(invar_session *s)
 {
     if (!s->rollout_actor)
         return INVAR_OK;
-    INVAR_TRY(invar_masters_gather(s->actor));
     return invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev);
 }
 
@@ -700,8 +705,8 @@ static invar_status load_draft(invar_session *s, bool samples)
         (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
         return INVAR_OK;
     INVAR_TRY(invar_hf_check_weights(dir));
-    INVAR_TRY(
-        invar_model_new(&s->draft, &s->draft_spec, invar_session_draft_format(s), NULL, &s->dev));
+    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_session_draft_format(s),
+                                      NULL, &s->dev));
     return load_folder(&origin, s->draft, dir, false, &s->dev);
 }
 

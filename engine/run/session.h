@@ -50,9 +50,10 @@ typedef struct invar_session {
     invar_digest weights;                         /* of the actor at the start, */
     invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
     invar_digest base_weights;                    /* of the actor's frozen base, likewise */
-    const char *weights_from;                     /* "ref-load", "hf-checkpoint" or "seed" */
-    invar_session_origin loaded;                  /* by load_newest */
-    int32_t *stop_ids; /* the model's ends, the tokenizer's, the recipe's */
+    invar_digest filled; /* of what this copy of the models was filled with, where there are more */
+    const char *weights_from;    /* "ref-load", "hf-checkpoint" or "seed" */
+    invar_session_origin loaded; /* by load_newest */
+    int32_t *stop_ids;           /* the model's ends, the tokenizer's, the recipe's */
     int64_t n_stop_ids;
     char **stop;
     int64_t n_stop;
@@ -126,8 +127,8 @@ invar_status invar_session_load_own(float *out, const invar_param *param,
 /* The set of a checkpoint that adapters are; their base is in none. */
 #define INVAR_SESSION_ADAPTERS "adapter"
 
-/* A set of a checkpoint into the masters. */
-invar_status invar_session_load_set(const invar_model *model, invar_checkpoint *checkpoint,
+/* A set of a checkpoint into the model's parameters. */
+invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkpoint,
                                     const char *set) INVAR_MUST_USE;
 
 /*

@@ -217,6 +217,11 @@ bool invar_settings_reference(const invar_recipe *r)
            invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0.0;
 }
 
+bool invar_settings_reference_moves(const invar_recipe *r)
+{
+    return invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
+}
+
 bool invar_settings_teacher(const invar_recipe *r)
 {
     return invar_recipe_bool(r, INVAR_KEY_USE_OPD) || estimator_of(r)->teacher;

@@ -56,6 +56,7 @@ invar_format invar_settings_rollout_format(const invar_recipe *recipe);
 
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);
+bool invar_settings_reference_moves(const invar_recipe *recipe);
 bool invar_settings_teacher(const invar_recipe *recipe);
 bool invar_settings_critic(const invar_recipe *recipe);
 

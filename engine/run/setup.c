@@ -303,7 +303,7 @@ static void tell_left_out(const invar_loop *loop)
 static invar_status share_hashes(invar_loop *loop)
 {
     invar_session *s = &loop->session;
-    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights};
+    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights, s->filled};
 
     if (loop->sides.first == 0)
         return INVAR_OK;
@@ -313,13 +313,61 @@ static invar_status share_hashes(invar_loop *loop)
     s->weights = hashes[0];
     s->teacher_weights = hashes[1];
     s->critic_weights = hashes[2];
+    s->filled = hashes[3];
     return INVAR_OK;
+}
+
+/* What came into the models of a rank. */
+typedef struct filling {
+    uint64_t of[3][2];
+} filling;
+
+static filling filling_of(const invar_session *s)
+{
+    const invar_model *models[] = {s->actor, s->teacher, s->critic};
+    filling out = {{{0}}};
+
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            out.of[i][k] = models[i] ? models[i]->filled[k] : 0;
+    return out;
+}
+
+static void add_filling(filling *to, const filling *more)
+{
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            to->of[i][k] += more->of[i][k];
+}
+
+/*
+ * Hashes of weights are made of the rows that ranks own, so all have the same. What each has read
+ * tells them apart: the sum of what the ranks have that hold one copy of the models together.
+ */
+static invar_status sum_up_fillings(invar_loop *loop)
+{
+    const invar_layout *ranks = loop->ranks;
+    filling own = filling_of(&loop->session), sum = {{{0}}}, *all = NULL;
+    invar_status status;
+
+    if (!invar_layout_divides(ranks) || loop->sides.samples)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(ranks), sizeof *all,
+                          "what ranks have read"));
+    status = invar_agree_gather(ranks, "identity", &own, sizeof own, all);
+    for (int r = 0; status == INVAR_OK && r < invar_agree_size(ranks); r++)
+        if (invar_layout_place_of(ranks, r).data == ranks->data.rank)
+            add_filling(&sum, &all[r]);
+    invar_hash_bytes(&loop->session.filled, &sum, sizeof sum);
+    invar_free(all);
+    return status;
 }
 
 /* Weights are part of what ranks compare. */
 static invar_status make_models(invar_loop *loop)
 {
     INVAR_TRY(invar_session_make_models(&loop->session, wants(loop)));
+    INVAR_TRY(sum_up_fillings(loop));
     INVAR_TRY(share_hashes(loop));
     INVAR_TRY(invar_loop_identify(loop));
     return invar_loop_compare_files(loop);

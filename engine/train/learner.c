@@ -34,25 +34,10 @@ invar_status invar_learner_reset(invar_learner *learner)
     return learner->optimizer ? invar_optimizer_reset(learner->optimizer) : INVAR_OK;
 }
 
-/* invar_model_hash, of masters of which each rank has the rows that it owns. */
-static invar_status hash_masters(invar_learner *learner)
-{
-    size_t count = (size_t)learner->model->n_params;
-    invar_digest *of = NULL;
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)&of, count, sizeof *of, "digests of masters"));
-    status = invar_model_digests_owned(of, learner->model, NULL, learner->options.dev);
-    if (status == INVAR_OK)
-        invar_hash_bytes(&learner->hash, of, count * sizeof *of);
-    invar_free(of);
-    return status;
-}
-
 invar_status invar_learner_hash(invar_digest *out, invar_learner *learner)
 {
     if (!learner->hashed)
-        INVAR_TRY(hash_masters(learner));
+        INVAR_TRY(invar_model_hash(&learner->hash, learner->model, learner->options.dev));
     learner->hashed = true;
     *out = learner->hash;
     return INVAR_OK;

@@ -76,14 +76,20 @@ invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *v
     return take_sum(view, count, &l->model->tied_grad, sum);
 }
 
+/* What this rank has of a parameter's tensor, in a device's memory; `dev` NULL: in the host's. */
+typedef struct held {
+    const invar_tensor *tensor;
+    const invar_device *dev;
+} held;
+
 /* rank 0 has all values of a parameter's tensor, of which this rank has `own`; `take` gets them. */
 static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64_t point,
-                               int64_t param, const invar_tensor *own,
+                               int64_t param, const held *own,
                                invar_status (*take)(invar_probe *probe, int64_t point,
                                                     const invar_tensor *whole))
 {
     const invar_param *p = &l->model->params[param];
-    const invar_whole_source source = {l->model, param, own, l->options.dev};
+    const invar_whole_source source = {l->model, param, own->tensor, own->dev};
     invar_whole whole = {.room = 0};
     const float *values;
     invar_status status = invar_whole_read(&values, &whole, &source, 0, p->stack);
@@ -97,12 +103,12 @@ static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64
     return status;
 }
 
-/* `own` is what this rank has of the parameter's tensor; values are read where somebody wants. */
+/* Values are read where somebody wants. */
 static invar_status give_digest(const invar_learner *l, invar_probe *probe, int64_t point,
-                                int64_t param, const invar_tensor *own, const invar_digest *digest)
+                                int64_t param, const held *own, const invar_digest *digest)
 {
-    if (!invar_model_is_divided(l->model))
-        return invar_probe_device_hashed(probe, point, own, digest);
+    if (!invar_model_is_divided(l->model) && own->dev)
+        return invar_probe_device_hashed(probe, point, own->tensor, digest);
     INVAR_TRY(invar_probe_digest(probe, point, digest));
     return invar_probe_wants(probe, point)
                ? take_whole(l, probe, point, param, own, invar_probe_values)
@@ -125,7 +131,8 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     invar_probe_sum_name(sum, l->options.prefix, param);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return give_digest(l, probe, *out, param, &l->grads->of[param], &l->grads->digests[param]);
+    return give_digest(l, probe, *out, param, &(held){&l->grads->of[param], l->options.dev},
+                       &l->grads->digests[param]);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -166,7 +173,8 @@ static invar_status tied_point(const invar_learner *l, invar_probe *probe)
     INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
     if (!divided || id == -1)
         return invar_probe_device_whole(probe, id, tied);
-    return take_whole(l, probe, id, 0, tied, invar_probe_whole); // as the embedding's
+    return take_whole(l, probe, id, 0, &(held){tied, l->options.dev}, // as the embedding's
+                      invar_probe_whole);
 }
 
 /* `hashed`: the digest follows. */
@@ -195,19 +203,32 @@ static bool of_pieces(const invar_learner *l)
     return invar_model_is_cut(l->model) || invar_owners_divide(l->model);
 }
 
+/* The master of a parameter: where ranks have rows of it each, as it was collected, if it was. */
+static held master_of(const invar_learner *l, const invar_masters *collected, int64_t param)
+{
+    const invar_param *p = &l->model->params[param];
+
+    if (invar_masters_scattered(l->model))
+        return (held){collected->of ? &collected->of[param] : &p->master, NULL};
+    return (held){invar_param_f32(p), l->options.dev};
+}
+
 /* What AdamW has made of the masters; all points are listed while it is at work. Those that are cut
  * are hashed here. */
-static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
+static invar_status hashed_points(const invar_learner *l, invar_probe *probe,
+                                  const invar_masters *collected)
 {
     invar_digest *digests;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
                           "digests of masters"));
-    status = of_pieces(l) ? invar_model_digests_owned(digests, l->model, NULL, l->options.dev)
+    status = of_pieces(l) ? invar_model_digests(digests, l->model, NULL, l->options.dev)
                           : invar_optimizer_digests(digests, l->optimizer, l->model);
-    for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
-        status = give_digest(l, probe, l->weights[i], i, &l->model->params[i].master, &digests[i]);
+    for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++) {
+        held own = master_of(l, collected, i);
+        status = give_digest(l, probe, l->weights[i], i, &own, &digests[i]);
+    }
     invar_free(digests);
     return status;
 }
@@ -254,27 +275,39 @@ static invar_status hash_held(invar_learner *l)
 }
 
 /* Who looks at values sees those of all rows, not only of those that this rank owns. */
-static invar_status bring_together(invar_learner *l, bool looks)
+static invar_status bring_together(invar_masters *masters, invar_learner *l, bool looks)
 {
     if (looks) {
         INVAR_TRY(gather_gradients(l));
-        INVAR_TRY(invar_masters_gather(l->model));
+        INVAR_TRY(invar_masters_collect(masters, l->model));
     }
     return hash_held(l);
 }
 
-invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
+static invar_status list_points(invar_learner *l, invar_probe *probe,
+                                const invar_masters *collected)
 {
     bool hashed = of_pieces(l) || (l->moved && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
-    if (invar_owners_divide(l->model))
-        INVAR_TRY(bring_together(l, invar_probe_reads(probe)));
     INVAR_TRY(tied_point(l, probe));
     for (int64_t i = 0; i < count; i++) // those of gradients first: the norm is computed from them
         INVAR_TRY(gradient_point(&l->weights[i], l, probe, i));
     INVAR_TRY(norm_point(l, probe, l->weights));
     for (int64_t i = 0; i < count; i++)
         INVAR_TRY(weight_point(&l->weights[i], l, probe, &l->model->params[i], hashed));
-    return hashed ? hashed_points(l, probe) : INVAR_OK;
+    return hashed ? hashed_points(l, probe, collected) : INVAR_OK;
+}
+
+invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
+{
+    invar_masters collected = {.of = NULL};
+    invar_status status = INVAR_OK;
+
+    if (invar_owners_divide(l->model))
+        status = bring_together(&collected, l, invar_probe_reads(probe));
+    if (status == INVAR_OK)
+        status = list_points(l, probe, &collected);
+    invar_masters_release(&collected);
+    return status;
 }

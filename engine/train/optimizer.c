@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/shard/fill.h"
 #include "engine/model/shard/masters.h"
-#include "engine/model/shard/owners.h"
 #include "engine/program/call.h"
 
 #include "base/invar_banned.h"
@@ -51,18 +51,17 @@ static void place_moments(invar_optimizer *o, char *first)
     }
 }
 
-/* Masters lie as whole moments do: what is owned of the ones is owned of the others. */
+/* Masters lie as moments do: what is owned of the ones is owned of the others. */
 static void lay_out(invar_optimizer *o, const invar_model *model)
 {
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
         const invar_param *p = &model->params[i];
 
-        o->m[i] = o->v[i] = p->master;
+        o->m[i] = o->v[i] = invar_param_here(p, NULL);
         o->whole[i] = o->block;
         o->at[i] = o->bytes;
-        INVAR_CHECK(p->own.experts == 0 ||
-                    (char *)p->master.data == invar_masters_block(model) + o->whole[i]);
+        INVAR_CHECK(p->master.shape[0] == invar_owners_here(model, i).count);
         o->block += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
         o->bytes += invar_aligned(own_bytes(model, i));
     }
@@ -247,20 +246,22 @@ static bool rounds(const invar_param *p)
     return p->weight.dtype == INVAR_DTYPE_BF16;
 }
 
+/* `first` counts from the first element that is moved here. */
 static part part_of(const step *s, int64_t place, int64_t first, int64_t count, void *m, void *v)
 {
     int64_t i = s->model->order[place];
     const invar_param *p = &s->model->params[i];
+    int64_t before = p->master_row * invar_param_row_elements(p);
     part out = {.master = elements(&p->master, first, count),
                 .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
                 .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
-                .grad = elements(&s->grads->of[i], first, count),
+                .grad = elements(&s->grads->of[i], before + first, count),
                 .decay = decays(p) ? s->options->weight_decay : 0.0f,
                 .first = place,
                 .tensors = 1};
 
     if (rounds(p))
-        out.weight = elements(&p->weight, first, count);
+        out.weight = elements(&p->weight, before + first, count);
     return out;
 }
 
@@ -311,13 +312,10 @@ static invar_status update(step *s, const part *p)
 static invar_status quantise(step *s, int64_t param)
 {
     const invar_param *p = &s->model->params[param];
-    invar_layout_share rows = invar_owners_here(s->model, param);
 
     if (rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
-    return INVAR_CALL(&s->caller, QUANTISE, quantise,
-                      .q = invar_tensor_rows(&p->weight, rows.first, rows.count),
-                      .x = invar_tensor_rows(&p->master, rows.first, rows.count));
+    return invar_fill_weight(&s->caller, p, p->master_row, &p->master);
 }
 
 /* Those parameters whose last element has its moments among these bytes. */
@@ -343,15 +341,13 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
 
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
-        int64_t row = invar_owners_here(s->model, i).first;
         size_t begin = o->at[i], end = begin + own_bytes(s->model, i);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
-        size_t before = (size_t)row * row_bytes(&s->model->params[i]);
 
         if (from < to) {
             part next =
-                part_of(s, k, (int64_t)((before + from - begin) / sizeof(float)),
+                part_of(s, k, (int64_t)((from - begin) / sizeof(float)),
                         (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
                         (char *)there[1] + (from - first));
             if (!join(&run, &next)) {
@@ -363,25 +359,6 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
     }
     INVAR_TRY(update(s, &run));
     return quantise_range(s, first, bytes);
-}
-
-/* What ops read of the rows that other ranks have moved. */
-static invar_status gather_weights(const invar_optimizer *o, const invar_model *model)
-{
-    invar_slices slices = {.give = NULL};
-    invar_owned owned;
-    invar_status status;
-
-    if (invar_layout_silent(model->layout, o->dev.backend->memory.dry))
-        return INVAR_OK;
-    status = invar_owned_weights(&owned, model);
-    if (status == INVAR_OK)
-        status = invar_slices_init(&slices, &o->dev, model->layout, &owned);
-    if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "weights", model->memory);
-    invar_slices_release(&slices);
-    invar_owned_release(&owned);
-    return status;
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
@@ -407,7 +384,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
                                 : update_range(&s, 0, optimizer->bytes, moments);
     invar_caller_release(&s.caller);
-    return status == INVAR_OK && optimizer->divided ? gather_weights(optimizer, model) : status;
+    return status == INVAR_OK ? invar_weights_gather(model) : status; // of what others have moved
 }
 
 bool invar_optimizer_hashes(const invar_optimizer *optimizer)

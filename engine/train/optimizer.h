@@ -5,10 +5,9 @@
  * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
  * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
- * Data-parallel ranks own rows of every parameter (engine/model/shard/owners.h). Each has their
- * moments alone, moves these rows of the masters, and gathers what ops read of the others' rows
- * (ZeRO-1): a step, and whatever is said to be so below, is a call of all of them. It changes no
- * bit. The masters of rows that others own are those of before (engine/model/shard/masters.h).
+ * Data-parallel ranks own rows of every parameter (engine/model/shard/owners.h). Each has moments
+ * and masters of these alone, moves them, and gathers what ops read of the others' rows (ZeRO-1): a
+ * step, and whatever is said to be so below, is a call of all of them. It changes no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +22,7 @@ extern "C" {
 #endif
 
 typedef struct invar_optimizer {
-    /* (n_params) f32, shaped as the masters; whole where no ranks divide them, or collected. */
+    /* (n_params) f32, shaped as the weights; whole where no ranks divide them, or collected. */
     invar_tensor *m;
     invar_tensor *v;
     float beta1_power; /* beta1 ^ steps */

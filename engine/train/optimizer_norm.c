@@ -217,6 +217,6 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                              digests && !cut ? grads->digests : NULL);
     invar_caller_release(&caller);
     if (status == INVAR_OK && digests && cut)
-        status = invar_model_digests_owned(grads->digests, model, grads->of, dev);
+        status = invar_model_digests(grads->digests, model, grads->of, dev);
     return status;
 }

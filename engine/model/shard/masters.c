@@ -9,6 +9,11 @@
 
 #include "base/invar_banned.h"
 
+bool invar_masters_scattered(const invar_model *model)
+{
+    return invar_owners_divide(model) && model->format != INVAR_FORMAT_FP32;
+}
+
 invar_status invar_masters_slices(invar_slices *out, const invar_model *model,
                                   const invar_device *dev)
 {
@@ -22,38 +27,24 @@ invar_status invar_masters_slices(invar_slices *out, const invar_model *model,
     return status;
 }
 
-/* Are masters something else than what ops read, which all ranks have? */
-static bool scattered(const invar_model *model)
+/* ---- collecting ------------------------------------------------------------------------------ */
+
+/* In a block, as slices have it; NULL: none. */
+static void place_tensors(invar_tensor *out, const invar_model *model, char *block)
 {
-    return invar_owners_divide(model) && model->format != INVAR_FORMAT_FP32;
-}
+    size_t at = 0;
 
-char *invar_masters_block(const invar_model *model)
-{
-    int64_t k = 0;
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k];
+        const invar_param *p = &model->params[i];
 
-    while (model->params[model->order[k]].own.experts == 0) // the first that is here
-        k++;
-    return model->params[model->order[k]].master.data;
-}
-
-invar_status invar_masters_gather(const invar_model *model)
-{
-    invar_slices slices;
-    invar_status status;
-
-    if (!scattered(model))
-        return INVAR_OK;
-    status = invar_masters_slices(&slices, model, &model->dev);
-    if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "masters", invar_masters_block(model));
-    invar_slices_release(&slices);
-    return status;
+        out[i] = invar_param_here(p, block && p->own.experts > 0 ? block + at : NULL);
+        at += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
+    }
 }
 
 static invar_status collect(invar_masters *out, const invar_model *model, invar_slices *slices)
 {
-    const char *block = invar_masters_block(model);
     size_t bytes = 0;
 
     for (int64_t i = 0; i < slices->owned.size; i++)
@@ -62,14 +53,8 @@ static invar_status collect(invar_masters *out, const invar_model *model, invar_
                           "masters of all ranks"));
     if (slices->exchange.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
-
-        out->of[i] = p->master;
-        out->of[i].data =
-            out->memory && p->master.data ? out->memory + ((char *)p->master.data - block) : NULL;
-    }
-    return invar_slices_collect(slices, "masters", out->memory, block, false);
+    place_tensors(out->of, model, out->memory);
+    return invar_slices_collect(slices, "masters", out->memory, model->memory, true);
 }
 
 invar_status invar_masters_collect(invar_masters *out, const invar_model *model)
@@ -78,7 +63,7 @@ invar_status invar_masters_collect(invar_masters *out, const invar_model *model)
     invar_status status;
 
     invar_masters_release(out);
-    if (!scattered(model))
+    if (!invar_masters_scattered(model))
         return INVAR_OK;
     status = invar_masters_slices(&slices, model, &model->dev);
     if (status == INVAR_OK)
@@ -92,4 +77,55 @@ void invar_masters_release(invar_masters *masters)
     invar_free(masters->of);
     invar_free(masters->memory);
     *masters = (invar_masters){.of = NULL};
+}
+
+/* ---- on every rank --------------------------------------------------------------------------- */
+
+/* `out` has this rank's rows, in their place. */
+static invar_status gather_rows(float *out, const invar_model *model, int64_t param)
+{
+    const invar_layout_axis *data = &model->layout->data;
+    size_t each = (size_t)invar_param_row_elements(&model->params[param]) * sizeof(float);
+    size_t *bytes = NULL;
+    invar_status status;
+
+    INVAR_TRY(
+        invar_alloc((void **)&bytes, (size_t)data->size, sizeof *bytes, "the bytes of a move"));
+    for (int r = 0; r < data->size; r++)
+        bytes[r] = (size_t)invar_owners_rows(model, param, r).count * each;
+    status = invar_layout_gather(model->layout, data, "masters", out, bytes);
+    invar_free(bytes);
+    return status;
+}
+
+invar_status invar_masters_read(float *out, const invar_model *model, int64_t param)
+{
+    const invar_param *p = &model->params[param];
+    bool scattered = invar_masters_scattered(model);
+    const invar_tensor *own = scattered ? &p->master : invar_param_f32(p);
+    int64_t each = invar_param_row_elements(p), first = scattered ? p->master_row : 0;
+
+    if (own->shape[0] > 0)
+        INVAR_TRY(invar_device_get(&model->dev, out + first * each, own->data,
+                                   (size_t)(own->shape[0] * each) * sizeof(float)));
+    return scattered ? gather_rows(out, model, param) : INVAR_OK;
+}
+
+invar_status invar_weights_gather(const invar_model *model)
+{
+    invar_slices slices = {.give = NULL};
+    invar_owned owned;
+    invar_status status;
+
+    if (!invar_owners_divide(model) ||
+        invar_layout_silent(model->layout, model->dev.backend->memory.dry))
+        return INVAR_OK;
+    status = invar_owned_weights(&owned, model);
+    if (status == INVAR_OK)
+        status = invar_slices_init(&slices, &model->dev, model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_slices_gather(&slices, "weights", model->memory);
+    invar_slices_release(&slices);
+    invar_owned_release(&owned);
+    return status;
 }

@@ -1,10 +1,10 @@
 /*
  * masters.h - masters of which each data-parallel rank has the rows that it owns.
  *
- * After a step a rank has new masters of its own rows alone (engine/model/shard/owners.h), and of
- * all others what ops read. Files and those who look at values want masters whole: these calls
- * bring them together. All are calls of all ranks of the model's data axis; where no ranks own
- * rows, or where ops read the masters themselves, there is nothing to do.
+ * A rank has masters of its own rows alone (engine/model/shard/owners.h), and what ops read of all
+ * rows. Files and those who look at values want masters whole: these calls bring them together. All
+ * are calls of all ranks of the model's data axis; where no ranks own rows, or where ops read the
+ * masters themselves, nothing moves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,24 +17,30 @@
 extern "C" {
 #endif
 
-/* Slices of blocks in which masters lie, or whole moments; `dev` NULL: of the host. Release. */
+/* Are masters of some rows on other ranks alone? Then no rank has invar_param_f32 of all. */
+bool invar_masters_scattered(const invar_model *model);
+
+/*
+ * Slices of a block in which masters or moments of all rows lie, one parameter behind the other in
+ * the order of memory; `dev` NULL: of the host. What a rank has is its slice. Release.
+ */
 invar_status invar_masters_slices(invar_slices *out, const invar_model *model,
                                   const invar_device *dev) INVAR_MUST_USE;
 
-/* The block of the model's masters. */
-char *invar_masters_block(const invar_model *model);
-
-/* The masters of all rows, in their places on every rank. */
-invar_status invar_masters_gather(const invar_model *model) INVAR_MUST_USE;
-
 /* Whole masters in the host's memory of data-parallel rank 0. Zeroed, none; release. */
 typedef struct invar_masters {
-    invar_tensor *of; /* (n_params), without values on other ranks; NULL: the model's are whole */
+    invar_tensor *of; /* (n_params), without values on other ranks; NULL: all have them whole */
     char *memory;
 } invar_masters;
 
 invar_status invar_masters_collect(invar_masters *out, const invar_model *model) INVAR_MUST_USE;
 void invar_masters_release(invar_masters *masters);
+
+/* The masters of all rows that are here of a parameter, in the host's memory of every rank. */
+invar_status invar_masters_read(float *out, const invar_model *model, int64_t param) INVAR_MUST_USE;
+
+/* What ops read, of which each rank has made the rows that it owns, becomes whole on all. */
+invar_status invar_weights_gather(const invar_model *model) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -15,18 +15,20 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static int64_t rows_here(const invar_param *p)
+/* Does some format have scales for rows on both sides? Of experts, each begins them anew. */
+static bool cuts_scales(const invar_param *p, int64_t row)
 {
-    return p->own.experts * p->own.rows;
+    if (p->kind != INVAR_PARAM_LINEAR && p->kind != INVAR_PARAM_EXPERT)
+        return false;
+    return row % (p->stack > 1 ? p->own.rows : INVAR_FP8_BLOCK) != 0;
 }
 
 /* May the rows before this one and those from it on have different owners? */
 static bool divisible(const invar_param *p, int64_t row)
 {
-    const invar_tensor *w = &p->weight;
     int64_t into = row - invar_piece_rows(p, invar_piece_at(p, row)).first;
 
-    if (w->scale_period ? row % w->scale_period : w->scale_rows > 1 && row % w->scale_rows)
+    if (cuts_scales(p, row))
         return false;
     if (row * invar_param_row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
         return false;
@@ -37,7 +39,7 @@ static bool divisible(const invar_param *p, int64_t row)
 
 static int64_t next_divisible(const invar_param *p, int64_t row)
 {
-    while (row < rows_here(p) && !divisible(p, row))
+    while (row < invar_param_rows(p) && !divisible(p, row))
         row++;
     return row;
 }
@@ -53,7 +55,7 @@ static int64_t group_of(const invar_model *model, const invar_param *p)
 /* Where each rank begins in a parameter, before which its group has `at` of `total` elements. */
 static void divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
 {
-    int64_t rows = rows_here(p), each = invar_param_row_elements(p);
+    int64_t rows = invar_param_rows(p), each = invar_param_row_elements(p);
 
     for (int r = 0; r <= size; r++) {
         int64_t goal = total / size * r + total % size * r / size - at;
@@ -114,7 +116,7 @@ invar_layout_share invar_owners_here(const invar_model *model, int64_t param)
 {
     if (model->owners)
         return invar_owners_rows(model, param, model->layout->data.rank);
-    return (invar_layout_share){0, rows_here(&model->params[param])};
+    return (invar_layout_share){0, invar_param_rows(&model->params[param])};
 }
 
 /* ---- what owners know ------------------------------------------------------------------------ */

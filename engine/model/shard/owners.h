@@ -2,13 +2,14 @@
  * owners.h - which rows of every parameter each data-parallel rank owns.
  *
  * Data-parallel ranks hold the same parameters. Each owns some rows of them: it has the sum of
- * their gradients, their moments, and moves them. Who owns what is a function of the model and of
- * the number of ranks, so every rank knows what every other one owns.
+ * their gradients, their moments and their masters, and moves them. Who owns what is a function of
+ * the model and of the number of ranks, so every rank knows what every other one owns.
  *
  * Rows are divided where no leaf of the tree hash is cut, and so no chunk of a sum of squares: what
  * is known of a piece (pieces.h) can be put together from what owners know of its leaves. Rows that
- * share scales stay together, too, and the rows of an expert that is cut along columns; what ranks
- * own begins at multiples of INVAR_ALIGN. The embedding is divided by itself, since both ends of a
+ * share scales in some format stay together, too, so that a model has the same owners in all of
+ * them, and the rows of an expert that is cut along columns; what ranks own begins at multiples of
+ * INVAR_ALIGN. The embedding is divided by itself, since both ends of a
  * pipeline may have it, and so is the rest of each chunk of a pipeline: chunks are added in turn.
  *
  * SPDX-License-Identifier: Apache-2.0

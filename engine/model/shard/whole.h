@@ -27,7 +27,7 @@ typedef struct invar_whole {
     int64_t room;  /* elements of each */
 } invar_whole;
 
-/* What is read: a tensor with the extents of a parameter's master. */
+/* What is read: a tensor with the extents of what is here of a parameter. */
 typedef struct invar_whole_source {
     const invar_model *model;
     int64_t param;

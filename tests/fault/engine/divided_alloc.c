@@ -4,6 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/model/shard/masters.h"
 #include "engine/model/shard/whole.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
@@ -65,14 +66,18 @@ static invar_status step(invar_model *model, invar_grads *grads)
 
 static invar_status collect(const invar_model *model)
 {
-    invar_status status = INVAR_OK;
     invar_whole whole = {.room = 0};
+    invar_masters masters = {.of = NULL};
+    invar_status status = invar_masters_collect(&masters, model);
     const float *values;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        const invar_whole_source source = {model, i, &model->params[i].master, &model->dev};
+        const invar_whole_source source = {
+            model, i, masters.of ? &masters.of[i] : invar_param_f32(&model->params[i]),
+            masters.of ? NULL : &model->dev};
         status = invar_whole_read(&values, &whole, &source, 0, model->params[i].stack);
     }
+    invar_masters_release(&masters);
     invar_whole_release(&whole);
     return status;
 }

@@ -134,22 +134,6 @@ static invar_status box_of(float **out, size_t *bytes_out, const invar_param *p,
     return INVAR_OK;
 }
 
-static invar_status give_weights(const lesson *l, invar_model *model)
-{
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
-        invar_status status;
-        float *own = NULL;
-        size_t bytes;
-
-        INVAR_TRY(box_of(&own, &bytes, p, l->whole->params[i].master.data));
-        status = invar_device_put(&model->dev, p->master.data, own, bytes);
-        invar_free(own);
-        INVAR_TRY(status);
-    }
-    return INVAR_OK;
-}
-
 static invar_status compare_gradient(const lesson *l, const invar_model *model,
                                      const invar_grads *grads, int64_t i)
 {
@@ -179,9 +163,7 @@ static invar_status learn_part(const lesson *l, const invar_layout *layout)
     invar_status status;
 
     INVAR_TRY(invar_model_new(&model, &l->spec, l->format, layout, dev));
-    status = give_weights(l, model);
-    if (status == INVAR_OK)
-        status = invar_model_refresh(model, dev);
+    status = invar_test_model_fill(model, l->whole, dev);
     if (status == INVAR_OK)
         status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)

@@ -45,7 +45,8 @@ static invar_status spoil(const lesson *l, const invar_model *model)
     const float wrong = 42.0f;
 
     (void)l;
-    if (model->part.stage > 0 || model->part.tensor < model->part.tensors - 1)
+    if (model->part.stage > 0 || model->part.tensor < model->part.tensors - 1 ||
+        !invar_tensor_present(&model->embedding->master))
         return INVAR_OK;
     return invar_device_put(&model->dev, model->embedding->master.data, &wrong, sizeof wrong);
 }
@@ -62,8 +63,8 @@ static invar_status check_others(const lesson *l, const invar_model *model)
     box = invar_model_part_box(&other, &model->spec, p);
     if (model->part.tensors == 1 || p->own.experts == 0 || box.rows != p->own.rows)
         return INVAR_OK;
-    INVAR_TRY(divided_compare(&equal, p, &box, &l->one->params[p - model->params].master,
-                              &l->one->dev, &p->master, &model->dev));
+    INVAR_TRY(divided_compare(&equal, p, &box, &l->one->params[p - model->params].weight,
+                              &l->one->dev, &p->weight, 0, &model->dev));
     return equal ? INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: ranks have the same", p->name) : INVAR_OK;
 }
 

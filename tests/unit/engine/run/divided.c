@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "engine/hf/hf.h"
+#include "engine/model/shard/masters.h"
 #include "engine/model/shard/whole.h"
 #include "engine/run/session.h"
 #include "engine/train/optimizer.h"
@@ -42,6 +43,7 @@ static char *in_work(const char *name, int number)
 typedef struct content {
     invar_model *model;
     invar_optimizer *optimizer;
+    invar_masters masters;
     invar_checkpoint_tensor *tensors;
     invar_whole_source *sources;
     int64_t count;
@@ -73,19 +75,20 @@ static void list(content *c)
     static const char *const sets[SETS] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     const invar_model *model = c->model;
     const invar_device *place = invar_optimizer_place(c->optimizer);
+    const invar_device *home = c->masters.of ? NULL : &model->dev;
 
     c->tensors = calloc((size_t)(SETS * model->n_params), sizeof *c->tensors);
     c->sources = calloc((size_t)(SETS * model->n_params), sizeof *c->sources);
     for (int set = 0; set < SETS; set++)
         for (int64_t i = 0; i < model->n_params; i++) {
             const invar_param *p = &model->params[i];
-            const invar_tensor *of = set == 0   ? &p->master
+            const invar_tensor *master = c->masters.of ? &c->masters.of[i] : invar_param_f32(p);
+            const invar_tensor *of = set == 0   ? master
                                      : set == 1 ? &c->optimizer->m[i]
                                                 : &c->optimizer->v[i];
             c->tensors[c->count] =
                 (invar_checkpoint_tensor){sets[set], p->name, invar_param_whole(p, NULL), NULL};
-            c->sources[c->count++] =
-                (invar_whole_source){model, i, of, set == 0 ? &model->dev : place};
+            c->sources[c->count++] = (invar_whole_source){model, i, of, set == 0 ? home : place};
         }
 }
 
@@ -125,6 +128,8 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     status = fill_moments(c.optimizer, model);
     if (status == INVAR_OK)
         status = invar_optimizer_collect(c.optimizer, model);
+    if (status == INVAR_OK)
+        status = invar_masters_collect(&c.masters, model);
     if (status == INVAR_OK) {
         list(&c);
         status = write(hash, &c, save, !layout || invar_comm_rank(layout->world) == 0);
@@ -132,6 +137,7 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     free(c.tensors);
     free(c.sources);
     invar_whole_release(&c.whole);
+    invar_masters_release(&c.masters);
     invar_optimizer_free(c.optimizer);
     return status;
 }
@@ -175,6 +181,17 @@ static invar_status check_loads(const lesson *l, invar_model *model, const invar
     return divided_same_model(l->one, model);
 }
 
+static invar_status export_hf(const invar_model *model, const char *dir)
+{
+    invar_masters masters = {.of = NULL};
+    invar_status status = invar_masters_collect(&masters, model);
+
+    if (status == INVAR_OK)
+        status = invar_hf_save(model, masters.of, dir, INVAR_DTYPE_F32, 0, NULL);
+    invar_masters_release(&masters);
+    return status;
+}
+
 /* The hash of a checkpoint is of all its bytes. */
 static invar_status check_saves(const lesson *l, invar_model *model, const invar_layout *layout,
                                 const invar_device *dev)
@@ -182,7 +199,7 @@ static invar_status check_saves(const lesson *l, invar_model *model, const invar
     bool leads = invar_comm_rank(layout->world) == 0;
     invar_digest hash;
 
-    INVAR_TRY(invar_hf_save(model, NULL, l->again, INVAR_DTYPE_F32, 0, NULL));
+    INVAR_TRY(export_hf(model, l->again));
     INVAR_TRY(save_all(&hash, model, l->again, layout));
     if (leads && !invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the checkpoint is another");

@@ -81,7 +81,7 @@ static void test_memory__no_rank_needs_more_than_is_shown(void **state)
 
     (void)state;
     others += compare(3, NULL);
-    others += compare(7, NULL);
+    others += compare(9, NULL);
     others += compare(6, tensor);
     others += compare(6, expert);
     others += compare(9, stages);

@@ -69,7 +69,7 @@ static invar_status check_weights(const lesson *l, const invar_model *model)
         if (p->own.experts == 0)
             continue;
         INVAR_TRY(divided_compare(&equal, p, &p->own, &l->one->params[i].weight, &l->one->dev,
-                                  &p->weight, &model->dev));
+                                  &p->weight, 0, &model->dev));
         if (!equal)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s did not arrive", p->name);
     }

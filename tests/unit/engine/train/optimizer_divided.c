@@ -118,7 +118,7 @@ static invar_status check_digests(const lesson *l, const invar_model *model,
 {
     invar_digest *is = calloc((size_t)model->n_params, sizeof *is), *one = NULL;
     invar_device alone = *l->dev;
-    invar_status status = invar_model_digests_owned(is, model, NULL, dev);
+    invar_status status = invar_model_digests(is, model, NULL, dev);
 
     alone.pool = NULL; // a rank is a thread
     one = calloc((size_t)model->n_params, sizeof *one);
@@ -143,8 +143,6 @@ static invar_status check_steps(const lesson *l, invar_model *model, const invar
     status = steps(o, model, grads, l->clip, dev);
     if (status == INVAR_OK)
         status = check_digests(l, model, dev);
-    if (status == INVAR_OK)
-        status = invar_masters_gather(model);
     if (status == INVAR_OK)
         status = divided_same_model(l->one, model);
     invar_optimizer_free(o);

@@ -56,11 +56,14 @@ static bool differ(const invar_tensor *near, const invar_tensor *of, const invar
 
 static invar_status same_model(const invar_model *a, const invar_model *b, int rank)
 {
-    for (int64_t i = 0; i < a->n_params; i++)
-        if (differ(&a->params[i].master, &b->params[i].master, &b->dev) ||
-            differ(&a->params[i].weight, &b->params[i].weight, &b->dev))
-            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another %s", rank,
-                              a->params[i].name);
+    for (int64_t i = 0; i < a->n_params; i++) {
+        const invar_param *p = &b->params[i];
+        invar_tensor own =
+            invar_tensor_rows(&a->params[i].master, p->master_row, p->master.shape[0]);
+        if ((own.shape[0] > 0 && differ(&own, &p->master, &b->dev)) ||
+            differ(&a->params[i].weight, &p->weight, &b->dev))
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another %s", rank, p->name);
+    }
     return INVAR_OK;
 }
 
@@ -151,8 +154,6 @@ static invar_status first_steps(const lesson *l, int r)
     if (status == INVAR_OK)
         status = check_traffic(l->models[r]);
     if (status == INVAR_OK)
-        status = invar_masters_gather(l->models[r]);
-    if (status == INVAR_OK)
         status = same_model(l->before, l->models[r], r);
     if (status == INVAR_OK && has_too_much(o, l->models[r]))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has too much", r);
@@ -160,18 +161,28 @@ static invar_status first_steps(const lesson *l, int r)
     return status;
 }
 
-/* Masters of its own rows are new, those of others come with a gather or a collection. */
+/* All rows of a parameter, which each rank reads together with the others. */
+static invar_status read_param(const lesson *l, const invar_model *model, int64_t i)
+{
+    invar_tensor is = invar_param_here(&model->params[i], NULL);
+    invar_status status;
+
+    is.data = malloc(invar_near_span(&is));
+    status = invar_masters_read(is.data, model, i);
+    if (status == INVAR_OK && invar_tensors_differ(&l->after->params[i].master, &is))
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s was read otherwise", model->params[i].name);
+    free(is.data);
+    return status;
+}
+
+/* Masters of its own rows are here, those of others come from them. */
 static invar_status check_masters(const lesson *l, int r)
 {
     invar_model *model = l->models[r];
     bool apart = model->layout->data.size > 1 && model->format != INVAR_FORMAT_FP32;
     invar_masters all = {.of = NULL};
-    invar_status status;
+    invar_status status = invar_masters_collect(&all, model);
 
-    if (apart && same_model(l->after, model, r) == INVAR_OK)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has the masters of all rows", r);
-    invar_error_clear();
-    status = invar_masters_collect(&all, model);
     for (int64_t i = 0; all.memory && status == INVAR_OK && i < model->n_params; i++)
         if (invar_tensors_differ(&l->after->params[i].master, &all.of[i]))
             status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s was collected otherwise",
@@ -179,8 +190,8 @@ static invar_status check_masters(const lesson *l, int r)
     if (status == INVAR_OK && (all.memory != NULL) != (apart && r == 0))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has collected masters or has not", r);
     invar_masters_release(&all);
-    if (status == INVAR_OK)
-        status = invar_masters_gather(model);
+    for (int64_t i = 0; status == INVAR_OK && i < model->n_params; i++)
+        status = read_param(l, model, i);
     return status == INVAR_OK ? same_model(l->after, model, r) : status;
 }
 

@@ -1,0 +1,203 @@
+/*
+ * fill.c - f32 values become what this rank holds of a model's parameters.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/fill.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/shard/owners.h"
+
+#include "base/invar_banned.h"
+
+#define STAGED_BYTES ((size_t)8 << 20) /* at a time, but for rows that share scales */
+
+static const char what[] = "values of a parameter";
+
+void invar_fill_init(invar_fill *out, invar_model *model, const invar_device *dev)
+{
+    *out = (invar_fill){.model = model, .dev = dev, .window = {.dev = dev}};
+    invar_caller_init(&out->caller, dev);
+}
+
+void invar_fill_release(invar_fill *fill)
+{
+    invar_caller_release(&fill->caller);
+    invar_window_release(&fill->window);
+    invar_free(fill->near);
+    invar_device_give(fill->dev, fill->staging);
+}
+
+static int64_t row_elements(const invar_fill *f)
+{
+    return invar_param_row_elements(f->param);
+}
+
+static size_t bytes_of(const invar_fill *f, int64_t rows)
+{
+    return (size_t)(rows * row_elements(f)) * sizeof(float);
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+static invar_status make_near(invar_fill *f, size_t bytes)
+{
+    if (bytes <= f->near_bytes)
+        return INVAR_OK;
+    invar_free(f->near);
+    f->near = NULL;
+    f->near_bytes = 0;
+    INVAR_TRY(invar_alloc((void **)&f->near, bytes, 1, what));
+    f->near_bytes = bytes;
+    return INVAR_OK;
+}
+
+/* Where the rows stay, all of them in f32; NULL: they do not. */
+static void *home(const invar_fill *f)
+{
+    const invar_tensor *all = invar_param_f32(f->param);
+
+    return all ? (float *)all->data + f->first * row_elements(f) : NULL;
+}
+
+invar_status invar_fill_room(float **out, invar_fill *f, const invar_param *param, int64_t first,
+                             int64_t rows)
+{
+    void *values;
+
+    f->param = param;
+    f->first = first;
+    f->rows = rows;
+    if (home(f)) {
+        INVAR_TRY(invar_window_write(&values, &f->window, home(f), bytes_of(f, rows)));
+    } else {
+        INVAR_TRY(make_near(f, bytes_of(f, rows)));
+        values = f->near;
+    }
+    *out = f->values = values;
+    return INVAR_OK;
+}
+
+invar_status invar_fill_room_all(float **out, invar_fill *f, const invar_param *param)
+{
+    return invar_fill_room(out, f, param, 0, invar_param_rows(param));
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* In any order, since files have their own. */
+static void sum_up(const invar_fill *f)
+{
+    const int64_t place[] = {f->param - f->model->params, f->first, f->rows};
+    invar_hasher hasher;
+    invar_digest digest;
+    uint64_t words[2];
+
+    if (!invar_owners_divide(f->model))
+        return;
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, place, sizeof place);
+    invar_hasher_update(&hasher, f->values, bytes_of(f, f->rows));
+    invar_hasher_final(&digest, &hasher);
+    memcpy(words, digest.bytes, sizeof words);
+    f->model->filled[0] += words[0];
+    f->model->filled[1] += words[1];
+}
+
+/* Those rows that the master has. */
+static invar_status put_master(const invar_fill *f)
+{
+    const invar_param *p = f->param;
+    int64_t each = row_elements(f), end = f->first + f->rows;
+    int64_t own_end = p->master_row + p->master.shape[0];
+    int64_t from = p->master_row > f->first ? p->master_row : f->first;
+    int64_t to = own_end < end ? own_end : end;
+
+    if (from >= to)
+        return INVAR_OK;
+    return invar_device_put(f->dev, (float *)p->master.data + (from - p->master_row) * each,
+                            f->values + (from - f->first) * each, bytes_of(f, to - from));
+}
+
+/* A vector as a row. */
+static invar_tensor matrix(const invar_tensor *t)
+{
+    return t->rank == 2 ? *t : invar_tensor_2d(t->data, t->dtype, 1, t->shape[0]);
+}
+
+invar_status invar_fill_weight(invar_caller *caller, const invar_param *p, int64_t first,
+                               const invar_tensor *values)
+{
+    invar_tensor to = invar_tensor_rows(&p->weight, first, values->shape[0]);
+
+    return INVAR_CALL(caller, QUANTISE, quantise, .q = matrix(&to), .x = matrix(values));
+}
+
+/* Some rows, from values in the device's memory. */
+static invar_status make_weight(invar_fill *f, int64_t first, int64_t rows, void *values)
+{
+    invar_tensor all = invar_param_here(f->param, values);
+
+    all.shape[0] = rows;
+    return invar_fill_weight(&f->caller, f->param, first, &all);
+}
+
+static invar_status stage(invar_fill *f, const float *values, size_t bytes)
+{
+    if (bytes > f->staging_bytes) {
+        INVAR_TRY(invar_caller_settle(&f->caller));
+        invar_device_give(f->dev, f->staging);
+        f->staging = NULL;
+        f->staging_bytes = 0;
+        INVAR_TRY(invar_device_take(f->dev, &f->staging, bytes, what));
+        f->staging_bytes = bytes;
+    }
+    return invar_device_put(f->dev, f->staging, values, bytes);
+}
+
+/* Rows from `first` on that are staged together: whole scale blocks of one expert. */
+static int64_t count_staged(const invar_fill *f, int64_t first)
+{
+    int64_t blocks = (int64_t)(STAGED_BYTES / bytes_of(f, INVAR_FP8_BLOCK));
+    int64_t rows = (blocks > 0 ? blocks : 1) * INVAR_FP8_BLOCK;
+    int64_t left = f->first + f->rows - first;
+    int64_t of_expert = f->param->own.rows - first % f->param->own.rows;
+
+    left = left < of_expert ? left : of_expert;
+    return rows < left ? rows : left;
+}
+
+static invar_status make_staged(invar_fill *f)
+{
+    int64_t rows;
+
+    for (int64_t at = f->first; at < f->first + f->rows; at += rows) {
+        rows = count_staged(f, at);
+        INVAR_TRY(stage(f, f->values + (at - f->first) * row_elements(f), bytes_of(f, rows)));
+        INVAR_TRY(make_weight(f, at, rows, f->staging));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_fill_put(invar_fill *f)
+{
+    sum_up(f);
+    if (!home(f)) {
+        INVAR_TRY(put_master(f));
+        return make_staged(f);
+    }
+    INVAR_TRY(invar_window_store(&f->window, home(f), bytes_of(f, f->rows)));
+    return f->param->weight.dtype == INVAR_DTYPE_F32 ? INVAR_OK
+                                                     : make_weight(f, f->first, f->rows, home(f));
+}
+
+invar_status invar_fill_zero(invar_fill *f, const invar_param *param)
+{
+    float *values;
+
+    INVAR_TRY(invar_fill_room_all(&values, f, param));
+    memset(values, 0, bytes_of(f, f->rows));
+    return invar_fill_put(f);
+}
