@@ -366,7 +366,7 @@ static invar_status compare_rows(loader *l, const invar_safetensors *file,
     return INVAR_OK;
 }
 
-/* Where others have the masters of rows, these are compared as they are rounded; there, bit by bit. */
+/* Rows whose masters others have are compared as they are rounded; their owners compare bits. */
 static invar_status compare_head(loader *l, const invar_safetensors *file)
 {
     const invar_safetensor *t = invar_safetensors_find(file, HEAD);

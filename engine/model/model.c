@@ -162,8 +162,6 @@ static void lay_out(invar_model *model, invar_carver *c)
     bool apart = model->format != INVAR_FORMAT_FP32;
 
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
-    for (int64_t i = 0; apart && !model->weights_alone && i < model->n_params; i++)
-        carve_master(c, model, model->order[i]);
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
         if (p->own.experts > 0)
@@ -173,6 +171,9 @@ static void lay_out(invar_model *model, invar_carver *c)
     }
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
+    model->masters = invar_carve(c, 0); // last: programs serve models with and without them
+    for (int64_t i = 0; apart && !model->weights_alone && i < model->n_params; i++)
+        carve_master(c, model, model->order[i]);
 }
 
 static void lay_out_base(invar_model *model, invar_carver *c)

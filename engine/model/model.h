@@ -66,8 +66,9 @@ typedef struct invar_model {
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
     invar_device dev;       /* whose memory the tensors are in; without scratch */
-    void *memory;           /* one block of it behind all tensors, masters first, */
-    void *base_memory;      /* but for one behind a frozen base; NULL: there is none */
+    void *memory;           /* one block of it behind all tensors, */
+    void *masters;          /* which ends with masters, but where ops read them; */
+    void *base_memory;      /* another one behind a frozen base; NULL: there is none */
     bool base_borrowed;     /* it is another model's */
     invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
     size_t grad_bytes;      /* of a block of gradients, this one included */

@@ -54,7 +54,7 @@ static invar_status collect(invar_masters *out, const invar_model *model, invar_
     if (slices->exchange.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
     place_tensors(out->of, model, out->memory);
-    return invar_slices_collect(slices, "masters", out->memory, model->memory, true);
+    return invar_slices_collect(slices, "masters", out->memory, model->masters, true);
 }
 
 invar_status invar_masters_collect(invar_masters *out, const invar_model *model)

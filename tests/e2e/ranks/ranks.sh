@@ -46,12 +46,13 @@ same sets --eval-config sets --eval-interval 2
 same few --rollout-batch-size 1 --n-samples-per-prompt 2 # one group, fewer samples than ranks
 same filter --dynamic-sampling-filter nonzero_std --over-sampling-batch-size 3
 same ppo --advantage-estimator ppo --dtype bf16 --num-steps-per-rollout 2
-same kl --use-kl-loss --kl-loss-coef 0.1 --ref-update-interval 1
+same kl --use-kl-loss --kl-loss-coef 0.1 --ref-update-interval 1 --dtype bf16
 same sft --loss-type sft_loss --n-samples-per-prompt 1 --eval-prompt-data 'max task:max' \
     --eval-interval 1
 same experts --model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --dtype fp8 \
     --use-rollout-routing-replay --rollout-stop '["1"]'
-same int4 --dtype int4 --hidden-size 32 --ffn-hidden-size 32 --num-attention-heads 2
+same int4 --dtype int4 --hidden-size 32 --ffn-hidden-size 32 --num-attention-heads 2 \
+    --use-kl-loss --kl-loss-coef 0.1
 
 # Plug-ins are asked by rank 0, of all samples at once.
 judge="python3 $here/fickle.py count"
@@ -224,6 +225,14 @@ mkdir elsewhere && cp -r hf.ini files elsewhere
 sed -i '1s/0 + 0/0 + 1/' elsewhere/files/data.jsonl
 recipe=hf.ini
 differ 'data hash' --wdir elsewhere "$invar" train hf.ini
+cp files/data.jsonl elsewhere/files
+python3 - elsewhere/files/hf/model.safetensors <<'END' # the last bit of the last weight
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[-4] ^= 1
+open(sys.argv[1], "wb").write(data)
+END
+differ 'weights as read' --wdir elsewhere "$invar" train hf.ini
 rm elsewhere/files/data.jsonl
 checks=$((checks + 1))
 timeout 300 mpirun --oversubscribe -n 1 "$invar" train hf.ini --run odd : \
