@@ -192,7 +192,7 @@ holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
 holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
 holds [ "$(grep -c '"sequence": true' plan.json)" -eq 0 ]
 expect 1 "No layout fits" large.ini --memory 20GB "${many[@]}" --all
-expect 1 " no " large.ini --memory 60GB "${many[@]}"
+expect 1 " no " large.ini --memory 40GB "${many[@]}"
 expect 129 "needs a multiple of 4" large.ini --memory 143GB "${many[@]}" --gpus 6 \
     --tensor-model-parallel-size 4
 expect 129 "it takes 1, 2, 4" large.ini --memory 143GB "${many[@]}" --tensor-model-parallel-size 8

@@ -390,6 +390,30 @@ static void test_model__refresh_takes_masters_of_another_format(void **state)
 
 /* ---- copies and hashes ----------------------------------------------------------------------- */
 
+/* A model without masters has weights at the same places, so one program serves both. */
+static void test_model__copy_takes_weights_alone(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        invar_model *from = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 3, dev);
+        invar_model *to;
+
+        assert_ok(invar_model_new_weights(&to, &from->spec, (invar_format)i, NULL, dev));
+        assert_ok(invar_model_copy(to, from));
+        for (int64_t p = 0; p < to->n_params; p++) {
+            const invar_tensor *a = &to->params[p].weight, *b = &from->params[p].weight;
+            invar_assert_bits_tensor(a, b, "weight");
+            assert_int_equal((char *)a->data - (char *)to->memory,
+                             (char *)b->data - (char *)from->memory);
+        }
+        assert_int_equal((char *)to->sine.data - (char *)to->memory,
+                         (char *)from->sine.data - (char *)from->memory);
+        invar_model_free(to);
+        invar_model_free(from);
+    }
+}
+
 static void test_model__copy_takes_masters_and_weights(void **state)
 {
     const invar_device *dev = *state;
@@ -474,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_model__a_refused_format_names_those_that_fit),
         cmocka_unit_test(test_model__refresh_makes_the_compute_form),
         cmocka_unit_test(test_model__refresh_takes_masters_of_another_format),
+        cmocka_unit_test(test_model__copy_takes_weights_alone),
         cmocka_unit_test(test_model__copy_takes_masters_and_weights),
         cmocka_unit_test(test_model__copy_refuses_other_extents),
         cmocka_unit_test(test_model__hash_is_of_the_masters),
