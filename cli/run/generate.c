@@ -297,9 +297,14 @@ static invar_status take_row(void *payload, const char *const *columns,
     comparison *c = payload;
 
     (void)columns;
-    INVAR_CHECK(count == PARTS);
+    INVAR_CHECK(count == PARTS + 1);
     if (!values)
         return INVAR_OK;
+    if (values[PARTS].integer)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "--sample: weights of several versions drew this sample "
+                          "(rollout-segment-tokens), and one version cannot: invar replay of its "
+                          "step makes it again");
     if (c->found == VERDICT_MISSING)
         c->found = VERDICT_IDENTICAL;
     for (int i = 0; i < PARTS; i++) {
@@ -317,7 +322,8 @@ static invar_status look_up(comparison *c, const invar_rl_sample *s, const char 
     invar_ledger_argument rng = {
         "rng", {.type = INVAR_LEDGER_TYPE_TEXT, .data = coords, .bytes = strlen(coords)}};
     invar_ledger_request request = {
-        .sql = "SELECT prompt_hash, token_hash, rollout_logp FROM sample WHERE rng = :rng",
+        .sql = "SELECT prompt_hash, token_hash, rollout_logp, weights_first <> weights_last "
+               "FROM sample WHERE rng = :rng",
         .arguments = &rng,
         .n_arguments = 1,
         .row = take_row,

@@ -177,6 +177,13 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_TOP_K, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MIN_P, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_DTYPE, !f->sft, "another loss-type"},
+        {INVAR_KEY_ROLLOUT_LAG, !f->sft, "another loss-type"},
+        {INVAR_KEY_ROLLOUT_LAG, !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         "rollouts that are sampled, and load-debug-rollout-data gives them"},
+        {INVAR_KEY_ROLLOUT_LAG, !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY),
+         "training, which debug-rollout-only leaves out"},
+        {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
+         "a rollout-lag above 0"},
         {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
@@ -312,9 +319,10 @@ static invar_status check_loss_uses(const invar_config_facts *f)
         {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
         {INVAR_KEY_USE_OPSM, policy, pol},
         {INVAR_KEY_USE_OPSM,
-         invar_config_steps_per_rollout(r) > 1 ||
+         invar_config_steps_per_rollout(r) > 1 || invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
              invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
-         "num-steps-per-rollout above 1: the first step is on the policy that sampled"},
+         "num-steps-per-rollout above 1 or rollout-lag: else the first step is on the policy that "
+         "sampled"},
         {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
     };
 
@@ -324,12 +332,13 @@ static invar_status check_loss_uses(const invar_config_facts *f)
 static invar_status check_importance_uses(const invar_config_facts *f)
 {
     static const char pol[] = "loss-type = policy_loss";
-    static const char differing[] = "rollout-dtype or load-debug-rollout-data: log-probs of "
-                                    "rollout and training are equal otherwise";
+    static const char differing[] = "rollout-dtype, rollout-lag or load-debug-rollout-data: "
+                                    "log-probs of rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss->policy;
     const bool formats = invar_config_filled(r, INVAR_KEY_ROLLOUT_DTYPE);
-    const bool differ = formats || invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool differ = formats || invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
+                        invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);

@@ -278,7 +278,7 @@ static void fill_sample(entry *e, int64_t i)
     *out = (invar_ledger_sample){.prompt = s->prompt,
                                  .prompt_hash = s->prompt_hash,
                                  .rng = e->rng[i],
-                                 .weights_first = s->weights,
+                                 .weights_first = s->weights_first,
                                  .weights_last = s->weights,
                                  .weights_hash = s->weights_hash,
                                  .prompt_tokens = s->prompt_tokens,
@@ -402,7 +402,7 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
 {
     const invar_step *s = e->step;
     invar_ledger_step step = {.step = s->number,
-                              .weights = s->samples[s->first].weights,
+                              .weights = s->weights,
                               .digests = points->digests,
                               .stats = points->stats,
                               .n_stats = points->n_stats,

@@ -51,6 +51,7 @@ typedef struct invar_step {
     const invar_flat *flat;         /* their numbers */
     int64_t first, count;           /* which of them are this step's */
     const int64_t *start;           /* (count + 1) invar_flat_starts of those */
+    int64_t weights;                /* version at the beginning of the rollout */
     bool own_weights;               /* the weights that learn have sampled the rollout, */
     bool other_format;              /* but rounded to another format: log-probabilities differ; */
     bool on_policy;                 /* as they are, and still are the same */

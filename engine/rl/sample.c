@@ -63,6 +63,53 @@ invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *sa
     return INVAR_OK;
 }
 
+static invar_status copy_array(void **array, size_t count, size_t size)
+{
+    const void *from = *array;
+
+    *array = NULL;
+    if (!from)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(array, count, size, "a copy of a sample"));
+    memcpy(*array, from, count * size);
+    return INVAR_OK;
+}
+
+/* Of a sample that is a plain copy of another: arrays of its own. */
+static invar_status own_arrays(invar_rl_sample *s)
+{
+    size_t response = (size_t)invar_rl_sample_response(s);
+    size_t routes = (size_t)((s->n_tokens - 1) * s->route_size);
+    struct {
+        void **array;
+        size_t count, size;
+    } arrays[] = {{(void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens},
+                  {(void **)&s->logp, response, sizeof *s->logp},
+                  {(void **)&s->mask, response, sizeof *s->mask},
+                  {(void **)&s->routing, routes, sizeof *s->routing},
+                  {(void **)&s->response, s->response_bytes + 1, 1},
+                  {(void **)&s->parts.items, (size_t)s->parts.count, sizeof *s->parts.items}};
+    invar_status status = INVAR_OK;
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        if (status == INVAR_OK)
+            status = copy_array(arrays[i].array, arrays[i].count, arrays[i].size);
+        else
+            *arrays[i].array = NULL; // it is the other one's
+    return status;
+}
+
+invar_status invar_rl_samples_copy(invar_rl_samples *out, const invar_rl_samples *from)
+{
+    for (int64_t i = 0; i < from->count; i++) {
+        invar_rl_sample *s;
+        INVAR_TRY(invar_rl_samples_append(&s, out));
+        *s = from->items[i];
+        INVAR_TRY(own_arrays(s));
+    }
+    return INVAR_OK;
+}
+
 void invar_rl_samples_reset(invar_rl_samples *samples)
 {
     for (int64_t i = 0; i < samples->count; i++)

@@ -64,8 +64,10 @@ typedef struct invar_rl_sample {
     const char *prompt_text;
 
     invar_finish finish;
-    int64_t weights;                /* version that sampled it */
-    invar_digest weights_hash;      /* of those weights */
+    int64_t weights_first;          /* version that drew its first token, */
+    int64_t weights;                /* and its last, */
+    invar_digest weights_hash;      /* with the hash of these, */
+    int64_t fresh;                  /* which drew the tokens from here on */
     invar_digest prompt_hash;       /* of the prompt's tokens */
     int64_t arrival;                /* order of completion on its rank; outside every result, */
     invar_rl_speculated speculated; /* as is this */
@@ -95,6 +97,10 @@ typedef struct invar_rl_samples {
 /* A new zeroed sample at the end; borrowed until the next append. */
 invar_status invar_rl_samples_append(invar_rl_sample **out,
                                      invar_rl_samples *samples) INVAR_MUST_USE;
+
+/* Into an empty list: all of it, but for texts that are borrowed. */
+invar_status invar_rl_samples_copy(invar_rl_samples *out,
+                                   const invar_rl_samples *from) INVAR_MUST_USE;
 
 /* Releases all; an empty list again. */
 void invar_rl_samples_reset(invar_rl_samples *samples);

@@ -201,6 +201,8 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     invar_json_text_string(text, s->response ? s->response : "", s->response_bytes);
     put_string(text, "finish", invar_finish_name(s->finish));
     put_int(text, "weights", s->weights);
+    if (s->weights_first != s->weights)
+        put_int(text, "weights_first", s->weights_first);
     put_digest(text, "weights_hash", &s->weights_hash);
     put_digest(text, "prompt_hash", &s->prompt_hash);
     invar_json_text_key(text, "reward");
@@ -227,25 +229,31 @@ void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_
 /* ---- the file -------------------------------------------------------------------------------- */
 
 typedef struct output {
-    invar_file_writer *writer;
+    invar_file_writer *writer; /* NULL: `text` keeps all lines */
     invar_json_text text;
+    size_t hashed; /* bytes of it */
     invar_sha256 sha;
 } output;
 
 static invar_status put_line(output *out)
 {
     INVAR_TRY(out->text.status);
-    invar_sha256_update(&out->sha, out->text.data, out->text.bytes);
+    invar_sha256_update(&out->sha, out->text.data + out->hashed, out->text.bytes - out->hashed);
+    out->hashed = out->text.bytes;
+    if (!out->writer)
+        return INVAR_OK;
     INVAR_TRY(invar_file_writer_put(out->writer, out->text.data, out->text.bytes));
     invar_json_text_reset(&out->text);
+    out->hashed = 0;
     return INVAR_OK;
 }
 
-static invar_status write_all(output *out, const invar_rollout_header *header,
-                              const invar_rl_sample *samples, int64_t count)
+static invar_status put_all(output *out, const invar_rollout_header *header,
+                            const invar_rl_sample *samples, int64_t count)
 {
     char end[INVAR_ROLLOUT_END_SIZE];
 
+    invar_sha256_init(&out->sha);
     put_header(&out->text, header);
     INVAR_TRY(put_line(out));
     for (int64_t i = 0; i < count; i++) {
@@ -253,8 +261,22 @@ static invar_status write_all(output *out, const invar_rollout_header *header,
         INVAR_TRY(put_line(out));
     }
     invar_rollout_end(end, count, &out->sha);
-    INVAR_TRY(invar_file_writer_put(out->writer, end, strlen(end)));
-    return invar_file_writer_commit(out->writer);
+    invar_json_text_append(&out->text, end, strlen(end));
+    return put_line(out);
+}
+
+invar_status invar_rollout_data_format(char **out, size_t *bytes_out,
+                                       const invar_rollout_header *header,
+                                       const invar_rl_sample *samples, int64_t count)
+{
+    output all = {0};
+    invar_status status = put_all(&all, header, samples, count);
+
+    *out = status == INVAR_OK ? all.text.data : NULL;
+    *bytes_out = status == INVAR_OK ? all.text.bytes : 0;
+    if (status != INVAR_OK)
+        invar_json_text_release(&all.text);
+    return status;
 }
 
 static invar_status make_folder(const char *path)
@@ -292,8 +314,9 @@ invar_status invar_rollout_file_write(const char *path, const invar_rollout_head
     INVAR_TRY(make_folder(path));
     INVAR_TRY(invar_path_check_output(path, MARK, 0));
     INVAR_TRY(invar_file_writer_open(&out.writer, path));
-    invar_sha256_init(&out.sha);
-    status = write_all(&out, header, samples, count);
+    status = put_all(&out, header, samples, count);
+    if (status == INVAR_OK)
+        status = invar_file_writer_commit(out.writer);
     invar_file_writer_close(out.writer);
     invar_json_text_release(&out.text);
     return status;

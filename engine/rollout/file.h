@@ -50,6 +50,12 @@ invar_status invar_rollout_file_check(const char *pattern, int64_t count) INVAR_
 invar_status invar_rollout_file_write(const char *path, const invar_rollout_header *header,
                                       const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
+/* The bytes of such a file; the caller owns *out (invar_free). */
+invar_status invar_rollout_data_format(char **out, size_t *bytes_out,
+                                       const invar_rollout_header *header,
+                                       const invar_rl_sample *samples,
+                                       int64_t count) INVAR_MUST_USE;
+
 /* What a file holds, with the memory of all that header and samples borrow. Release. */
 typedef struct invar_rollout_data {
     invar_digest content; /* hash of all bytes */

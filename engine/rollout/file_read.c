@@ -417,6 +417,16 @@ static invar_status take_parts(invar_reward_parts *out, line *l)
     return INVAR_OK;
 }
 
+/* Versions; that of the first token is told only where it is another one. */
+static invar_status take_weights(invar_rl_sample *s, line *l)
+{
+    INVAR_TRY(take_int(&s->weights, l, "weights", 0, INT64_MAX));
+    s->weights_first = s->weights;
+    if (!json_object_get(l->object, "weights_first"))
+        return INVAR_OK;
+    return take_int(&s->weights_first, l, "weights_first", 0, s->weights);
+}
+
 static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, line *l)
 {
     INVAR_TRY(take_int(&s->index, l, "index", 0, INT64_MAX));
@@ -430,7 +440,7 @@ static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, li
     INVAR_TRY(take_tokens(s, l));
     INVAR_TRY(take_response(s, l));
     INVAR_TRY(take_finish(&s->finish, l));
-    INVAR_TRY(take_int(&s->weights, l, "weights", 0, INT64_MAX));
+    INVAR_TRY(take_weights(s, l));
     INVAR_TRY(take_digest(&s->weights_hash, l, "weights_hash"));
     INVAR_TRY(take_digest(&s->prompt_hash, l, "prompt_hash"));
     INVAR_TRY(take_f64(&s->reward, l, "reward"));

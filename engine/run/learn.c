@@ -5,7 +5,8 @@
  * log-probabilities of the rollout, of the scoring forward and of the training forward are equal
  * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
  * 1 and every KL exactly 0 there. What other weights sampled, or the same in another format
- * (rollout-dtype), is measured, and has the bound of max-logp-diff.
+ * (rollout-dtype), is measured, and has the bound of max-logp-diff. Where rollouts begin before
+ * their turn (rollout-lag), each token is compared while the weights that drew it are there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -66,10 +67,99 @@ static invar_status check_bound(invar_loop *loop)
     (void)snprintf(text, sizeof text,
                    "log-probabilities of rollout and scoring differ by %g at token %" PRId64
                    " of sample %" PRId64 ", more than max-logp-diff = %g: raise it, or sample in a "
-                   "finer rollout-dtype",
+                   "finer rollout-dtype or with a smaller rollout-lag",
                    (double)gap.max, gap.position,
                    loop->batch.samples.items[gap.sample < 0 ? 0 : gap.sample].index, (double)bound);
     return invar_loop_mismatch(loop, "logp-bound", text);
+}
+
+/* ---- tokens that the weights of now have drawn ----------------------------------------------- */
+
+/* The first of them whose log-probability is another one in `scored` (response); -1: none. */
+static int64_t odd_token(const invar_rl_sample *s, const float *scored)
+{
+    int64_t first = s->fresh - s->prompt_tokens, n = invar_rl_sample_response(s);
+
+    for (int64_t t = first; t < n; t++)
+        if (memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
+            return t;
+    return -1;
+}
+
+/* Compares what the weights of now have drawn of the samples; `scored` by all tokens of them. */
+static invar_status compare_fresh(invar_loop *loop, const invar_rl_sample *samples, int64_t count,
+                                  const float *scored)
+{
+    char text[INVAR_ERROR_MESSAGE_SIZE];
+
+    for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
+        const invar_rl_sample *s = &samples[i];
+        int64_t odd = s->weights == loop->source.order.weights ? odd_token(s, scored) : -1;
+
+        if (odd < 0)
+            continue;
+        (void)snprintf(text, sizeof text,
+                       "log-probabilities of rollout and scoring differ at token %" PRId64
+                       " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
+                       " of the weights drew (its first token: %" PRId64 "): %g and %g",
+                       odd, s->index, s->rollout, s->weights, s->weights_first,
+                       (double)s->logp[odd], (double)scored[odd]);
+        return invar_loop_mismatch(loop, "logp-mismatch", text);
+    }
+    return INVAR_OK;
+}
+
+/* The same of samples that nobody has scored with these weights. */
+static invar_status check_fresh(invar_loop *loop, const invar_rl_samples *samples)
+{
+    int64_t tokens = invar_trainer_tokens(samples->items, samples->count);
+    float *scored = NULL;
+    invar_status status;
+
+    if (samples->count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
+    status = invar_trainer_score(loop->trainer, loop->session.actor, samples->items, samples->count,
+                                 scored, NULL);
+    if (status == INVAR_OK)
+        status = compare_fresh(loop, samples->items, samples->count, scored);
+    invar_free(scored);
+    return status;
+}
+
+/* Plain copies of those that have tokens of the weights of now. */
+static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
+                               const invar_rl_samples *from)
+{
+    for (int64_t i = 0; i < from->count; i++) {
+        const invar_rl_sample *s = &from->items[i];
+        invar_rl_sample *to;
+
+        if (s->weights != loop->source.order.weights || s->fresh == s->n_tokens)
+            continue;
+        INVAR_TRY(invar_rl_samples_append(&to, out));
+        *to = *s;
+    }
+    return INVAR_OK;
+}
+
+/* Before these weights change: all that is in flight, and the batch where it was not scored. */
+static invar_status check_flight(invar_loop *loop)
+{
+    const invar_flight *flight = &loop->source.flight;
+    invar_rl_samples fresh = {0};
+    invar_status status = INVAR_OK;
+
+    if (loop->set.lag.rollouts == 0 || !loop->set.check_logprobs || loop->session.rollout_actor)
+        return INVAR_OK;
+    if (loop->flat.copied)
+        status = list_fresh(&fresh, loop, &loop->batch.samples);
+    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
+        status = list_fresh(&fresh, loop, &flight->begun[r]);
+    if (status == INVAR_OK)
+        status = check_fresh(loop, &fresh);
+    invar_free(fresh.items);
+    return status;
 }
 
 /* ---- before the first step of a rollout ------------------------------------------------------ */
@@ -108,9 +198,10 @@ static invar_status score(invar_loop *loop)
     bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
-    f->copied = loop->identity.saved.own && !loop->session.rollout_actor
-                    ? !loop->set.check_logprobs
-                    : loop->set.rollout_logprobs;
+    f->copied =
+        loop->identity.saved.own && !loop->session.rollout_actor && loop->set.lag.rollouts == 0
+            ? !loop->set.check_logprobs
+            : loop->set.rollout_logprobs;
     if (sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -122,8 +213,11 @@ static invar_status score(invar_loop *loop)
         memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
-    if (!sampled_itself(loop))
+    if (!sampled_itself(loop)) {
+        if (loop->set.lag.rollouts > 0 && !loop->session.rollout_actor)
+            INVAR_TRY(compare_fresh(loop, loop->batch.samples.items, f->samples, f->score_logp));
         return check_bound(loop);
+    }
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
                    f->score_logp, &gap);
 }
@@ -162,6 +256,7 @@ invar_status invar_loop_prepare(invar_loop *loop)
     INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch.samples, &wants));
     INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB));
     INVAR_TRY(score(loop));
+    INVAR_TRY(check_flight(loop));
     INVAR_TRY(score_others(loop));
     if (loop->set.sft) {
         memset(loop->flat.advantage, 0, (size_t)loop->flat.tokens * sizeof(float));
@@ -172,6 +267,13 @@ invar_status invar_loop_prepare(invar_loop *loop)
 }
 
 /* ---- one optimizer step ---------------------------------------------------------------------- */
+
+/* Of a file, what it says of the step's first sample. */
+static int64_t weights_of(const invar_loop *loop, int64_t first)
+{
+    return loop->source.options.load[0] ? loop->batch.samples.items[first].weights
+                                        : loop->source.order.weights;
+}
 
 invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, int64_t first,
                                   int64_t count)
@@ -194,6 +296,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .first = first,
                            .count = count,
                            .start = out->start,
+                           .weights = weights_of(loop, first),
                            .own_weights = loop->batch.own_weights,
                            .other_format = loop->session.rollout_actor != NULL,
                            .dropped_groups = loop->batch.dropped_groups,
@@ -277,7 +380,8 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     is->compared = is->on_policy || !f->copied;
-    if (is->other_format && is->own_weights && is->first == 0 && !f->copied)
+    if ((loop->set.lag.rollouts > 0 ? !is->on_policy : is->other_format && is->own_weights) &&
+        is->first == 0 && !f->copied)
         INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
                           f->score_logp, f->train_logp, &is->gap));
     if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`

@@ -111,7 +111,9 @@ typedef struct invar_loop {
     invar_recorder recorder;
     invar_loop_place place;
     bool untouched;            /* by the current rollout: all is as a checkpoint keeps it, but */
-    invar_source_place before; /* where the source was then */
+    invar_source_place before; /* where the source was then, */
+    invar_flight flight;       /* and what was in flight, where a checkpoint may want it, */
+    bool flew;                 /* which is no longer what the source has */
     invar_source_batch batch;  /* the current rollout, */
     invar_flat flat;           /* its numbers */
     bool told_equal;           /* rewards */
@@ -248,6 +250,11 @@ invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
  * with memory of its own, unless this is the last one, the checkpoint is only begun.
  */
 invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
+
+/* Before a rollout: all is as a checkpoint keeps it, and what of it the source will change is
+   remembered. After the rollout it is forgotten: what the source has by then is to be kept. */
+invar_status invar_loop_remember(invar_loop *loop) INVAR_MUST_USE;
+void invar_loop_forget(invar_loop *loop);
 
 /* Before the first step of a fork: the checkpoint of its own that it resumes from. */
 invar_status invar_loop_keep_fork(invar_loop *loop) INVAR_MUST_USE;

@@ -76,8 +76,13 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
     int64_t context = longest_context(ask, r);
 
     if (!set->sft && (!loads || follows)) // what was loaded
-        ask->rollouts[INVAR_BUDGET_TRAINING] = (invar_budget_rollout){
-            set->round, set->per_prompt, ask->prompt, ask->response, context, data->prompt > 0};
+        ask->rollouts[INVAR_BUDGET_TRAINING] =
+            (invar_budget_rollout){set->round * (1 + set->lag.rollouts),
+                                   set->per_prompt,
+                                   ask->prompt,
+                                   ask->response,
+                                   context,
+                                   data->prompt > 0};
     if (data->evaluates)
         ask->rollouts[INVAR_BUDGET_EVALUATION] =
             (invar_budget_rollout){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,

@@ -122,6 +122,72 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
     return INVAR_OK;
 }
 
+/* What of the flight's file the recipe knows. */
+static invar_flight_wants flight_wants(const invar_loop *loop, const char *where)
+{
+    const invar_source_options *o = &loop->source.options;
+    const invar_model *model = loop->session.actor;
+
+    return (invar_flight_wants){.where = where,
+                                .data = o->data,
+                                .spec = o->spec,
+                                .sampling = o->sampling,
+                                .first = loop->place.rollout,
+                                .weights = loop->place.weights,
+                                .samples = loop->source.place.samples,
+                                .round = o->round,
+                                .per_prompt = o->per_prompt,
+                                .route_size = invar_model_sparse_layers(model) *
+                                              model->spec.experts_per_token};
+}
+
+/* The file of samples in flight; bytes 0: there is none. */
+static invar_status read_flight(char **out, size_t *bytes_out, const invar_checkpoint *c)
+{
+    invar_status status = invar_checkpoint_read(out, bytes_out, c, INVAR_FLIGHT_FILE);
+
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status take_flight(invar_loop *loop, const char *where, const char *text, size_t bytes)
+{
+    const invar_flight_wants wants = flight_wants(loop, where);
+    int64_t lag = loop->set.lag.rollouts;
+
+    if (bytes)
+        INVAR_TRY(invar_flight_parse(&loop->source.flight, text, bytes, &wants));
+    if (loop->fork.now || loop->source.flight.count == lag)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
+                      loop->source.flight.count, lag);
+}
+
+/* All ranks have what is in flight; rank 0 reads it. */
+static invar_status load_flight(invar_loop *loop, const invar_checkpoint *c, const char *folder)
+{
+    bool leads = invar_agree_leads(loop->world);
+    char where[INVAR_PATH_SIZE + sizeof INVAR_FLIGHT_FILE + 1], *text = NULL;
+    size_t bytes = 0;
+    invar_status status = INVAR_OK;
+
+    (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_FLIGHT_FILE);
+    if (leads)
+        INVAR_TRY(read_flight(&text, &bytes, c));
+    status = invar_agree_share(loop->world, "samples in flight", 0, &bytes, sizeof bytes);
+    if (status == INVAR_OK && !leads)
+        status = invar_alloc((void **)&text, bytes + 1, 1, "samples in flight");
+    if (status == INVAR_OK && bytes)
+        status = invar_agree_share(loop->world, "samples in flight", 0, text, bytes);
+    if (status == INVAR_OK)
+        status = take_flight(loop, where, text, bytes);
+    invar_free(text);
+    return status;
+}
+
 /*
  * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
  * both begins a run and goes on with it; any other that is named must have one.
@@ -326,10 +392,10 @@ static invar_status tell_forked(invar_loop *loop)
 }
 
 /* A rank that keeps nothing needs no checkpoint. */
-static invar_status go_on(invar_loop *loop, invar_checkpoint *c,
-                          const invar_checkpoint_state *state)
+static invar_status go_on(invar_loop *loop, invar_checkpoint *c, const origin *from)
 {
-    INVAR_TRY(load(loop, c, state));
+    INVAR_TRY(load(loop, c, &from->state));
+    INVAR_TRY(load_flight(loop, c, from->folder));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     if (!invar_agree_leads(loop->world))
         return INVAR_OK;
@@ -371,7 +437,7 @@ invar_status invar_loop_resume(invar_loop *loop)
     if (from.checkpoint && !from.ended && !leads && !loop->sides.samples)
         INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
     if (!from.ended)
-        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from, &from.state) : start(loop));
+        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from, &from) : start(loop));
     invar_checkpoint_close(loop->store.from);
     loop->store.from = NULL;
     return invar_loop_sign(loop);
@@ -538,10 +604,25 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
     return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
 }
 
+/* *out stays NULL where nothing is in flight. */
+static invar_status format_flight(char **out, size_t *bytes_out, const invar_loop *loop)
+{
+    const invar_source_options *o = &loop->source.options;
+    invar_rollout_header header = {.run = loop->identity.digest,
+                                   .weights = loop->place.weights,
+                                   .n_samples_per_prompt = o->per_prompt,
+                                   .sampling = o->sampling};
+
+    if (loop->source.flight.count == 0)
+        return INVAR_OK;
+    invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
+    return invar_flight_format(out, bytes_out, &loop->source.flight, &header);
+}
+
 static invar_status write(invar_loop *loop, listing *l, bool last)
 {
     invar_checkpoint_state state;
-    invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
+    invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
     invar_checkpoint_content content = {.state = &state,
                                         .tensors = l->tensors,
                                         .n_tensors = l->count,
@@ -549,7 +630,8 @@ static invar_status write(invar_loop *loop, listing *l, bool last)
                                         .n_blobs = 1 + loop->store.hf_files.count,
                                         .fetch = l->divided ? fetch : NULL,
                                         .payload = l};
-    char *text = NULL;
+    invar_checkpoint_blob *flight = &blobs[content.n_blobs];
+    char *text = NULL, *flying = NULL;
     invar_status status;
 
     fill_state(&state, loop);
@@ -558,7 +640,12 @@ static invar_status write(invar_loop *loop, listing *l, bool last)
            (size_t)loop->store.hf_files.count * sizeof *blobs);
     INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
     blobs[0].data = text;
-    status = write_content(loop, &content, last);
+    status = format_flight(&flying, &flight->bytes, loop);
+    *flight = (invar_checkpoint_blob){INVAR_FLIGHT_FILE, flying, flight->bytes};
+    content.n_blobs += flying != NULL;
+    if (status == INVAR_OK)
+        status = write_content(loop, &content, last);
+    invar_free(flying);
     invar_free(text);
     return status;
 }
@@ -671,6 +758,36 @@ invar_status invar_loop_keep_fork(invar_loop *loop)
 
 /* ---- after a failure ------------------------------------------------------------------------- */
 
+invar_status invar_loop_remember(invar_loop *loop)
+{
+    invar_loop_forget(loop);
+    loop->flew = true;
+    if (loop->home.at.save[0] && invar_agree_leads(loop->world))
+        INVAR_TRY(invar_flight_copy(&loop->flight, &loop->source.flight));
+    loop->untouched = true;
+    return INVAR_OK;
+}
+
+void invar_loop_forget(invar_loop *loop)
+{
+    loop->before = loop->source.place;
+    loop->flew = false;
+    invar_flight_release(&loop->flight);
+}
+
+/* The source is where it was before the rollout. */
+static void go_back(invar_loop *loop)
+{
+    invar_source *source = &loop->source;
+
+    source->place = loop->before;
+    if (!loop->flew)
+        return;
+    invar_flight_release(&source->flight);
+    source->flight = loop->flight;
+    loop->flight = (invar_flight){.count = 0};
+}
+
 bool invar_loop_whole(const invar_loop *loop)
 {
     return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
@@ -711,7 +828,7 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
     INVAR_TRY(agree_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
-    loop->source.place = loop->before;
+    go_back(loop);
     INVAR_TRY(invar_loop_renew_layout(loop));
     if (!loop->sides.samples)
         INVAR_TRY(save_together(loop, true));

@@ -118,6 +118,8 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .course = read_course(r, data, until),
         .prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE),
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
+        .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
+                invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
         .global_batch = invar_config_global_batch_size(r),
         .steps_per_rollout = invar_config_steps_per_rollout(r),
         .critic_only = invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS),

@@ -11,6 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
+#include "engine/source/lag.h"
 #include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
 
@@ -27,6 +28,7 @@ typedef struct invar_settings {
     int64_t prompts;           /* of a rollout */
     int64_t per_prompt;        /* samples of a prompt */
     int64_t round;             /* prompts of a round of sampling */
+    invar_lag lag;             /* of sampling behind training */
     int64_t global_batch;      /* samples of an optimizer step */
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */

@@ -226,17 +226,16 @@ static invar_status make_rollout(invar_loop *loop)
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     const invar_loop *loop = payload;
-    int64_t all = loop->set.prompts * loop->set.per_prompt;
-
     if (loop->options->progress)
-        loop->options->progress(loop->options->payload,
-                                &(invar_train_progress){.rollout = loop->place.rollout,
-                                                        .rollouts = loop->set.course.rollouts,
-                                                        .step = loop->place.step,
-                                                        .phase = "rollout",
-                                                        .samples_done = samples_done,
-                                                        .samples = loop->rollout ? all : 0,
-                                                        .tokens_done = tokens_done});
+        loop->options->progress(
+            loop->options->payload,
+            &(invar_train_progress){.rollout = loop->place.rollout,
+                                    .rollouts = loop->set.course.rollouts,
+                                    .step = loop->place.step,
+                                    .phase = "rollout",
+                                    .samples_done = samples_done,
+                                    .samples = loop->rollout ? loop->source.active : 0,
+                                    .tokens_done = tokens_done});
     return INVAR_OK;
 }
 
@@ -263,6 +262,9 @@ static invar_status open_source(invar_loop *loop)
         .prompts = set->prompts,
         .per_prompt = set->per_prompt,
         .round = set->round,
+        .lag = set->lag,
+        .apart = loop->recorder.options.level > INVAR_PROBE_STEP,
+        .end = loop->home.at.save[0] ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
@@ -688,6 +690,7 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
 void invar_loop_close(invar_loop *loop)
 {
     invar_source_close(&loop->source);
+    invar_flight_release(&loop->flight);
     invar_sync_free(loop->sync);
     invar_plugins_close(&loop->plugins);
     invar_rl_samples_reset(&loop->batch.samples);

@@ -22,6 +22,9 @@
 static void show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;
+    // each token was compared when the weights that drew it were there
+    const bool lagged = loop->set.lag.rollouts > 0 && !step->own_weights && !step->other_format;
+    const bool before = lagged && loop->set.check_logprobs;
     invar_train_progress p = {.rollout = loop->place.rollout,
                               .rollouts = loop->set.course.rollouts,
                               .step = loop->place.step,
@@ -29,8 +32,9 @@ static void show_step(invar_loop *loop, const invar_step *step)
                               .measured = true,
                               .grad_norm = (double)loop->actor.norm,
                               // where nothing was sampled, scoring is compared, which is no news
-                              .compared = step->compared && step->own_weights && !loop->set.sft,
-                              .logp_diff_max = (double)step->gap.max,
+                              .compared =
+                                  before || (step->compared && step->own_weights && !loop->set.sft),
+                              .logp_diff_max = before ? 0.0 : (double)step->gap.max,
                               .chain = &sum->chain};
 
     for (int64_t i = step->first; i < step->first + step->count; i++) {
@@ -42,7 +46,7 @@ static void show_step(invar_loop *loop, const invar_step *step)
     sum->last_reward = p.reward;
     sum->steps++;
     sum->compared += p.compared;
-    sum->foreign = sum->foreign || !step->own_weights;
+    sum->foreign = sum->foreign || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
     if (loop->options->progress)
@@ -276,6 +280,20 @@ static invar_status sample(invar_loop *loop)
     return status;
 }
 
+static invar_status go_ahead(invar_loop *loop, void *payload)
+{
+    (void)payload;
+    return invar_source_ahead(&loop->source);
+}
+
+/* Rollouts whose turn is later, where they have not had their tokens beside the one in turn. */
+static invar_status sample_ahead(invar_loop *loop)
+{
+    if (!loop->source.options.apart || loop->source.flight.count == 0)
+        return INVAR_OK;
+    return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, go_ahead, NULL);
+}
+
 static invar_status prepare(invar_loop *loop, void *payload)
 {
     (void)payload;
@@ -315,9 +333,9 @@ static invar_status one_rollout(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_follow(loop));
     INVAR_TRY(reset_optimizers(loop)); // as a resumed run does here again
-    loop->untouched = true;
-    loop->before = loop->source.place;
+    INVAR_TRY(invar_loop_remember(loop));
     INVAR_TRY(sample(loop));
+    INVAR_TRY(sample_ahead(loop));
     if (loop->sides.samples)
         return wait_for_steps(loop);
     show_sample(loop);
@@ -391,7 +409,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
-    loop->before = loop->source.place;
+    invar_loop_forget(loop);
     loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
     loop->untouched = false;

@@ -63,7 +63,7 @@ typedef struct invar_train_summary {
     int64_t steps;         /* executed by this call */
     double first_reward, last_reward;
     double worst_diff; /* largest log-prob difference of all steps compared */
-    int64_t compared;  /* steps: their weights had sampled what they were trained on */
+    int64_t compared;  /* steps: what they were trained on had the weights' log-probs, bit by bit */
     bool foreign;      /* other weights had sampled what a step was trained on */
     bool saves;        /* it has a folder of checkpoints */
     bool finished;     /* all was done before this call, which wrote nothing */

@@ -131,11 +131,14 @@ static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *
     s->tokens = tokens;
     s->n_tokens = s->prompt_tokens + h->response;
     parts_of(parts, s, h);
-    for (int i = 0; i < PARTS; at += parts[i++].bytes)
+    for (int i = 0; i < PARTS; at += parts[i++].bytes) {
+        invar_free(*parts[i].data); // of a sample that has gone on
+        *parts[i].data = NULL;
         if (parts[i].bytes) {
             INVAR_TRY(invar_alloc(parts[i].data, parts[i].bytes, 1, "a sample of another rank"));
             memcpy(*parts[i].data, at, parts[i].bytes);
         }
+    }
     return INVAR_OK;
 }
 
@@ -181,11 +184,12 @@ static int engine_of(const invar_generation *how, int rank)
     return how->layout ? invar_layout_engine_of(how->layout, rank) : rank;
 }
 
-/* Whole groups, unless some engine would have none. */
+/* Whole groups, unless some engine would have none, or some samples of groups are missing. */
 static invar_layout_share share_of(const invar_generation *how, int64_t count, int engine)
 {
     int size = how->layout ? invar_layout_engine_count(how->layout) : 1;
-    int64_t each = count / how->per_prompt < size ? 1 : how->per_prompt;
+    bool whole = count / how->per_prompt >= size && count % how->per_prompt == 0;
+    int64_t each = whole ? how->per_prompt : 1;
     invar_layout_share share = invar_layout_share_of(count / each, size, engine);
 
     return (invar_layout_share){share.first * each, share.count * each};
@@ -357,7 +361,18 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 
-invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+/* By a rule. */
+static invar_status judge_ended(const invar_generation *how, invar_rl_sample *samples,
+                                int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (samples[i].finish != INVAR_FINISH_NONE)
+            INVAR_TRY(invar_judge_run(how->judge, &samples[i], 1));
+    return INVAR_OK;
+}
+
+invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
+                                   int64_t count)
 {
     invar_layout_share own = own_share(how, count);
     invar_rl_sample *first = samples + own.first;
@@ -368,8 +383,18 @@ invar_status invar_generate(const invar_generation *how, invar_rl_sample *sample
     else if (how->tick) // who waits shows that others sample
         INVAR_TRY(how->tick(how->payload, 0, 0));
     if (!how->judge->asks)
-        INVAR_TRY(invar_judge_run(how->judge, first, own.count));
-    if (samplers(how)->size > 1)
-        INVAR_TRY(gather(how, samples, count));
+        INVAR_TRY(judge_ended(how, first, own.count));
+    return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
+}
+
+invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
+                                    int64_t count)
+{
     return how->judge->asks ? ask_plugin(how, samples, count) : INVAR_OK;
+}
+
+invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    INVAR_TRY(invar_generate_tokens(how, samples, count));
+    return invar_generate_rewards(how, samples, count);
 }

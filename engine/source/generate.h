@@ -32,9 +32,16 @@ typedef struct invar_generation {
 } invar_generation;
 
 /*
- * A call of all ranks: completes samples [0, count), as invar_rollout_run, and sets their rewards.
- * After a failure the samples are fit for release only.
+ * Calls of all ranks. The first goes on with samples [0, count) as invar_rollout_run does, and sets
+ * the rewards of those that end, where rules give them; the second asks who else gives rewards, of
+ * samples that have ended. After a failure the samples are fit for release only.
  */
+invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
+                                   int64_t count) INVAR_MUST_USE;
+invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
+                                    int64_t count) INVAR_MUST_USE;
+
+/* Both: samples that are to end. */
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples,
                             int64_t count) INVAR_MUST_USE;
 

@@ -277,6 +277,7 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
                           memcmp(s->response, want->response, want->response_bytes) == 0)},
         {"finish", s->finish == want->finish},
         {"weights", s->weights == want->weights},
+        {"weights_first", s->weights_first == want->weights_first},
         {"weights_hash", invar_digest_equal(&s->weights_hash, &want->weights_hash)},
         {"prompt_hash", invar_digest_equal(&s->prompt_hash, &want->prompt_hash)},
         {"reward", memcmp(&s->reward, &want->reward, sizeof s->reward) == 0},
@@ -330,6 +331,7 @@ static invar_status check_own(const invar_source *source, const invar_source_pla
                             .group = before->groups + place,
                             .rollout = (uint32_t)source->order.rollout,
                             .draw = o->answers ? 0 : (uint32_t)(place * n + i % n),
+                            .weights_first = source->order.weights,
                             .weights = source->order.weights,
                             .weights_hash = source->order.weights_hash};
     const char *odd;

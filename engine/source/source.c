@@ -34,6 +34,7 @@ static void forget(invar_source *source)
 void invar_source_close(invar_source *source)
 {
     forget(source);
+    invar_flight_release(&source->flight);
     *source = (invar_source){0};
 }
 
@@ -93,21 +94,30 @@ const invar_prompt *invar_source_next(invar_source *source)
 }
 
 static invar_status new_sample(invar_rl_sample **out, invar_source *source, invar_rl_samples *to,
-                               const invar_prompt *p)
+                               const invar_prompt *p, int64_t rollout)
 {
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(&s, to));
     s->index = source->place.samples++;
-    s->rollout = (uint32_t)source->order.rollout;
-    s->weights = source->order.weights;
-    s->weights_hash = source->order.weights_hash;
+    s->rollout = (uint32_t)rollout;
     *out = s;
     return invar_source_ask(s, p);
 }
 
-/* `place` counts the prompts of this rollout, also those of groups that were dropped. */
-static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_t place)
+/* The weights of now complete the sample, or go on with it. */
+static void sign(invar_rl_sample *s, const invar_source_order *order)
+{
+    if (s->n_tokens == s->prompt_tokens)
+        s->weights_first = order->weights;
+    s->weights = order->weights;
+    s->weights_hash = order->weights_hash;
+    s->fresh = s->n_tokens;
+}
+
+/* `place` counts the prompts of the rollout, also those of groups that were dropped. */
+static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_t rollout,
+                              int64_t place)
 {
     const invar_prompt *p = invar_source_next(source);
     int64_t n = source->options.per_prompt, group = source->place.groups++;
@@ -119,7 +129,7 @@ static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_
                           place + 1, n);
     for (int64_t j = 0; j < n; j++) {
         invar_rl_sample *s;
-        INVAR_TRY(new_sample(&s, source, to, p));
+        INVAR_TRY(new_sample(&s, source, to, p, rollout));
         s->group = group;
         s->draw = (uint32_t)(place * n + j);
     }
@@ -201,7 +211,7 @@ static invar_status filter(bool *keep_out, const invar_source_options *o, invar_
     return status;
 }
 
-/* ---- rounds ---------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 /* Moves the chosen groups to the batch; the others are forgotten. */
 static invar_status take_groups(invar_source *source, invar_rl_samples *round,
@@ -241,21 +251,150 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
     return status;
 }
 
-static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
+static invar_generation generation_of(const invar_source *source)
 {
     const invar_source_options *o = &source->options;
-    const invar_generation how = {.layout = o->layout,
-                                  .rollout = o->rollout,
-                                  .sampling = &o->sampling,
-                                  .judge = &o->judge,
-                                  .per_prompt = o->per_prompt,
-                                  .tick = o->tick,
-                                  .payload = o->payload};
 
+    return (invar_generation){.layout = o->layout,
+                              .rollout = o->rollout,
+                              .sampling = &o->sampling,
+                              .judge = &o->judge,
+                              .per_prompt = o->per_prompt,
+                              .tick = o->tick,
+                              .payload = o->payload};
+}
+
+static invar_status draw(invar_source *source, invar_rl_samples *samples)
+{
+    const invar_generation how = generation_of(source);
+
+    source->active = samples->count;
+    for (int64_t i = 0; i < samples->count; i++)
+        sign(&samples->items[i], &source->order);
+    return samples->count ? invar_generate_tokens(&how, samples->items, samples->count) : INVAR_OK;
+}
+
+/* ---- rollouts in flight ---------------------------------------------------------------------- */
+
+/* Rollouts begin in their order, so that each has the prompts behind those of the one before. */
+static invar_status begin_rollouts(invar_source *source)
+{
+    invar_flight *flight = &source->flight;
+
+    if (flight->count == 0)
+        flight->first = source->order.rollout;
+    while (flight->first + flight->count <= source->order.rollout + source->options.lag.rollouts) {
+        int64_t rollout = flight->first + flight->count;
+        invar_rl_samples *samples = &flight->begun[flight->count++];
+
+        for (int64_t place = 0; place < source->options.round; place++)
+            INVAR_TRY(add_group(source, samples, rollout, place));
+    }
+    return INVAR_OK;
+}
+
+/* Whether the sample gets tokens at this tick; its pause is set. */
+static bool goes_on(invar_rl_sample *s, const invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    int64_t rollout = (int64_t)s->rollout;
+    int64_t goal = invar_lag_goal(&o->lag, rollout, source->order.rollout);
+
+    s->pause = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
+    if (o->end > 0 && rollout >= o->end)
+        return false;
+    return s->finish == INVAR_FINISH_NONE && (s->pause == 0 || s->n_tokens < s->pause);
+}
+
+/* Moves the samples that get tokens out of the flight; holes stay where they were. */
+static invar_status take_active(invar_rl_samples *out, invar_source *source, invar_rl_samples *from)
+{
+    for (int64_t i = 0; i < from->count; i++) {
+        invar_rl_sample *s;
+
+        if (!goes_on(&from->items[i], source))
+            continue;
+        INVAR_TRY(invar_rl_samples_append(&s, out));
+        *s = from->items[i];
+        from->items[i] = (invar_rl_sample){0};
+    }
+    return INVAR_OK;
+}
+
+/* Into the holes, in order; the place behind the last one is returned. */
+static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
+{
+    for (int64_t i = 0; i < to->count; i++)
+        if (!to->items[i].tokens) {
+            to->items[i] = *from;
+            *from++ = (invar_rl_sample){0};
+        }
+    return from;
+}
+
+/* Rollouts [first, last) of the flight have their tokens of this tick, all of them in one run. */
+static invar_status go_on(invar_source *source, int64_t first, int64_t last)
+{
+    invar_rl_samples *begun = source->flight.begun, active = {0};
+    invar_rl_sample *next;
+    invar_status status = INVAR_OK;
+
+    for (int64_t r = first; r < last && status == INVAR_OK; r++)
+        status = take_active(&active, source, &begun[r]);
+    if (status == INVAR_OK)
+        status = draw(source, &active);
+    next = active.items;
+    for (int64_t r = first; r < last && status == INVAR_OK; r++)
+        next = fill_holes(&begun[r], next);
+    invar_rl_samples_reset(&active);
+    return status;
+}
+
+invar_status invar_source_ahead(invar_source *source)
+{
+    return source->options.apart ? go_on(source, 0, source->flight.count) : INVAR_OK;
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+/* The first one may have begun long ago; *round_out owns its samples. */
+static invar_status first_round(invar_rl_samples *round_out, invar_source *source)
+{
+    invar_flight *flight = &source->flight;
+
+    INVAR_TRY(begin_rollouts(source));
+    INVAR_TRY(go_on(source, 0, source->options.apart ? 1 : flight->count));
+    invar_flight_pop(round_out, flight);
+    return INVAR_OK;
+}
+
+/* Where a filter has left too few groups. */
+static invar_status next_round(invar_rl_samples *round_out, invar_source *source, int64_t groups)
+{
     for (int64_t g = 0; g < groups; g++)
-        INVAR_TRY(add_group(source, round, source->choice.consumed + g));
-    INVAR_TRY(invar_generate(&how, round->items, round->count));
+        INVAR_TRY(add_group(source, round_out, source->order.rollout, source->choice.consumed + g));
+    return draw(source, round_out);
+}
+
+static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
+{
+    const invar_generation how = generation_of(source);
+
+    INVAR_TRY(source->choice.rounds == 0 ? first_round(round, source)
+                                         : next_round(round, source, groups));
+    INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
     return choose(source, round, groups);
+}
+
+/* Whether each token is from the weights of the order. */
+static bool is_own(const invar_source *source)
+{
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    for (int64_t i = 0; i < samples->count; i++)
+        if (samples->items[i].weights_first != source->order.weights)
+            return false;
+    return true;
 }
 
 invar_status invar_source_sample(bool *ready_out, invar_source *source)
@@ -266,8 +405,10 @@ invar_status invar_source_sample(bool *ready_out, invar_source *source)
 
     INVAR_TRY(invar_group_choice_next(&groups, &source->choice));
     *ready_out = groups == 0;
-    if (*ready_out)
+    if (*ready_out) {
+        source->batch.own_weights = is_own(source);
         return INVAR_OK;
+    }
     status = run_round(source, &round, groups);
     invar_rl_samples_reset(&round);
     return status;
@@ -293,7 +434,8 @@ invar_status invar_source_answer(bool *ready_out, invar_source *source)
         const invar_prompt *p = invar_source_next(source);
         invar_rl_sample *s;
 
-        INVAR_TRY(new_sample(&s, source, &source->batch.samples, p));
+        INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
+        sign(s, &source->order);
         s->group = source->place.groups++;
         INVAR_TRY(invar_source_fill_answer(s, p));
     }

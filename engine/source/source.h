@@ -18,7 +18,9 @@
 #include "engine/rollout/file.h"
 #include "engine/rollout/group.h"
 #include "engine/rollout/rollout.h"
+#include "engine/source/flight.h"
 #include "engine/source/judge.h"
+#include "engine/source/lag.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -68,6 +70,9 @@ typedef struct invar_source_options {
     int64_t prompts;    /* of a rollout */
     int64_t per_prompt; /* samples of a prompt */
     int64_t round;      /* prompts of a round of sampling */
+    invar_lag lag;      /* rollouts begin before their turn */
+    bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn */
+    int64_t end;        /* rollouts from here on are never wanted; 0: there is no end */
     /* Told while samples are made; may be NULL. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
@@ -97,7 +102,7 @@ typedef struct invar_source_order {
 /* The samples of a rollout. */
 typedef struct invar_source_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
-    bool own_weights;         /* the weights of the order have sampled them */
+    bool own_weights;         /* the weights of the order have sampled them, alone */
     int64_t dropped_groups;   /* by a filter */
 } invar_source_batch;
 
@@ -107,6 +112,8 @@ typedef struct invar_source {
     invar_source_order order;
     invar_status (*work)(bool *ready, struct invar_source *source); /* the kind of it */
     invar_group_choice choice;                                      /* of what is sampled */
+    invar_flight flight;                                            /* what has begun */
+    int64_t active;                                                 /* samples that get tokens */
     invar_rollout_data loaded;                                      /* the file of this rollout */
     invar_source_batch batch;
 } invar_source;
@@ -123,6 +130,12 @@ invar_status invar_source_poll(bool *ready_out, invar_source *source) INVAR_MUST
 
 /* When ready; the caller owns the samples. */
 void invar_source_take(invar_source_batch *out, invar_source *source);
+
+/*
+ * Once after a rollout was taken: those that have begun before their turn have their tokens of this
+ * tick, from the weights of the order.
+ */
+invar_status invar_source_ahead(invar_source *source) INVAR_MUST_USE;
 
 /*
  * Before the first rollout, of one that will be loaded: its file is there and whole, and what its

@@ -1,0 +1,36 @@
+/*
+ * flight.c - the life of samples that have begun.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/flight.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+void invar_flight_release(invar_flight *flight)
+{
+    for (int64_t r = 0; r < flight->count; r++)
+        invar_rl_samples_reset(&flight->begun[r]);
+    *flight = (invar_flight){.count = 0};
+}
+
+void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
+{
+    *out = flight->begun[0];
+    flight->count--;
+    flight->first++;
+    memmove(&flight->begun[0], &flight->begun[1], (size_t)flight->count * sizeof *flight->begun);
+    flight->begun[flight->count] = (invar_rl_samples){0};
+}
+
+invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)
+{
+    out->first = from->first;
+    for (int64_t r = 0; r < from->count; r++) {
+        out->count++;
+        INVAR_TRY(invar_rl_samples_copy(&out->begun[r], &from->begun[r]));
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,68 @@
+/*
+ * flight.h - rollouts that have begun and are not trained on yet.
+ *
+ * Their samples are parts of responses, or wait for the others of their rollout. In a checkpoint
+ * they are a file of rollouts (engine/rollout/file.h): no KV cache, which the weights of the next
+ * tick would have to compute anew in any case.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_FLIGHT_H
+#define INVAR_ENGINE_SOURCE_FLIGHT_H
+
+#include "engine/data/dataset.h"
+#include "engine/rollout/file.h"
+#include "engine/source/lag.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed, nothing has begun; release. */
+typedef struct invar_flight {
+    invar_rl_samples begun[INVAR_LAG_MOST + 1]; /* (count) of each rollout, in order */
+    int64_t count;
+    int64_t first; /* the number of the first one */
+} invar_flight;
+
+void invar_flight_release(invar_flight *flight);
+
+/* The samples of the first rollout, which leaves; the caller owns them. */
+void invar_flight_pop(invar_rl_samples *out, invar_flight *flight);
+
+/* Into an empty one. */
+invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVAR_MUST_USE;
+
+/* ---- flight_file.c: in a checkpoint ---------------------------------------------------------- */
+
+#define INVAR_FLIGHT_FILE "flight.jsonl"
+
+/* The bytes of the file; the header's rollout is the first one's. The caller owns *out. */
+invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
+                                 invar_rollout_header *header) INVAR_MUST_USE;
+
+/* What a run that goes on expects of the file. */
+typedef struct invar_flight_wants {
+    const char *where; /* in messages */
+    const invar_dataset *data;
+    const invar_model_spec *spec;
+    invar_sampling sampling;
+    int64_t first;      /* rollout */
+    int64_t weights;    /* the newest version */
+    int64_t samples;    /* index of the run's next one */
+    int64_t round;      /* prompts of each rollout, */
+    int64_t per_prompt; /* and samples of each of them */
+    int64_t route_size; /* of a row */
+} invar_flight_wants;
+
+/*
+ * Into an empty one; nothing that the file says is believed. INVAR_E_CORRUPT, or INVAR_E_INVALID
+ * where a fork's recipe cannot go on with the samples.
+ */
+invar_status invar_flight_parse(invar_flight *out, const char *text, size_t bytes,
+                                const invar_flight_wants *wants) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,191 @@
+/*
+ * flight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them in a row.
+ *
+ * Which samples there are follows from the recipe; the file says which tokens they have so far.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/extent.h"
+#include "engine/source/flight.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
+                                 invar_rollout_header *header)
+{
+    invar_rl_samples all = {0}; // plain copies
+    invar_status status = INVAR_OK;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->begun[r].count && status == INVAR_OK; i++) {
+            invar_rl_sample *s;
+            status = invar_rl_samples_append(&s, &all);
+            if (status == INVAR_OK)
+                *s = flight->begun[r].items[i];
+        }
+    header->rollout = flight->first;
+    if (status == INVAR_OK)
+        status = invar_rollout_data_format(out, bytes_out, header, all.items, all.count);
+    invar_free(all.items);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The prompt of a line of the data, which are in their order; NULL: there is none. */
+static const invar_prompt *find_prompt(const invar_dataset *data, int64_t line)
+{
+    int64_t low = 0, high = invar_dataset_size(data);
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (invar_dataset_prompt(data, middle)->line < line)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == invar_dataset_size(data) || invar_dataset_prompt(data, low)->line != line)
+        return NULL;
+    return invar_dataset_prompt(data, low);
+}
+
+static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
+{
+    return p && s->prompt_tokens == p->n_tokens && invar_digest_equal(&s->prompt_hash, &p->hash) &&
+           memcmp(s->tokens, p->tokens, (size_t)p->n_tokens * sizeof *s->tokens) == 0;
+}
+
+/* Tokens that a sample may ever have. */
+static int64_t limit_of(const invar_rl_sample *s, const invar_flight_wants *w)
+{
+    const invar_sampling *p = &w->sampling;
+    int64_t context = p->max_context ? p->max_context : w->spec->max_positions;
+
+    return invar_smaller(context, s->prompt_tokens + p->max_response);
+}
+
+/* The first member of sample i that cannot be; NULL: none. */
+static const char *odd_member(const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+{
+    int64_t each = w->round * w->per_prompt;
+    bool ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
+    const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
+    const struct {
+        const char *name;
+        bool good;
+    } members[] = {
+        {"rollout", (int64_t)s->rollout == w->first + i / each},
+        {"draw", (int64_t)s->draw == i % each},
+        {"index", s->index < w->samples},
+        {"group", s->group == eldest->group},
+        {"prompt", s->prompt == eldest->prompt},
+        {"tokens", s->n_tokens > s->prompt_tokens},
+        {"logprobs", s->logp != NULL},
+        {"mask", s->mask && !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s))},
+        {"route_size", s->route_size == w->route_size && (s->route_size == 0 || s->routing)},
+        {"finish", ended || s->finish == INVAR_FINISH_NONE},
+        {"weights", s->weights <= w->weights},
+        {"removed", !s->removed},
+    };
+
+    for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+        if (!members[k].good)
+            return members[k].name;
+    for (int64_t k = 0; k < s->n_tokens; k++)
+        if (s->tokens[k] < 0 || s->tokens[k] >= w->spec->vocab)
+            return "tokens";
+    return NULL;
+}
+
+static invar_status check_sample(const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+{
+    const char *odd = odd_member(s, i, w);
+    int64_t limit = limit_of(s, w);
+
+    if (odd)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
+                          w->where, odd, s->index);
+    if (!has_prompt(s, find_prompt(w->data, s->prompt)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " is in flight, and line %" PRId64
+                          " of prompt-data is not its prompt: a fork keeps the data, unless the "
+                          "other run has rollout-lag = 0",
+                          w->where, s->index, s->prompt);
+    if (s->n_tokens > limit || (s->n_tokens == limit && s->finish == INVAR_FINISH_NONE))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " is in flight with %" PRId64
+                          " tokens, and the recipe allows %" PRId64
+                          ": give a larger rollout-max-response-len or rollout-max-context-len",
+                          w->where, s->index, s->n_tokens, limit);
+    return INVAR_OK;
+}
+
+/* How many rollouts there are of what the recipe begins. */
+static invar_status count_rollouts(int64_t *out, const invar_rollout_data *data,
+                                   const invar_flight_wants *w)
+{
+    int64_t each = w->round * w->per_prompt, count = data->samples.count;
+
+    *out = count / each;
+    if (data->header.n_samples_per_prompt != w->per_prompt || count % each != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s has %" PRId64 " samples in flight, %" PRId64
+                          " of each prompt, and the recipe begins %" PRId64 " prompts with %" PRId64
+                          " of each: a fork keeps these numbers (n-samples-per-prompt, "
+                          "rollout-batch-size, over-sampling-batch-size)",
+                          w->where, count, data->header.n_samples_per_prompt, w->round,
+                          w->per_prompt);
+    if (*out < 1 || *out > INVAR_LAG_MOST || data->header.rollout != w->first)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%.1000s has %" PRId64 " rollouts from %" PRId64
+                          " on; expected 1 to %d from %" PRId64 " on",
+                          w->where, *out, data->header.rollout, INVAR_LAG_MOST, w->first);
+    return INVAR_OK;
+}
+
+/* Moves a sample into the flight, as it was when it was written. */
+static invar_status take_sample(invar_flight *out, invar_rl_sample *from, int64_t i,
+                                const invar_flight_wants *w)
+{
+    const invar_prompt *p = find_prompt(w->data, from->prompt);
+    invar_rl_sample *s;
+
+    INVAR_TRY(invar_rl_samples_append(&s, &out->begun[i / (w->round * w->per_prompt)]));
+    *s = *from;
+    *from = (invar_rl_sample){0};
+    s->prompt_text = p->text;
+    s->label = p->label;
+    s->metadata = p->metadata;
+    s->fresh = s->n_tokens;
+    if (s->finish != INVAR_FINISH_NONE)
+        return INVAR_OK;
+    invar_free(s->response); // it has its text when it ends
+    s->response = NULL;
+    s->response_bytes = 0;
+    return INVAR_OK;
+}
+
+invar_status invar_flight_parse(invar_flight *out, const char *text, size_t bytes,
+                                const invar_flight_wants *wants)
+{
+    invar_rollout_data data;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_data_parse(&data, wants->where, text, bytes));
+    out->first = wants->first;
+    status = count_rollouts(&out->count, &data, wants);
+    for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
+        status = check_sample(&data.samples.items[i], i, wants);
+    for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
+        status = take_sample(out, &data.samples.items[i], i, wants);
+    if (status != INVAR_OK) {
+        out->count = invar_smaller(out->count, INVAR_LAG_MOST);
+        invar_flight_release(out);
+    }
+    invar_rollout_data_release(&data);
+    return status;
+}

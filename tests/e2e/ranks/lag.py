@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# lag.py INVAR FOLDER - rollouts that begin before their turn: each token from declared weights.
+#
+# Runs with rollout-lag write checkpoints of all versions and files of their rollouts. By the
+# formula of docs/recipes.md each token belongs to one version: `invar score` with the checkpoint of
+# that version must give its log-probability, bit for bit, and with the next version must not. The
+# ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
+# ranks), stopped, killed, extended or replayed, it has one chain.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import pathlib
+import random
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+
+INVAR, FOLDER = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).absolute()
+HERE = pathlib.Path(__file__).absolute().parent
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
+ROLLOUTS = 6
+failures = []
+RECIPE = """
+[model]
+num-layers = 2
+hidden-size = 64
+ffn-hidden-size = 128
+num-attention-heads = 4
+num-query-groups = 2
+max-position-embeddings = 48
+init-method-std = 0.08
+[rollout]
+prompt-data = task:max
+rollout-shuffle = true
+rollout-batch-size = 4
+n-samples-per-prompt = 3
+rollout-max-response-len = 11
+rm-type = overlap
+[optimizer]
+lr = 0.02
+[engine]
+numerics = ieee
+"""
+EXPERTS = "[model]\nmodel-type = qwen3_moe\nnum-experts = 4\nmoe-ffn-hidden-size = 64\n"
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+        print(what, file=sys.stderr)
+
+
+def command(name, *words, recipe="dense", rollouts=ROLLOUTS):
+    return [INVAR, "train", str(FOLDER / f"{recipe}.ini"), "--num-rollout", str(rollouts), "--run",
+            str(FOLDER / name), "--no-report", "--json", *words]
+
+
+def train(name, *words, code=0, says="", **how):
+    """The answer of a run."""
+    done = subprocess.run(command(name, *words, **how), capture_output=True, text=True, cwd=FOLDER)
+    expect(done.returncode == code and says in done.stderr,
+           f"{name}: exit code {done.returncode}, expected {code} and '{says}': {done.stderr}")
+    return json.loads(done.stdout) if done.returncode == 0 else {"chain": None}
+
+
+def lagging(lag, segment):
+    words = ["--rollout-lag", str(lag)]
+    return words + ["--rollout-segment-tokens", str(segment)] if segment else words
+
+
+def version(lag, segment, rollout, token):
+    """The formula of the document."""
+    begin = max(0, rollout - lag)
+    return min(rollout, begin + token // segment) if segment else begin
+
+
+# ---- every token has the weights that the schedule says ------------------------------------------
+
+def score(name, recipe, weights, samples):
+    """Log-probabilities of the responses, as bits, by the weights of a version."""
+    tokens = FOLDER / "tokens"
+    tokens.write_text("".join(json.dumps({"tokens": s["tokens"]}) + "\n" for s in samples))
+    run = ["--run", str(FOLDER / name), "--ckpt-step", str(weights - 1)] if weights else []
+    done = subprocess.run([INVAR, "score", str(FOLDER / f"{recipe}.ini"), *run, "--tokens",
+                           str(tokens), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"score of {name}, version {weights}: {done.stderr}")
+    rows = [json.loads(line)["logprobs"] for line in done.stdout.splitlines()]
+    return [[bits(x) for x in r[s["prompt_tokens"] - 1:]] for r, s in zip(rows, samples)]
+
+
+def bits(value):
+    return struct.pack("f", value)
+
+
+def check_tokens(name, lag, segment, recipe):
+    """Of all rollouts, with the versions that the run has checkpoints of."""
+    right = wrong = mixed = 0
+    for rollout in range(ROLLOUTS):
+        lines = (FOLDER / f"{name}-{rollout}").read_text(encoding="utf-8").splitlines()
+        samples = [s for s in map(json.loads, lines) if "tokens" in s]
+        scored = {v: score(name, recipe, v, samples)
+                  for v in range(max(0, rollout - lag), rollout + 2)}
+        for i, sample in enumerate(samples):
+            drawn = [bits(x) for x in sample["logprobs"]]
+            of = [version(lag, segment, rollout, t) for t in range(len(drawn))]
+            mixed += of[0] != of[-1]
+            expect(sample.get("weights_first", sample["weights"]) == of[0]
+                   and sample["weights"] == of[-1],
+                   f"{name}: rollout {rollout}, sample {i}: versions {sample['weights']}, {of}")
+            for t, logp in enumerate(drawn):
+                right += logp == scored[of[t]][i][t]
+                wrong += logp == scored[of[t] + 1][i][t]
+                expect(logp == scored[of[t]][i][t],
+                       f"{name}: rollout {rollout}, sample {i}, token {t} is not of {of[t]}")
+    # control: a schedule that is off by one version
+    expect(right > 100 and wrong < right / 10, f"{name}: {right} tokens right, {wrong} off by one")
+    expect((mixed > 0) == (segment > 0), f"{name}: {mixed} samples of several versions")
+
+
+def check_ledger(name, lag, segment):
+    with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
+        rows = list(ledger.execute("SELECT step, weights_first, weights_last, tokens - "
+                                   "prompt_tokens FROM samples"))
+        steps = list(ledger.execute("SELECT step, weights FROM timeline"))
+    expect(len(rows) == ROLLOUTS * 12, f"{name}: {len(rows)} samples in the ledger")
+    for step, first, last, tokens in rows:
+        expect((first, last) == (version(lag, segment, step, 0),
+                                 version(lag, segment, step, tokens - 1)),
+               f"{name}: step {step}: the ledger has versions {first} to {last}")
+    expect(all(step == weights for step, weights in steps), f"{name}: versions of steps {steps}")
+
+
+def check_schedule(lag, segment, recipe="dense"):
+    name = f"{recipe}-{lag}-{segment}"
+    chain = train(name, *lagging(lag, segment), "--save-interval", "1", "--save-debug-rollout-data",
+                  str(FOLDER / (name + "-{rollout_id}")), recipe=recipe, rollouts=ROLLOUTS + 1)
+    check_tokens(name, lag, segment, recipe)
+    again = train(f"{name}-short", *lagging(lag, segment), "--save", "none", recipe=recipe)
+    check_ledger(f"{name}-short", lag, segment)
+    return chain["chain"], again["chain"]
+
+
+# ---- one chain, however it is executed -----------------------------------------------------------
+
+def check_execution(chain):
+    how = lagging(2, 3)
+    ways = {"one-thread": ["--threads", "1", "--rollout-concurrency", "2", "--kv-pages", "20"],
+            "watched": ["--debug-determinism", "point", "--threads", "2"],
+            "guessed": ["--speculative-algorithm", "ngram", "--disable-prefix-sharing", "true"],
+            "chunks": ["--chunked-prefill-size", "3"],
+            "two-ranks": ["--ranks", "2"],
+            "three-ranks": ["--ranks", "3"],
+            "apart": ["--ranks", "2", "--rollout-num-gpus", "1"],
+            "apart-two": ["--ranks", "3", "--rollout-num-gpus", "2"],
+            "divided": ["--ranks", "2", "--tensor-model-parallel-size", "2"],
+            "stages": ["--ranks", "2", "--pipeline-model-parallel-size", "2"]}
+    for name, words in ways.items():
+        if name in ("divided", "stages") and not FULL:
+            continue
+        got = train(f"way-{name}", *how, "--save", "none", *words)["chain"]
+        expect(got == chain, f"{name}: chain {got}, expected {chain}")
+
+
+def check_pieces(chain):
+    """Stopped and extended, on other ranks each time; replayed from the middle."""
+    how = lagging(2, 3)
+    for rollouts, ranks in ((1, []), (2, ["--ranks", "2"]), (4, []),
+                            (ROLLOUTS, ["--ranks", "2", "--rollout-num-gpus", "1"])):
+        got = train("pieces", *how, *ranks, rollouts=rollouts)["chain"]
+    expect(got == chain, f"in pieces: chain {got}, expected {chain}")
+    for step in (1, ROLLOUTS - 1):
+        done = subprocess.run([INVAR, "replay", str(FOLDER / "pieces"), "--step", str(step)],
+                              capture_output=True, text=True)
+        expect(done.returncode == 0, f"replay of step {step}: {done.stdout}{done.stderr}")
+
+
+def check_kills(chain):
+    kills = 30 if FULL else 3
+    how = [*lagging(2, 3), "--save-interval", "1", "--keep-checkpoints", "2"]
+    chance, hits, begin = random.Random(7), 0, time.monotonic()
+    expect(train("unkilled", *how)["chain"] == chain, "with checkpoints: another chain")
+    seconds = time.monotonic() - begin
+    while hits < kills:
+        run = subprocess.Popen(command("killed", *how), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        try:
+            run.wait(timeout=chance.uniform(0.2, 0.9) * seconds)
+            shutil.rmtree(FOLDER / "killed")
+        except subprocess.TimeoutExpired:
+            run.kill()
+            run.wait()
+            hits += 1
+    got = train("killed", *how)["chain"]
+    expect(got == chain, f"after {kills} kills: chain {got}, expected {chain}")
+
+
+def check_failure():
+    """A rollout that fails halfway: the checkpoint has what was in flight before it."""
+    how = [*lagging(2, 3), "--rm-type", "none", "--custom-rm-path", f"python3 {HERE}/failing.py"]
+    left = FOLDER / "left"
+    left.write_text("100")
+    chain = train("judged", *how)["chain"]
+    for ranks in ([], ["--ranks", "2"]):
+        name = f"failed-{len(ranks)}"
+        left.write_text("3")
+        train(name, *how, *ranks, code=2, says="a checkpoint of step 2 is saved")
+        left.write_text("100")
+        got = train(name, *how)["chain"]
+        expect(got == chain, f"{name}: chain {got}, expected {chain}")
+
+
+def check_forks(chain):
+    """What is in flight goes along; a fork may have another lag, and must keep the data."""
+    how = lagging(2, 3)
+    fork = ["--fork", str(FOLDER / "unkilled"), "--fork-step", "4"]
+    first = train("fork", *how, *fork, "--name", "fork", "--lr", "0.01", rollouts=8)["chain"]
+    expect(first not in (None, chain), "a fork with another lr has the same chain")
+    for name, words in (("fork-one", ["--rollout-lag", "1"]), ("fork-none", [])):
+        expect(train(name, *words, *fork, "--name", name, rollouts=8)["chain"], f"{name}: none")
+    train("fork-data", *how, *fork, "--name", "x", "--rollout-seed", "9", rollouts=8, code=129,
+          says="a fork keeps the data")
+    train("fork-short", *how, *fork, "--name", "x", "--rollout-max-response-len", "3", rollouts=8,
+          code=129, says="rollout-max-response-len")
+    train("fork-few", *how, *fork, "--name", "x", "--n-samples-per-prompt", "2", rollouts=8,
+          code=129, says="a fork keeps these numbers")
+
+
+def check_filter():
+    """Groups that a filter drops are replaced; still one chain, stopped or not."""
+    how = [*lagging(2, 3), "--dynamic-sampling-filter", "nonzero_std",
+           "--over-sampling-batch-size", "5"]
+    chain = train("filter", *how)["chain"]
+    train("filter-pieces", *how, rollouts=3)
+    expect(train("filter-pieces", *how)["chain"] == chain, "with a filter, in pieces: chain")
+    expect(train("filter-none", *how, "--save", "none")["chain"] == chain, "with a filter: chain")
+
+
+def check_losses():
+    """Weights of importance have a meaning here; recorded log-probs may be the old ones."""
+    how = lagging(2, 3)
+    plain = train("plain", *how, "--save", "none")["chain"]
+    seen = {plain}
+    for name, words in (("tis", ["--use-tis", "true", "--tis-clip", "1.1"]),
+                        ("mis", ["--use-mis", "true", "--mis-level", "sequence"]),
+                        ("copied", ["--use-rollout-logprobs", "true"]),
+                        ("fp8", ["--rollout-dtype", "fp8"])):
+        got = train(name, *how, "--save", "none", *words)["chain"]
+        expect(got not in seen, f"{name}: the chain of another loss")
+        seen.add(got)
+    expect(train("bound", *how, "--save", "none", "--max-logp-diff", "1e-6", code=1,
+                 says="more than max-logp-diff")["chain"] is None, "no bound")
+    got = train("unscored", *how, "--save", "none", "--check-logprobs", "false")["chain"]
+    expect(got is not None, "without check-logprobs")
+
+
+def check_refusals():
+    train("x", "--rollout-segment-tokens", "3", code=129, says="a rollout-lag above 0")
+    train("x", "--rollout-lag", "1", "--loss-type", "sft_loss",
+          "--n-samples-per-prompt", "1", code=129, says="rollout-lag")
+    train("x", "--rollout-lag", "1", "--debug-rollout-only", "true", code=129, says="rollout-lag")
+    train("x", "--rollout-lag", "1", "--load-debug-rollout-data", "a-{rollout_id}", code=129,
+          says="rollout-lag")
+    train("x", "--use-tis", "true", code=129, says="rollout-lag")
+
+
+def check_damage():
+    """A checkpoint whose flight was changed is refused."""
+    saved = FOLDER / "unkilled/checkpoints"
+    newest = max(p for p in saved.iterdir() if p.is_dir())
+    flight = newest / "flight.jsonl"
+    text = flight.read_text(encoding="utf-8")
+    flight.write_text(text.replace('"draw":0', '"draw":1', 1), encoding="utf-8")
+    train("unkilled", *lagging(2, 3), rollouts=9, code=2, says="flight.jsonl is damaged")
+    flight.write_text(text, encoding="utf-8")
+    expect(train("unkilled", *lagging(2, 3), rollouts=7)["chain"] is not None, "restored")
+
+
+def main():
+    os.environ.pop("INVAR_LEDGER", None)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "dense.ini").write_text(RECIPE)
+    (FOLDER / "experts.ini").write_text(RECIPE.replace("[model]\n", EXPERTS, 1))
+    chains = set()
+    for lag, segment in ((1, 0), (1, 4), (2, 3), (3, 1)):
+        chain, short = check_schedule(lag, segment)
+        chains |= {chain, short}
+        if (lag, segment) == (2, 3):
+            lagged = short
+    expect(len(chains) == 8, f"schedules share chains: {chains}")
+    check_schedule(2, 3, recipe="experts")
+    expect(train("none", "--save", "none")["chain"] not in chains, "a lag of 0 has a lag's chain")
+    check_execution(lagged)
+    check_pieces(lagged)
+    check_kills(lagged)
+    check_failure()
+    check_forks(lagged)
+    check_damage()
+    check_filter()
+    check_losses()
+    check_refusals()
+    print(f"{len(failures)} failures")
+    return 1 if failures else 0
+
+
+sys.exit(main())

@@ -1,0 +1,374 @@
+/*
+ * flight.c - samples in flight: kept as bytes they go on as if nothing had been; odd bytes are
+ * refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/flight.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/source/source.h"
+#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/rollout/prompts.h"
+
+enum { PROMPTS = 2, PER_PROMPT = 2, LAG = 2, SEGMENT = 2, TICKS = 5 };
+
+typedef struct scene {
+    invar_tokenizer *tokenizer;
+    invar_dataset *data;
+    invar_model *model;
+    invar_rollout *rollout;
+    invar_source_options options;
+} scene;
+
+static void open_scene(scene *s, const invar_device *dev)
+{
+    invar_dataset_options data = dataset_options("task:max", "label");
+    const invar_rollout_limits limits = {.concurrency = 3};
+
+    data.task_size = 5;
+    memset(s, 0, sizeof *s);
+    assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_task_alphabet("max")));
+    assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
+    s->model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, dev);
+    assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
+    s->options = (invar_source_options){
+        .data = s->data,
+        .tokenizer = s->tokenizer,
+        .spec = &s->model->spec,
+        .rollout = s->rollout,
+        .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 9},
+        .prompts = PROMPTS,
+        .per_prompt = PER_PROMPT,
+        .round = PROMPTS,
+        .lag = {LAG, SEGMENT},
+        .load = ""};
+    assert_ok(invar_reward_parse(&s->options.judge.reward, &s->options.judge.boxed, "overlap"));
+}
+
+static void close_scene(scene *s)
+{
+    invar_rollout_free(s->rollout);
+    invar_model_free(s->model);
+    invar_dataset_close(s->data);
+    invar_tokenizer_free(s->tokenizer);
+}
+
+/* The samples of a rollout; versions are the numbers of ticks. */
+static void collect(invar_rl_samples *out, invar_source *source, int64_t rollout)
+{
+    const invar_source_order order = {.rollout = rollout, .weights = rollout};
+    invar_source_batch batch;
+    bool ready = false;
+
+    assert_ok(invar_source_start(source, &order));
+    while (!ready)
+        assert_ok(invar_source_poll(&ready, source));
+    invar_source_take(&batch, source);
+    assert_ok(invar_source_ahead(source));
+    assert_int_equal(batch.own_weights, rollout == 0);
+    *out = batch.samples;
+}
+
+static invar_flight_wants wants_of(const scene *s, const invar_source *source, int64_t first)
+{
+    return (invar_flight_wants){.where = "flight",
+                                .data = s->data,
+                                .spec = &s->model->spec,
+                                .sampling = s->options.sampling,
+                                .first = first,
+                                .weights = first,
+                                .samples = source->place.samples,
+                                .round = PROMPTS,
+                                .per_prompt = PER_PROMPT,
+                                .route_size = invar_model_sparse_layers(s->model) *
+                                              s->model->spec.experts_per_token};
+}
+
+static void format(char **text, size_t *bytes, const invar_flight *flight)
+{
+    invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT};
+
+    assert_ok(invar_flight_format(text, bytes, flight, &header));
+}
+
+/* ---- there and back -------------------------------------------------------------------------- */
+
+static void check_versions(const invar_rl_samples *samples, int64_t rollout)
+{
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        int64_t begin = rollout > LAG ? rollout - LAG : 0;
+        int64_t last = begin + (invar_rl_sample_response(s) - 1) / SEGMENT;
+
+        assert_int_equal(s->rollout, rollout);
+        assert_int_equal(s->draw, i);
+        assert_int_equal(s->index, rollout * PROMPTS * PER_PROMPT + i);
+        assert_int_equal(s->weights_first, begin);
+        assert_int_equal(s->weights, last < rollout ? last : rollout);
+    }
+}
+
+/* From the place and the bytes of any tick on, alone and beside the one in turn. */
+static void test_flight__goes_on_from_its_bytes(void **state)
+{
+    invar_rl_samples whole[TICKS], again;
+    scene s;
+
+    open_scene(&s, *state);
+    for (int64_t cut = 0; cut < TICKS; cut++) {
+        invar_source one, other;
+        char *text;
+        size_t bytes;
+
+        s.options.apart = cut % 2;
+        invar_source_open(&one, &s.options);
+        invar_source_open(&other, &s.options);
+        for (int64_t v = 0; v < TICKS; v++) {
+            if (v == cut && v > 0) {
+                const invar_flight_wants wants = wants_of(&s, &one, v);
+                format(&text, &bytes, &one.flight);
+                assert_ok(invar_flight_parse(&other.flight, text, bytes, &wants));
+                assert_int_equal(other.flight.count, LAG);
+                invar_free(text);
+                other.place = one.place;
+            }
+            collect(&whole[v], &one, v);
+            check_versions(&whole[v], v);
+            if (v < cut)
+                continue;
+            collect(&again, &other, v);
+            prompts_assert_equal(&again, &whole[v], "from the bytes");
+            invar_rl_samples_reset(&again);
+        }
+        for (int64_t v = 0; v < TICKS; v++)
+            invar_rl_samples_reset(&whole[v]);
+        invar_source_close(&one);
+        invar_source_close(&other);
+    }
+    close_scene(&s);
+}
+
+/* ---- odd files ------------------------------------------------------------------------------- */
+
+typedef void (*edit)(invar_rollout_data *data, invar_flight_wants *wants);
+
+static invar_rl_sample *third(invar_rollout_data *d)
+{
+    return &d->samples.items[2];
+}
+
+static void of_other_rollout(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->rollout = 9;
+}
+
+static void of_other_draw(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->draw = 0;
+}
+
+static void of_later_index(invar_rollout_data *d, invar_flight_wants *w)
+{
+    w->samples = third(d)->index;
+}
+
+static void of_later_version(invar_rollout_data *d, invar_flight_wants *w)
+{
+    w->weights = 0;
+    third(d)->weights = 1;
+}
+
+static void without_logprobs(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    invar_free(third(d)->logp);
+    third(d)->logp = NULL;
+}
+
+static void masked(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->mask[0] = 0;
+}
+
+static void of_another_vocabulary(invar_rollout_data *d, invar_flight_wants *w)
+{
+    third(d)->tokens[third(d)->prompt_tokens] = (int32_t)w->spec->vocab;
+}
+
+static void given_up(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->finish = INVAR_FINISH_ABORT;
+}
+
+static void of_another_model(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)d;
+    w->route_size++;
+}
+
+static void in_another_group(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->samples.items[3].group++;
+}
+
+static void of_another_prompt(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->prompt = d->samples.items[3].prompt = d->samples.items[0].prompt;
+}
+
+static void of_no_line(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->prompt = d->samples.items[3].prompt = 1000;
+}
+
+static void too_long(invar_rollout_data *d, invar_flight_wants *w)
+{
+    w->sampling.max_response = invar_rl_sample_response(third(d)) - 1;
+}
+
+static void too_few(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    invar_rl_sample_release(&d->samples.items[--d->samples.count]);
+}
+
+static void none(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    while (d->samples.count)
+        invar_rl_sample_release(&d->samples.items[--d->samples.count]);
+}
+
+static void of_other_groups(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)d;
+    w->per_prompt = 1;
+}
+
+static void of_another_tick(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->header.rollout++;
+}
+
+static void untouched(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)d;
+    (void)w;
+}
+
+/* The flight of a source, changed by `change`, is read. */
+static invar_status read_changed(const scene *s, const invar_source *source, edit change)
+{
+    invar_flight_wants wants = wants_of(s, source, 2);
+    invar_rollout_data data;
+    invar_flight flight = {.count = 0};
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    format(&text, &bytes, &source->flight);
+    assert_ok(invar_rollout_data_parse(&data, "flight", text, bytes));
+    invar_free(text);
+    change(&data, &wants);
+    assert_ok(invar_rollout_data_format(&text, &bytes, &data.header, data.samples.items,
+                                        data.samples.count));
+    status = invar_flight_parse(&flight, text, bytes, &wants);
+    assert_true(status == INVAR_OK || flight.count == 0);
+    invar_free(text);
+    invar_flight_release(&flight);
+    invar_rollout_data_release(&data);
+    return status;
+}
+
+static void test_flight__odd_files_are_refused(void **state)
+{
+    static const struct {
+        edit change;
+        invar_status status;
+        const char *says;
+    } cases[] = {
+        {of_other_rollout, INVAR_E_CORRUPT, "\"rollout\" of sample"},
+        {of_other_draw, INVAR_E_CORRUPT, "\"draw\" of sample"},
+        {of_later_index, INVAR_E_CORRUPT, "\"index\" of sample"},
+        {of_later_version, INVAR_E_CORRUPT, "\"weights\" of sample"},
+        {without_logprobs, INVAR_E_CORRUPT, "\"logprobs\" of sample"},
+        {masked, INVAR_E_CORRUPT, "\"mask\" of sample"},
+        {of_another_vocabulary, INVAR_E_CORRUPT, "\"tokens\" of sample"},
+        {given_up, INVAR_E_CORRUPT, "\"finish\" of sample"},
+        {of_another_model, INVAR_E_CORRUPT, "\"route_size\" of sample"},
+        {in_another_group, INVAR_E_CORRUPT, "\"group\" of sample"},
+        {of_another_prompt, INVAR_E_INVALID, "a fork keeps the data"},
+        {of_no_line, INVAR_E_INVALID, "a fork keeps the data"},
+        {too_long, INVAR_E_INVALID, "rollout-max-response-len"},
+        {too_few, INVAR_E_INVALID, "a fork keeps these numbers"},
+        {none, INVAR_E_CORRUPT, "has 0 rollouts"},
+        {of_other_groups, INVAR_E_INVALID, "a fork keeps these numbers"},
+        {of_another_tick, INVAR_E_CORRUPT, "rollouts from 3 on"},
+    };
+    invar_rl_samples batch;
+    invar_source source;
+    scene s;
+
+    open_scene(&s, *state);
+    invar_source_open(&source, &s.options);
+    for (int64_t v = 0; v < 2; v++) {
+        collect(&batch, &source, v);
+        invar_rl_samples_reset(&batch);
+    }
+    assert_ok(read_changed(&s, &source, untouched));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
+    invar_source_close(&source);
+    close_scene(&s);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+static void test_flight__a_copy_is_its_own(void **state)
+{
+    invar_flight copy = {.count = 0};
+    invar_rl_samples batch;
+    char *before, *after;
+    size_t bytes, again;
+    invar_source source;
+    scene s;
+
+    open_scene(&s, *state);
+    invar_source_open(&source, &s.options);
+    collect(&batch, &source, 0);
+    invar_rl_samples_reset(&batch);
+    format(&before, &bytes, &source.flight);
+    assert_ok(invar_flight_copy(&copy, &source.flight));
+    collect(&batch, &source, 1); // moves and changes what it was copied from
+    invar_rl_samples_reset(&batch);
+    invar_source_close(&source);
+    format(&after, &again, &copy);
+    assert_int_equal(bytes, again);
+    assert_memory_equal(before, after, bytes);
+    invar_free(before);
+    invar_free(after);
+    invar_flight_release(&copy);
+    close_scene(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flight__goes_on_from_its_bytes),
+        cmocka_unit_test(test_flight__odd_files_are_refused),
+        cmocka_unit_test(test_flight__a_copy_is_its_own),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
