@@ -63,8 +63,9 @@ invar_status invar_plugin_open(invar_plugin **out,
 void invar_plugin_close(invar_plugin *plugin);
 
 /*
- * Called every second or so while a program's reply is awaited; `plugin` may be NULL. A reply that
- * is late ends the wait by itself (timeout): so whoever waits for us can be told that we go on.
+ * Called at least every second while a reply is awaited, and far more often where much comes.
+ * `plugin` may be NULL. A reply that is late ends the wait by itself (timeout): so whoever waits
+ * for us can be told that we go on.
  */
 void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void *payload);
 

@@ -330,10 +330,10 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_line_pro
         return report_silence(program);
     left = program->timeout_ms && left < WATCH_MS ? left : WATCH_MS;
     ready = poll(fds, 3, (int)left);
-    if (ready == 0 && program->waits)
-        program->waits(program->payload);
     if (ready < 0 && errno != EINTR)
         return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
+    if (program->waits) // also for one that writes to its standard error all the time
+        program->waits(program->payload);
     if (ready <= 0)
         return INVAR_OK;
     if (fds[1].revents)

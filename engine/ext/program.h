@@ -30,7 +30,7 @@ invar_status invar_line_program_open(invar_line_program **out, const char *name,
                                      int log_fd) INVAR_MUST_USE;
 void invar_line_program_close(invar_line_program *program);
 
-/* Called every second or so while a reply is awaited; NULL: nothing is. */
+/* Called at least every second while a reply is awaited; NULL: nothing is. */
 void invar_line_program_watch(invar_line_program *program, void (*waits)(void *payload),
                               void *payload);
 

@@ -20,6 +20,7 @@
 #define URL_BYTES 2000
 #define NAME_BYTES 64
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic small */
+#define NAP 0.5                /* seconds of a pause after which whoever watches is called */
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
@@ -177,12 +178,15 @@ static invar_status report(const invar_http *http, const invar_http_call *call)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void sleep_for(double seconds)
+static void sleep_for(const invar_http *http, double seconds)
 {
-    struct timespec span = {(time_t)seconds, 0};
-
-    span.tv_nsec = (long)((seconds - (double)span.tv_sec) * 1e9);
-    (void)nanosleep(&span, NULL);
+    for (double left = seconds; left > 0; left -= NAP) {
+        double nap = left < NAP ? left : NAP;
+        struct timespec span = {0, (long)(nap * 1e9)};
+        (void)nanosleep(&span, NULL);
+        if (http->waits)
+            http->waits(http->payload);
+    }
 }
 
 static invar_status run(const invar_http *http, invar_http_call *calls, size_t count)
@@ -228,7 +232,7 @@ static invar_status make_calls(invar_http *http, invar_http_call *calls, size_t 
         INVAR_TRY(sort_out(&count, http, calls, count, attempt == http->options.attempts));
         if (count == 0)
             break;
-        sleep_for(pause);
+        sleep_for(http, pause);
         pause *= 2;
     }
     return INVAR_OK;

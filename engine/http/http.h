@@ -35,7 +35,7 @@ typedef struct invar_http_options {
 invar_status invar_http_open(invar_http **out, const invar_http_options *options) INVAR_MUST_USE;
 void invar_http_close(invar_http *http);
 
-/* Called every second or so while answers are awaited; NULL: nothing is. */
+/* Called at least every second while answers are awaited; NULL: nothing is. */
 void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payload);
 
 /* A question, and its answer: a body with a status of 200 to 299. */

@@ -9,6 +9,7 @@ read -r _
 case $1 in
 hang) sleep 600 ;;
 partial) printf '{"id":0,"rewards":[1,1,1' && sleep 600 ;;
+mutter) while sleep 0.1; do echo on it >&2; done ;;
 flood) while :; do echo zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz >&2; done ;;
 session)
     # shellcheck disable=SC2016 # the inner shell expands it

@@ -91,7 +91,7 @@ static int drive(CURLM *multi, invar_http_call *calls, size_t count,
                  const invar_http_settings *settings, struct curl_slist *headers)
 {
     size_t begun = 0, ended = 0;
-    int running = 0, code = 0, ready;
+    int running = 0, code = 0;
 
     while (ended < count && !code) {
         while (begun < count && begun - ended < settings->parallel && !code)
@@ -100,8 +100,8 @@ static int drive(CURLM *multi, invar_http_call *calls, size_t count,
         ended += finish_some(multi);
         if (ended == count || code)
             break;
-        code = (int)curl_multi_poll(multi, NULL, 0, PATIENCE_MS, &ready);
-        if (settings->waits && ready == 0)
+        code = (int)curl_multi_poll(multi, NULL, 0, PATIENCE_MS, NULL);
+        if (settings->waits)
             settings->waits(settings->payload);
     }
     return code;

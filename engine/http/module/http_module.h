@@ -36,7 +36,7 @@ typedef struct invar_http_settings {
     const char *url;
     long timeout_ms; /* of a call, from its start to its end; 0: no limit */
     size_t parallel; /* calls at a time, at least 1 */
-    /* Called every second or so; may be NULL. */
+    /* Called at least every second; may be NULL. */
     void (*waits)(void *payload);
     void *payload;
 } invar_http_settings;

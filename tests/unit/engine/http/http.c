@@ -5,12 +5,20 @@
  */
 #include "engine/http/http.h"
 
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "tests/support.h"
 
 #define MODULE INVAR_TEST_WORK "/plugin/fake_http.so"
+#define CLIENT INVAR_TEST_WORK "/../invar-http.so"
 
 static invar_http *open_fake(int attempts)
 {
@@ -61,10 +69,80 @@ static void test_http__answers(void **state)
         if (expected[i])
             assert_string_equal(e[i].reply, expected[i]); // what a 503 had said is gone
     }
-    assert_int_equal(waits, 1);
+    assert_int_equal(waits, 2); // for the slow one, and in the pause before the second calls
     assert_ok(invar_http_post(http, NULL, 0));
     release(e, 6);
     invar_http_close(http);
+}
+
+/* Answers one call with "1.25" and spaces, a byte every 20 ms for about a second. */
+static void trickle(int listener)
+{
+    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 54\r\n\r\n1.25";
+    char request[4096];
+    int call = accept(listener, NULL, NULL);
+
+    if (recv(call, request, sizeof request, 0) > 0)
+        (void)send(call, head, sizeof head - 1, MSG_NOSIGNAL);
+    for (int i = 0; i < 50; i++) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        (void)send(call, " ", 1, MSG_NOSIGNAL);
+    }
+    (void)close(call);
+}
+
+/* A process that serves at *port_out. */
+static pid_t serve(int *port_out)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    pid_t pid;
+
+    assert_true(listener >= 0 && bind(listener, (struct sockaddr *)&at, size) == 0);
+    assert_true(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+    assert_true(listen(listener, 1) == 0);
+    *port_out = ntohs(at.sin_port);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        trickle(listener);
+        _exit(0);
+    }
+    (void)close(listener);
+    return pid;
+}
+
+/* With libcurl: an answer whose bytes come steadily is awaited, too, and that is told. */
+static void test_http__steady_answer(void **state)
+{
+    invar_http_exchange e = {.body = "{}"};
+    char url[64];
+    invar_http_options o = {.name = "rm-url",
+                            .url = url,
+                            .timeout = 60,
+                            .attempts = 1,
+                            .parallel = 1,
+                            .most_bytes = 1 << 20,
+                            .module = CLIENT};
+    invar_http *http;
+    int waits = 0, port;
+    pid_t server;
+
+    (void)state;
+    if (access(CLIENT, R_OK) != 0)
+        skip(); // built without libcurl
+    (void)unsetenv("http_proxy");
+    server = serve(&port);
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
+    assert_ok(invar_http_open(&http, &o));
+    invar_http_watch(http, count_wait, &waits);
+    assert_ok(post(http, &e, 1));
+    assert_memory_equal(e.reply, "1.25 ", 5);
+    assert_true(waits >= 10); // of about fifty pieces, none of them a second late
+    release(&e, 1);
+    invar_http_close(http);
+    (void)waitpid(server, NULL, 0);
 }
 
 static void test_http__refusals(void **state)
@@ -118,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_http__answers),
+        cmocka_unit_test(test_http__steady_answer),
         cmocka_unit_test(test_http__refusals),
         cmocka_unit_test(test_http__wrong_addresses),
     };
