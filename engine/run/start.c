@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -296,22 +297,38 @@ static invar_status find_parent(char out[INVAR_PATH_SIZE], const char *named)
     return INVAR_OK;
 }
 
-static invar_status open_parent(invar_loop *loop)
+/* Keys that would be ignored beside --fork, or that it needs. */
+static invar_status check_beside_fork(const invar_loop *loop)
 {
-    const invar_checkpoint_choice choice = {.step = loop->options->fork_step};
-    const invar_checkpoint_state *state;
-    char folder[INVAR_PATH_SIZE];
-    invar_status status;
+    bool step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP) >= 0;
 
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0])
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fork names what the run goes on from, and so does 'load': leave one of "
             "them out");
+    if (step || invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: '%s' is about a run's own checkpoints; choose one of the parent "
+                          "with --fork-step, or leave out --fork to resume a fork",
+                          step ? "ckpt-step" : "skip-damaged");
     if (!loop->home.at.save[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: a fork needs checkpoints of its own to resume from; leave out "
                           "save = none");
+    return INVAR_OK;
+}
+
+/* The parent, at `step` unless another one is asked for. */
+static invar_status open_parent(invar_loop *loop, int64_t step)
+{
+    const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
+    const invar_checkpoint_choice choice = {.step = asked ? loop->options->fork_step : step};
+    const invar_checkpoint_state *state;
+    char folder[INVAR_PATH_SIZE];
+    invar_status status;
+
+    INVAR_TRY(check_beside_fork(loop));
     INVAR_TRY(find_parent(folder, loop->options->fork));
     status = invar_checkpoint_open(&loop->store.from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
@@ -329,22 +346,51 @@ static invar_status open_parent(invar_loop *loop)
     return INVAR_OK;
 }
 
-/* A fork that was stopped before it had a checkpoint of its own begins once more. */
+/* Whether the fork has checkpoints. Where they do not say which is the newest, it is not begun
+   again: that would overwrite them. */
+static invar_status has_own(bool *out, const char *save)
+{
+    static const char advice[] = "leave out --fork, and choose a checkpoint with ckpt-step";
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t step, count = 0, *steps = NULL;
+    invar_status status = invar_checkpoint_latest(&step, save);
+
+    *out = status == INVAR_OK;
+    if (status != INVAR_E_NOTFOUND)
+        return invar_error_advise(status, INVAR_E_CORRUPT, advice);
+    invar_error_clear();
+    if (invar_path_exists(save))
+        INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    invar_free(steps);
+    if (count == 0)
+        return INVAR_OK;
+    invar_path_show(shown, save);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s has checkpoints, and nothing says the newest: %s",
+                      shown, advice);
+}
+
+/*
+ * The run is a fork already, of the parent and the step that are named: it resumes, or, stopped
+ * before it had a checkpoint of its own, begins once more.
+ */
 static invar_status begin_again(invar_loop *loop)
 {
     const invar_fork known = loop->fork;
-    int64_t step;
+    bool own;
 
-    if (invar_checkpoint_latest(&step, loop->home.at.save) == INVAR_OK)
+    INVAR_TRY(has_own(&own, loop->home.at.save));
+    INVAR_TRY(open_parent(loop, known.step));
+    if (known.step != loop->fork.step || !invar_digest_equal(&known.chain, &loop->fork.chain))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.1000s holds a fork of another run, or of another step; choose another "
+                          "folder with --run, or start over with --fresh%s",
+                          loop->home.at.ledger, own ? ", or leave out --fork to resume it" : "");
+    if (!own)
         return INVAR_OK;
-    invar_error_clear();
-    INVAR_TRY(open_parent(loop));
-    if (known.step == loop->fork.step && invar_digest_equal(&known.chain, &loop->fork.chain))
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.1000s holds a fork of another run, or of another step; choose another "
-                      "folder with --run, or start over with --fresh",
-                      loop->home.at.ledger);
+    invar_checkpoint_close(loop->store.from);
+    loop->store.from = NULL;
+    loop->fork = known;
+    return INVAR_OK;
 }
 
 static invar_status look_for_fork(invar_loop *loop)
@@ -356,7 +402,7 @@ static invar_status look_for_fork(invar_loop *loop)
     if (!loop->options->fork)
         return INVAR_OK;
     if (!there)
-        return open_parent(loop);
+        return open_parent(loop, INVAR_CHECKPOINT_LATEST);
     if (loop->fork.step >= 0)
         return begin_again(loop);
     invar_path_show(shown, loop->home.at.run);

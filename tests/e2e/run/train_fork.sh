@@ -51,6 +51,23 @@ expect 0 'chain' train more.ini --fork old --run halves --until 5 --no-report
 expect 0 'resumed after step 5' train more.ini --fork old --run halves --until 6 --no-report
 expect 0 'resumed after step 6' train more.ini --run halves --no-report
 holds [ "$(chain halves)" = "$(chain whole)" ]
+# --fork names the parent also then: another one, or another step of it, is refused
+expect 0 'chain' train tiny.ini --run stranger --seed 9 --no-report
+for parent in "stranger" "old --fork-step 2"; do
+    # shellcheck disable=SC2086 # an option
+    expect 2 'leave out --fork to resume it' train more.ini --fork $parent --run halves --no-report
+done
+expect 2 '--fork needs the folder of a run' train more.ini --fork nowhere --run halves --no-report
+# checkpoints that do not say which is the newest are not begun again over
+own=halves/checkpoints/latest_checkpointed_iteration.txt
+mv "$own" latest
+expect 2 'nothing says the newest' train more.ini --fork old --run halves --no-report
+echo garbage >"$own"
+kept=$(content halves)
+expect 2 'leave out --fork, and choose' train more.ini --fork old --run halves --no-report
+holds [ "$kept" = "$(content halves)" ]
+mv latest "$own"
+expect 0 'the run is finished' train more.ini --fork old --run halves --no-report
 # stopped before it had a checkpoint of its own
 rm -r halves/checkpoints
 expect 2 'start it again with --fork' train more.ini --run halves --num-rollout 9 --no-report
@@ -63,6 +80,8 @@ expect 2 'there is no such checkpoint' train more.ini --fork old --fork-step 9 -
 expect 2 '--fork needs the folder of a run' train more.ini --fork nowhere --run new
 expect 129 'it needs --fork' train more.ini --fork-step 2 --run new
 expect 129 'leave one of them out' train more.ini --fork old --load old/checkpoints --run new
+expect 129 'with --fork-step' train more.ini --fork old --ckpt-step 1 --run new
+expect 129 "'skip-damaged' is about" train more.ini --fork old --skip-damaged true --run new
 expect 129 'a fork needs checkpoints of its own' train more.ini --fork old --save none --run new
 expect 129 'name weights of the same model' train more.ini --fork old --run new --hidden-size 32
 expect 129 'a fork keeps that number' train more.ini --fork old --run new --num-steps-per-rollout 2
