@@ -172,3 +172,40 @@ invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger 
                       "a new run with --run",
                       invar_plugin_name(plugin), now, was, step);
 }
+
+/* ---- a factor that was given ----------------------------------------------------------------- */
+
+static invar_status note(void *payload, const char *const *columns,
+                         const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    (void)count;
+    *(bool *)payload |= values != NULL;
+    return INVAR_OK;
+}
+
+invar_status invar_plugin_stored_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
+                                              int64_t run, int64_t step)
+{
+    const invar_ledger_argument arguments[2] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+    };
+    bool given = false;
+
+    INVAR_TRY(invar_ledger_select(
+        ledger, &(invar_ledger_request){.sql = "SELECT 1 FROM metrics WHERE run = :run AND "
+                                               "step = :step AND name = 'train/loss_factor'",
+                                        .arguments = arguments,
+                                        .n_arguments = 2,
+                                        .row = note,
+                                        .payload = &given}));
+    if (!given)
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "plug-in %s: its loss factor of step %" PRId64
+        " was left out of this ledger, a shortened copy; take the whole one, or go on "
+        "in a new run with --fork",
+        invar_plugin_name(plugin), step);
+}

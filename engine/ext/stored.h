@@ -40,6 +40,13 @@ invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const in
 invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
                                        int64_t run, int64_t step) INVAR_MUST_USE;
 
+/*
+ * Of a hook without a stored reply: INVAR_E_NOTFOUND when the metrics of the step, as it counts,
+ * say that it gave a factor for the loss. A shortened ledger keeps metrics, and leaves out replies.
+ */
+invar_status invar_plugin_stored_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
+                                              int64_t run, int64_t step) INVAR_MUST_USE;
+
 /* What invar_plugin_begin takes: NULL for a step that the ledger does not have. Borrowed. */
 const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored);
 

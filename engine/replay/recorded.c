@@ -18,7 +18,7 @@
 
 #include "base/invar_banned.h"
 
-/* Where the run wrote, and how it was watched. */
+/* Where the run wrote, how it was watched, and whose guesses sped it up. */
 static const invar_key left_out[] = {
     INVAR_KEY_RUN,
     INVAR_KEY_LEDGER,
@@ -37,13 +37,28 @@ static const invar_key left_out[] = {
     INVAR_KEY_DEBUG_DUMP_DIR,
     INVAR_KEY_TRACE,
     INVAR_KEY_AUDIT,
+    INVAR_KEY_SPECULATIVE_ALGORITHM,
+    INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS,
+    INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+    INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
+    INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE,
 };
 
 /* Of those, what may be asked for again. */
 static const invar_key watching[] = {
-    INVAR_KEY_LOAD,       INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
-    INVAR_KEY_DEBUG_DUMP, INVAR_KEY_DEBUG_DUMP_DIR,          INVAR_KEY_TRACE,
-    INVAR_KEY_AUDIT};
+    INVAR_KEY_LOAD,
+    INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
+    INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
+    INVAR_KEY_DEBUG_DUMP,
+    INVAR_KEY_DEBUG_DUMP_DIR,
+    INVAR_KEY_TRACE,
+    INVAR_KEY_AUDIT,
+    INVAR_KEY_SPECULATIVE_ALGORITHM,
+    INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS,
+    INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
+    INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
+    INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE,
+};
 
 static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,
                                   INVAR_KEY_PROMPT_DATA,

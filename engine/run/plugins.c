@@ -106,6 +106,8 @@ static invar_status begin_hook(const invar_plugins *plugins, int place,
         return invar_plugin_begin(plugin, step, NULL);
     if (has_reply(replies, plugin))
         INVAR_TRY(invar_plugin_stored_check(plugin, recorder->ledger, recorder->run, step));
+    else if (place == INVAR_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP)
+        INVAR_TRY(invar_plugin_stored_check_factor(plugin, recorder->ledger, recorder->run, step));
     return invar_plugin_begin(plugin, step, replies);
 }
 

@@ -267,6 +267,20 @@ expect 2 'is not there' pack d --step 3 --output none.pack
 expect 0 identical replay d.pack
 expect 0 identical replay e.pack
 
+# ---- guesses of tokens, which a replay does without ----------------------------------------------
+
+recipe=tiny.ini
+train s --speculative-algorithm ngram --speculative-ngram-min-match-window-size 1
+expect 0 identical replay s --step 3
+train drafted --save-hf 'draft.{rollout_id}'
+train t --speculative-algorithm draft --speculative-draft-model-path draft.3
+expect 0 '' pack t --step 3 --output t.pack
+rm -r draft.3
+expect 0 identical replay t --step 3
+expect 0 identical replay t.pack
+expect 2 'draft.3' replay t --step 3 --speculative-algorithm draft \
+    --speculative-draft-model-path draft.3
+
 # ---- plug-ins that answer differently the second time --------------------------------------------
 
 recipe=tiny.ini
@@ -291,6 +305,22 @@ holds test "$(content g)" = "$chain"
 expect 0 identical diff f g
 train h "${plugins[@]}" # the control: it does answer differently
 holds test "$(content h)" != "$chain"
+
+# A shortened ledger has no replies: what a hook gave there is not taken for nothing.
+hook=(--custom-before-train-step-hook-path "$judge")
+train l "${hook[@]}"
+cp -r l m
+expect 0 '' ledger backup l --out m/short.db --keep-last 1
+rm m/ledger.db*
+mv m/short.db m/ledger.db
+before=$(content m)
+expect 0 identical replay l --step 2
+expect 2 'its loss factor of step 2 was left out of this ledger' replay m --step 3
+rm -r m/save/iter_0000003
+echo 1 >m/save/latest_checkpointed_iteration.txt
+expect 2 'take the whole one, or go on' train tiny.ini --run m --save m/save --no-report \
+    "${hook[@]}"
+holds test "$(content m)" = "$before"
 
 # A plug-in with another content is another one: its run differs, and it gets no old replies.
 cp "$here/fickle.py" judge.py
