@@ -76,10 +76,11 @@ static invar_status print(const results *r, const invar_session *s, int64_t roll
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static invar_status evaluate(results *r, const settings *set, invar_session *s,
-                             invar_plugin *plugin)
+                             invar_plugin *reward, invar_plugin *turns)
 {
     invar_rollout_limits limits = invar_session_limits(s);
-    invar_evaluation e = {.session = s, .plugin = plugin, .take = take, .payload = r};
+    invar_evaluation e = {
+        .session = s, .plugin = reward, .turns = turns, .take = take, .payload = r};
     invar_status status;
 
     INVAR_TRY(invar_session_load_newest(s));
@@ -95,15 +96,18 @@ static invar_status evaluate(results *r, const settings *set, invar_session *s,
 
 static invar_status with_parts(results *r, const settings *set, const invar_recipe *recipe)
 {
-    invar_plugin *plugin = NULL;
+    invar_plugin *reward = NULL, *turns = NULL;
     invar_session session;
     invar_status status;
 
     INVAR_TRY(invar_session_open(&session, recipe, 0));
-    status = invar_judge_attach(&plugin, recipe, false);
+    status = invar_judge_attach(&reward, recipe, false);
     if (status == INVAR_OK)
-        status = evaluate(r, set, &session, plugin);
-    invar_plugin_close(plugin);
+        status = invar_turns_attach(&turns, recipe, false);
+    if (status == INVAR_OK)
+        status = evaluate(r, set, &session, reward, turns);
+    invar_plugin_close(turns);
+    invar_plugin_close(reward);
     invar_session_close(&session);
     return status;
 }

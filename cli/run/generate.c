@@ -21,6 +21,7 @@
 #include "cli/run/logprobs.h"
 #include "cli/run/weights.h"
 #include "engine/replay/regenerate.h"
+#include "engine/source/generate.h"
 #include "engine/source/source.h"
 
 #include "base/invar_banned.h"
@@ -178,6 +179,7 @@ typedef struct generation {
     const invar_dataset *data;
     invar_rollout *rollout;
     invar_sampling sampling;
+    invar_turns turns;
     int64_t n; /* of each prompt */
     invar_rl_speculated speculated;
 } generation;
@@ -200,12 +202,27 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
     return INVAR_OK;
 }
 
+/* By the plug-in of the recipe, turn by turn, where there is one; rewards are nobody's here. */
+static invar_status sample(const generation *g, invar_rl_samples *batch)
+{
+    const invar_judge none = {.plugin = NULL};
+    const invar_generation how = {.rollout = g->rollout,
+                                  .sampling = &g->sampling,
+                                  .judge = &none,
+                                  .turns = &g->turns,
+                                  .per_prompt = 1};
+
+    if (!g->turns.on)
+        return invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL);
+    return invar_generate(&how, batch->items, batch->count);
+}
+
 static invar_status run_batch(generation *g, invar_rl_samples *batch)
 {
     bool alone = invar_dataset_size(g->data) * g->n == 1;
     invar_rl_speculated sum;
 
-    INVAR_TRY(invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL));
+    INVAR_TRY(sample(g, batch));
     sum = invar_rl_speculated_sum(batch->items, batch->count);
     g->speculated.passes += sum.passes;
     g->speculated.drafted += sum.drafted;
@@ -250,19 +267,22 @@ static invar_status run_prompts(generation *g)
     return INVAR_OK;
 }
 
-static invar_status complete(const settings *set, invar_session *session)
+static invar_status complete(const settings *set, invar_session *session, invar_plugin *leader)
 {
     invar_rollout_limits limits = invar_session_limits(session);
-    generation g = {.set = set,
-                    .session = session,
-                    .sampling = invar_session_sampling(session),
-                    .n = set->n ? set->n : 1};
+    generation g = {
+        .set = set,
+        .session = session,
+        .sampling = invar_session_sampling(session),
+        .turns = invar_turns_read(session->recipe, leader, &session->spec, session->tokenizer),
+        .n = set->n ? set->n : 1};
     invar_dataset *data = NULL;
     invar_status status;
 
     INVAR_TRY(invar_session_load_newest(session));
     if (!set->json)
         say_weights(session);
+    g.turns.judged = false;
     if (g.sampling.max_response == 0)
         g.sampling.max_response = MAX_RESPONSE;
     INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
@@ -410,6 +430,17 @@ static invar_status again(int *code_out, const settings *set, invar_session *ses
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
+static invar_status complete_all(const settings *set, invar_session *session)
+{
+    invar_plugin *leader;
+    invar_status status;
+
+    INVAR_TRY(invar_turns_attach(&leader, session->recipe, false));
+    status = complete(set, session, leader);
+    invar_plugin_close(leader);
+    return status;
+}
+
 static invar_status run_all(int *code_out, const settings *set, const invar_recipe *recipe)
 {
     invar_session session;
@@ -426,7 +457,7 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ckpt-step would be ignored: COORDS of --sample say which weights");
     INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
-    status = set->sample ? again(code_out, set, &session) : complete(set, &session);
+    status = set->sample ? again(code_out, set, &session) : complete_all(set, &session);
     invar_session_close(&session);
     return status;
 }

@@ -33,6 +33,7 @@ typedef struct invar_budget_rollout {
     int64_t response;            /* most tokens of a response, */
     int64_t context;             /* and of both together */
     bool measured;               /* the prompts were read: else `prompt` is the recipe's bound */
+    bool resumed; /* samples are left and gone on with, all their rows computed anew */
 } invar_budget_rollout;
 
 typedef enum invar_budget_use {

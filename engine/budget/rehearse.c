@@ -79,6 +79,7 @@ static invar_status sample_all(invar_rollout *rollout, const invar_budget_ask *a
         invar_rollout_most most = {.samples = r->prompts * r->per_prompt,
                                    .prompts = r->prompts,
                                    .prompt_rows = r->prompt,
+                                   .resumed = r->resumed,
                                    .rows = invar_budget_rows(r)};
 
         if (r->prompts > 0)

@@ -76,6 +76,7 @@ static bool is_asked(const invar_recipe *recipe)
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
 {
     static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
+                                        INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
                                         INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
                                         INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
                                         INVAR_KEY_CUSTOM_INIT_PATH,
@@ -412,8 +413,14 @@ static invar_status check_rewards(const invar_config_facts *f)
     INVAR_TRY(check_asked(r, reward, eval));
     if (f->estimator->judged && reward == INVAR_REWARD_NONE &&
         !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
+        !invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) &&
         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
         return invar_config_refuse(r, INVAR_KEY_RM_TYPE, "is missing (or custom-rm-path)");
+    if (invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) &&
+        invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_LAG,
+                                   "must be 0 with custom-generate-function-path: turns of samples "
+                                   "in flight are not offered yet");
     if (f->estimator->grouped && single && !raw)
         return invar_config_refuse(
             r, INVAR_KEY_N_SAMPLES_PER_PROMPT,

@@ -100,6 +100,13 @@ static void make_sort(invar_task_item *out, draw *d)
     }
 }
 
+/* A secret, which the prompt does not tell: it takes turns to find it (engine/ext/example). */
+static void make_guess(invar_task_item *out, draw *d)
+{
+    snprintf(out->prompt, sizeof out->prompt, "?");
+    snprintf(out->answer, sizeof out->answer, "%d", 1 + choose(d, 7));
+}
+
 static const struct {
     const char *name;
     const char *alphabet;
@@ -108,6 +115,7 @@ static const struct {
     {"last", LETTERS "=", make_last},       {"max", DIGITS ",=", make_max},
     {"add", DIGITS "+=", make_add},         {"copy", LETTERS "=", make_copy},
     {"reverse", LETTERS "=", make_reverse}, {"sort", DIGITS "=", make_sort},
+    {"guess", DIGITS "<>?", make_guess},
 };
 
 #define TASK_COUNT (int)(sizeof tasks / sizeof *tasks)

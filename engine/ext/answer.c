@@ -18,7 +18,6 @@
 #include "base/invar_banned.h"
 
 #define WHERE_SIZE 1024
-#define TOTAL "total" /* the member of a reward's object that is no part */
 
 static void place(char out[WHERE_SIZE], const char *plugin)
 {
@@ -27,8 +26,8 @@ static void place(char out[WHERE_SIZE], const char *plugin)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static invar_status list_of(const json_t **out, const json_t *reply, const char *key, size_t count,
-                            const char *where)
+invar_status invar_plugin_list_read(const json_t **out, const json_t *reply, const char *key,
+                                    size_t count, const char *where)
 {
     const json_t *list = json_object_get(reply, key);
 
@@ -56,7 +55,7 @@ static invar_status number_at(double *out, const json_t *list, size_t i, const c
 static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *object,
                                const char *where)
 {
-    const json_t *total = json_object_get(object, TOTAL), *value;
+    const json_t *total = json_object_get(object, INVAR_PLUGIN_TOTAL), *value;
     const char *name;
 
     json_object_foreach(object, name, value)
@@ -76,12 +75,27 @@ static invar_status read_parts(double *out, invar_reward_parts *parts, json_t *o
     return INVAR_OK;
 }
 
+invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, json_t *value,
+                                      const char *where)
+{
+    if (json_is_object(value))
+        INVAR_TRY(read_parts(out, parts, value, where));
+    else if (json_is_number(value))
+        *out = json_number_value(value);
+    else
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: a reward is neither a number nor an object of parts", where);
+    if (!isfinite(*out))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward is not finite", where);
+    return INVAR_OK;
+}
+
 static invar_status read_rewards(const invar_plugin_call *call, const json_t *reply,
                                  const char *where)
 {
     const json_t *list;
 
-    INVAR_TRY(list_of(&list, reply, "rewards", call->count, where));
+    INVAR_TRY(invar_plugin_list_read(&list, reply, "rewards", call->count, where));
     for (size_t i = 0; i < call->count; i++) {
         json_t *value = json_array_get(list, i);
         if (json_is_object(value))
@@ -102,7 +116,7 @@ static invar_status read_verdicts(const invar_plugin_call *call, const json_t *r
     char known[INVAR_CHOICES_TEXT_SIZE];
     const json_t *list;
 
-    INVAR_TRY(list_of(&list, reply, "verdicts", call->count, where));
+    INVAR_TRY(invar_plugin_list_read(&list, reply, "verdicts", call->count, where));
     for (size_t i = 0; i < call->count; i++) {
         const char *word = json_string_value(json_array_get(list, i));
         const int verdict = word ? invar_choices_find(&verdicts, word, strlen(word)) : -1;
@@ -122,7 +136,7 @@ static invar_status read_floats(float *out, int64_t count, const json_t *reply, 
     const json_t *list;
     double value;
 
-    INVAR_TRY(list_of(&list, reply, key, (size_t)count, where));
+    INVAR_TRY(invar_plugin_list_read(&list, reply, key, (size_t)count, where));
     for (size_t i = 0; i < (size_t)count; i++) {
         INVAR_TRY(number_at(&value, list, i, key, where));
         out[i] = (float)value;
@@ -207,6 +221,7 @@ static invar_status read_values(const invar_plugin_call *call, const json_t *rep
     case INVAR_PLUGIN_KIND_FILTER: return read_verdicts(call, reply, where);
     case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
     case INVAR_PLUGIN_KIND_HOOK: return read_measures(call, reply, where);
+    case INVAR_PLUGIN_KIND_GENERATE: return invar_turn_read(call->next, call->count, reply, where);
     default: return read_rewards(call, reply, where);
     }
 }
@@ -355,7 +370,9 @@ static invar_status read_plain(const invar_plugin_call *call, const char *data, 
 invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *data, size_t bytes,
                                     bool live)
 {
-    if (live || (bytes > 0 && data[0] != 'b' && data[0] != 'p'))
+    bool plain = bytes == 0 || data[0] == 'b' || data[0] == 'p';
+
+    if (live || !plain || call->kind == INVAR_PLUGIN_KIND_GENERATE)
         INVAR_TRY(read_json(call, data, bytes, live));
     else
         INVAR_TRY(read_plain(call, data, bytes));

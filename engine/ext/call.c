@@ -19,6 +19,7 @@ const char *invar_plugin_kind_name(uint32_t kind)
     case INVAR_PLUGIN_KIND_FILTER: return "filter";
     case INVAR_PLUGIN_KIND_LOSS: return "loss";
     case INVAR_PLUGIN_KIND_HOOK: return "hook";
+    case INVAR_PLUGIN_KIND_GENERATE: return "generate";
     default: return NULL;
     }
 }
@@ -51,6 +52,17 @@ static void hash_sample(invar_hasher *hasher, const invar_plugin_sample *s)
     hash_block(hasher, &s->reward, sizeof s->reward);
 }
 
+static void hash_turn(invar_hasher *hasher, const invar_plugin_turn *t)
+{
+    hash_sample(hasher, &t->sample);
+    hash_int(hasher, t->turn);
+    hash_int(hasher, t->turns);
+    hash_block(hasher, t->text, t->text_bytes);
+    hash_int(hasher, t->first);
+    hash_int(hasher, t->room);
+    hash_int(hasher, t->last);
+}
+
 static void hash_tokens(invar_hasher *hasher, const invar_plugin_tokens *t)
 {
     const float *const arrays[] = {t->logp, t->old, t->rollout, t->ref, t->advantage};
@@ -69,8 +81,10 @@ void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
     invar_hasher_init(&hasher);
     hash_int(&hasher, call->kind);
     hash_int(&hasher, (int64_t)call->count);
-    for (size_t i = 0; i < call->count; i++)
+    for (size_t i = 0; call->samples && i < call->count; i++)
         hash_sample(&hasher, &call->samples[i]);
+    for (size_t i = 0; call->turns && i < call->count; i++)
+        hash_turn(&hasher, &call->turns[i]);
     if (call->tokens)
         hash_tokens(&hasher, call->tokens);
     invar_hasher_final(out, &hasher);
@@ -90,9 +104,9 @@ static void write_string(invar_json_text *text, const char *key, const char *val
     invar_json_text_string(text, value, strlen(value));
 }
 
-static void write_sample(invar_json_text *text, const invar_plugin_sample *s)
+/* Who it is, what it was asked, and what it has said. */
+static void write_head(invar_json_text *text, const invar_plugin_sample *s)
 {
-    invar_json_text_open(text, '{');
     write_int(text, "index", s->index);
     write_int(text, "group", s->group);
     write_string(text, "prompt", s->prompt);
@@ -102,11 +116,33 @@ static void write_sample(invar_json_text *text, const invar_plugin_sample *s)
     invar_json_text_key(text, "metadata");
     invar_json_text_value(text, s->metadata, strlen(s->metadata));
     write_string(text, "finish", s->finish);
+}
+
+static void write_sample(invar_json_text *text, const invar_plugin_sample *s)
+{
+    invar_json_text_open(text, '{');
+    write_head(text, s);
     write_int(text, "prompt_tokens", s->prompt_tokens);
     invar_json_text_key(text, "tokens");
     invar_json_text_ints(text, s->tokens, s->n_tokens);
     invar_json_text_key(text, "reward");
     invar_json_text_f64(text, s->reward);
+    invar_json_text_close(text, '}');
+}
+
+static void write_turn(invar_json_text *text, const invar_plugin_turn *t)
+{
+    invar_json_text_open(text, '{');
+    write_head(text, &t->sample);
+    write_int(text, "turn", t->turn);
+    write_int(text, "turns", t->turns);
+    invar_json_text_key(text, "text");
+    invar_json_text_string(text, t->text, t->text_bytes);
+    invar_json_text_key(text, "tokens");
+    invar_json_text_ints(text, t->sample.tokens + t->first, t->sample.n_tokens - t->first);
+    write_int(text, "room", t->room);
+    invar_json_text_key(text, "last");
+    invar_json_text_bool(text, t->last);
     invar_json_text_close(text, '}');
 }
 
@@ -153,11 +189,13 @@ void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *cal
     write_int(text, "id", call->id);
     write_int(text, "step", call->step);
     write_string(text, "call", invar_plugin_kind_name(call->kind));
-    if (call->samples) {
+    if (call->samples || call->turns) {
         invar_json_text_key(text, "samples");
         invar_json_text_open(text, '[');
-        for (size_t i = 0; i < call->count; i++)
+        for (size_t i = 0; call->samples && i < call->count; i++)
             write_sample(text, &call->samples[i]);
+        for (size_t i = 0; call->turns && i < call->count; i++)
+            write_turn(text, &call->turns[i]);
         invar_json_text_close(text, ']');
     }
     if (call->tokens)

@@ -3,7 +3,8 @@
  *
  * The answer has two forms of bytes: a line of JSON, as a program wrote it, and 'b' followed by the
  * plain little-endian values, for a shared object. Rewards with parts have 'p', the rewards, and
- * then of each its number of parts and these. Either is kept in the ledger and read back.
+ * then of each its number of parts and these. Turns (turn.h) are always JSON. Whatever it is, it is
+ * kept in the ledger and read back.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,6 +14,7 @@
 #include "base/hash.h"
 #include "base/json/text.h"
 #include "engine/ext/invar_plugin.h"
+#include "engine/ext/turn.h"
 #include "engine/rl/parts.h"
 
 #ifdef __cplusplus
@@ -27,6 +29,7 @@ typedef struct invar_plugin_call {
     int64_t id;                         /* its number in the step */
     const invar_plugin_sample *samples; /* rewards and filter */
     size_t count;
+    const invar_plugin_turn *turns;    /* (count) generate */
     const invar_plugin_tokens *tokens; /* loss */
     const invar_plugin_event *event;   /* hook */
     double *reward;                    /* (count) */
@@ -34,6 +37,7 @@ typedef struct invar_plugin_call {
     invar_reward_parts *measures;      /* what a hook says it has measured; zeroed before */
     double *factor;                    /* that it gives for the loss; 1 before */
     uint8_t *verdict;                  /* (count) */
+    invar_turn_next *next;             /* (count) zeroed before; the caller releases each */
     float *dlogp, *loss;               /* (tokens->count) */
 } invar_plugin_call;
 
@@ -53,6 +57,18 @@ invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *d
 /* The plain form of the answer, checked; the caller owns *out. */
 invar_status invar_plugin_call_pack(char **out, size_t *bytes_out,
                                     const invar_plugin_call *call) INVAR_MUST_USE;
+
+/* ---- pieces of a reply ----------------------------------------------------------------------- */
+
+#define INVAR_PLUGIN_TOTAL "total" /* the member of a reward's object that is no part */
+
+/* A list of `count` values; borrowed. */
+invar_status invar_plugin_list_read(const json_t **out, const json_t *reply, const char *key,
+                                    size_t count, const char *where) INVAR_MUST_USE;
+
+/* A reward: a finite number, or an object of named parts. */
+invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, json_t *value,
+                                      const char *where) INVAR_MUST_USE;
 
 /* ---- the first line of a program ------------------------------------------------------------- */
 

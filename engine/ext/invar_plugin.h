@@ -1,5 +1,5 @@
 /*
- * invar_plugin.h - how a C shared object offers a reward, a filter, a loss or hooks to Invar.
+ * invar_plugin.h - how a C shared object offers rewards, filters, losses, turns or hooks to Invar.
  *
  * Self-contained; copy it beside the plug-in's source. A shared object exports one constant:
  *
@@ -70,6 +70,37 @@ typedef struct invar_plugin_tokens {
     const uint8_t *mask;    /* (count) 1: takes part in the loss */
 } invar_plugin_tokens;
 
+/* A sample after one of its turns: the model has stopped, and waits for what comes next. */
+typedef struct invar_plugin_turn {
+    invar_plugin_sample sample; /* so far; its response is what the model said in all turns, and
+                                   its finish that of this turn */
+    int64_t turn;               /* this one's number, from 1, */
+    int64_t turns;              /* of at most so many */
+    const char *text;           /* what the model said in it */
+    size_t text_bytes;
+    int64_t first; /* its tokens are sample.tokens[first, n_tokens) */
+    int64_t room;  /* tokens that the sample may still get, inserted ones included */
+    int last;      /* 1: the sample can only end */
+} invar_plugin_turn;
+
+/*
+ * What comes next, zeroed before: something is inserted, a text or tokens, and the model goes on;
+ * or the sample ends. Pointers are the plug-in's, and must last until its next call.
+ */
+typedef struct invar_plugin_next {
+    int end; /* 1: the sample ends */
+    /* of one that ends */
+    int rewarded; /* 1: with this reward; 0: it is judged as the recipe says */
+    double reward;
+    const double *parts; /* (part_names) that the reward consists of; NULL: none */
+    /* of one that goes on */
+    const char *text; /* (text_bytes) UTF-8; NULL: the tokens */
+    size_t text_bytes;
+    const int32_t *tokens; /* (n_tokens) */
+    int64_t n_tokens;
+    int64_t max_tokens; /* of the next turn; 0: as many as there is room for */
+} invar_plugin_next;
+
 enum {
     INVAR_PLUGIN_AFTER_INIT = 0,
     INVAR_PLUGIN_BEFORE_LOGPROB = 1,
@@ -111,6 +142,9 @@ typedef struct invar_plugin_table {
     /* Right after reward or group_reward, for the same samples: part[i * names + k], finite. */
     int (*parts)(void *self, const invar_plugin_sample *samples, size_t count, double *part,
                  char *error);
+    /* Turns of samples, each alone: next[i] after turns[i]. */
+    int (*generate)(void *self, const invar_plugin_turn *turns, size_t count,
+                    invar_plugin_next *next, char *error);
 } invar_plugin_table;
 
 #define INVAR_PLUGIN_HEAD(name) INVAR_PLUGIN_ABI, (uint32_t)sizeof(invar_plugin_table), (name)

@@ -208,7 +208,7 @@ uint32_t invar_object_kinds(const invar_object *object)
     return (t->reward ? INVAR_PLUGIN_KIND_REWARD : 0) |
            (t->group_reward ? INVAR_PLUGIN_KIND_GROUP_REWARD : 0) |
            (t->filter ? INVAR_PLUGIN_KIND_FILTER : 0) | (t->loss ? INVAR_PLUGIN_KIND_LOSS : 0) |
-           (t->hook ? INVAR_PLUGIN_KIND_HOOK : 0);
+           (t->hook ? INVAR_PLUGIN_KIND_HOOK : 0) | (t->generate ? INVAR_PLUGIN_KIND_GENERATE : 0);
 }
 
 const char *invar_object_title(const invar_object *object)
@@ -220,7 +220,7 @@ static size_t count_names(const invar_plugin_table *t)
 {
     size_t count = 0;
 
-    while (t->parts && t->part_names && t->part_names[count] && count <= INVAR_REWARD_PARTS)
+    while (t->part_names && t->part_names[count] && count <= INVAR_REWARD_PARTS)
         count++;
     return count;
 }
@@ -248,7 +248,7 @@ static invar_status ask_parts(invar_object *object, const invar_plugin_call *cal
 
 static invar_status add_parts(invar_object *object, const invar_plugin_call *call)
 {
-    size_t names = call->reward ? count_names(&object->table) : 0;
+    size_t names = call->reward && object->table.parts ? count_names(&object->table) : 0;
     double *values = NULL;
     invar_status status;
 
@@ -288,4 +288,59 @@ invar_status invar_object_call(invar_object *object, const invar_plugin_call *ca
     rc = call_function(&object->table, object->self, call, error);
     put_back(&before);
     return rc ? refused(object, rc, error) : add_parts(object, call);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* What JSON has no form for. */
+static invar_status check_next(const invar_object *object, const invar_plugin_next *next, size_t i,
+                               size_t names)
+{
+    bool finite = isfinite(next->reward);
+
+    for (size_t k = 0; next->parts && k < names; k++)
+        finite = finite && isfinite(next->parts[k]);
+    if (next->end && next->rewarded && !finite)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.1000s: the reward of turn %zu is not finite", object->name, i);
+    if (!next->end && (next->n_tokens < 0 || (next->n_tokens > 0 && !next->tokens)))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.1000s: turn %zu inserts %lld tokens that are not there",
+                          object->name, i, (long long)next->n_tokens);
+    return INVAR_OK;
+}
+
+static invar_status ask_turns(invar_object *object, const invar_plugin_call *call,
+                              invar_plugin_next *next)
+{
+    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
+    size_t names = count_names(&object->table);
+    surroundings before;
+    int rc;
+
+    hold(&before);
+    rc = object->table.generate(object->self, call->turns, call->count, next, error);
+    put_back(&before);
+    if (rc)
+        return refused(object, rc, error);
+    for (size_t i = 0; i < call->count; i++)
+        INVAR_TRY(check_next(object, &next[i], i, names));
+    return INVAR_OK;
+}
+
+invar_status invar_object_turns(invar_json_text *line_out, invar_object *object,
+                                const invar_plugin_call *call)
+{
+    invar_plugin_next *next = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&next, call->count, sizeof *next, "what follows turns"));
+    memset(next, 0, call->count * sizeof *next);
+    status = ask_turns(object, call, next);
+    if (status == INVAR_OK) {
+        invar_turn_write_next(line_out, next, call->count, object->table.part_names);
+        status = line_out->status;
+    }
+    invar_free(next);
+    return status;
 }

@@ -1,5 +1,5 @@
 /*
- * plugin.c - rewards, filters, losses and hooks that are attached at launch.
+ * plugin.c - rewards, filters, turns, losses and hooks that are attached at launch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -95,7 +95,8 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     invar_status status = INVAR_OK;
 
     *out = NULL;
-    if (bytes == 0 || bytes > NAME_BYTES || options->kinds == 0 || options->kinds >= 32)
+    if (bytes == 0 || bytes > NAME_BYTES || options->kinds == 0 ||
+        options->kinds > INVAR_PLUGIN_KINDS)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "a plug-in needs a name of 1 to %d bytes and at least one kind",
                           NAME_BYTES);
@@ -255,12 +256,26 @@ static invar_status answer_stored(invar_plugin *plugin, const invar_plugin_call 
     return keep_copy(plugin, call, request, reply->data, reply->bytes);
 }
 
+/* Its functions' answers become the line that a program would have written. */
+static invar_status ask_object_turns(invar_plugin *plugin, const invar_plugin_call *call,
+                                     const invar_digest *request)
+{
+    invar_json_text *line = &plugin->text;
+
+    invar_json_text_reset(line);
+    INVAR_TRY(invar_object_turns(line, plugin->object, call));
+    INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
+    return keep_copy(plugin, call, request, line->data, line->bytes);
+}
+
 static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *call,
                                const invar_digest *request)
 {
     char *data;
     size_t bytes;
 
+    if (call->kind == INVAR_PLUGIN_KIND_GENERATE)
+        return ask_object_turns(plugin, call, request);
     INVAR_TRY(invar_object_call(plugin->object, call));
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
     return keep(plugin, call, request, data, bytes);
@@ -360,7 +375,7 @@ static const char *or_else(const char *text, const char *otherwise)
     return text ? text : otherwise;
 }
 
-static void show_sample(invar_plugin_sample *out, const invar_rl_sample *s)
+void invar_plugin_show(invar_plugin_sample *out, const invar_rl_sample *s)
 {
     *out = (invar_plugin_sample){
         .index = s->index,
@@ -395,7 +410,7 @@ static invar_status show_samples(invar_plugin_sample **out, const invar_plugin *
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: a call without samples", plugin->name);
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "samples for a plug-in"));
     for (int64_t i = 0; i < count; i++)
-        show_sample(&(*out)[i], &samples[i]);
+        invar_plugin_show(&(*out)[i], &samples[i]);
     return INVAR_OK;
 }
 
@@ -441,6 +456,26 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
             memset(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n);
     }
     return status;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn *turns,
+                                   size_t count, invar_turn_next *next_out)
+{
+    invar_plugin_call call = {
+        .kind = INVAR_PLUGIN_KIND_GENERATE, .turns = turns, .count = count, .next = next_out};
+
+    return ask(plugin, &call);
+}
+
+invar_status invar_plugin_generate_read(const char *name, const char *reply, size_t bytes,
+                                        size_t count, invar_turn_next *next_out)
+{
+    const invar_plugin_call call = {
+        .plugin = name, .kind = INVAR_PLUGIN_KIND_GENERATE, .count = count, .next = next_out};
+
+    return invar_plugin_call_read(&call, reply, bytes, false);
 }
 
 /* ---- loss and hooks -------------------------------------------------------------------------- */

@@ -1,13 +1,13 @@
 /*
- * plugin.h - rewards, filters, losses and hooks that are attached at launch.
+ * plugin.h - rewards, filters, turns, losses and hooks that are attached at launch.
  *
  * A plug-in is a C shared object (engine/ext/invar_plugin.h), any program that speaks JSON lines on
  * standard input and output (docs/plugins.md), or a server (remote.h). All look the same from here.
  * Whatever goes wrong inside a program, also its death, silence or rubbish, is an error that names
  * the plug-in; it is then ended and reaped, and every later call fails.
  *
- * What a plug-in replies to a reward, filter or loss is kept until the next step begins, as rows
- * for the ledger. A step that the ledger already has is answered from those rows instead: the
+ * What a plug-in replies to a reward, filter, turn or loss is kept until the next step begins, as
+ * rows for the ledger. A step that the ledger already has is answered from those rows instead: the
  * plug-in is not asked, and a request that is not the recorded one is refused, as is a plug-in
  * whose files are not those of the one that replied. So resume and replay end on the same bits
  * whatever the plug-in would say today. The requests of a step are a function of the step: one call
@@ -27,6 +27,7 @@
 
 #include "base/status.h"
 #include "engine/ext/invar_plugin.h"
+#include "engine/ext/turn.h"
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"
 #include "ledger/ledger.h"
@@ -43,6 +44,8 @@ typedef struct invar_plugin invar_plugin;
 #define INVAR_PLUGIN_KIND_FILTER 4u
 #define INVAR_PLUGIN_KIND_LOSS 8u
 #define INVAR_PLUGIN_KIND_HOOK 16u
+#define INVAR_PLUGIN_KIND_GENERATE 32u
+#define INVAR_PLUGIN_KINDS 63u /* all of them */
 
 typedef struct invar_plugin_options {
     const char *name; /* its role, "custom-rm": in messages and in the ledger */
@@ -113,6 +116,20 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
 /* verdict_out (count): INVAR_PLUGIN_KEEP, _REMOVE or _DROP (equal for all samples of a group). */
 invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,
                                  int64_t count, uint8_t *verdict_out) INVAR_MUST_USE;
+
+/*
+ * What comes after turns of samples, one call for all; next_out (count) is zeroed before, and the
+ * caller releases each, also after a failure. The reply is the last of invar_plugin_replies_take.
+ */
+invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn *turns,
+                                   size_t count, invar_turn_next *next_out) INVAR_MUST_USE;
+
+/* The same out of that reply, where another rank has asked. `name` is the plug-in's. */
+invar_status invar_plugin_generate_read(const char *name, const char *reply, size_t bytes,
+                                        size_t count, invar_turn_next *next_out) INVAR_MUST_USE;
+
+/* A sample as plug-ins see it; borrows. */
+void invar_plugin_show(invar_plugin_sample *out, const invar_rl_sample *sample);
 
 /* One sample; `plugin` is an invar_plugin: this is the `run` of an invar_loss_custom. Finite. */
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,

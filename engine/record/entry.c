@@ -191,6 +191,25 @@ static invar_status length_metrics(entry *e, int64_t *lengths, const void **orde
     return INVAR_OK;
 }
 
+/* Of samples that a plug-in led: how often the model spoke, and how much it was told. */
+static void turn_metrics(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples;
+    int64_t n = e->step->flat->samples, turns = 0, most = 0, inserted = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        turns += samples[i].turns;
+        most = samples[i].turns > most ? samples[i].turns : most;
+        for (int64_t t = e->step->flat->start[i]; t < e->step->flat->start[i + 1]; t++)
+            inserted += !e->step->flat->drawn[t];
+    }
+    if (most == 0)
+        return;
+    metric(e, "rollout/turns/mean", (double)turns / (double)n);
+    metric(e, "rollout/turns/max", (double)most);
+    metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
+}
+
 /* Groups whose rewards are all alike teach nothing. */
 static void group_metrics(entry *e)
 {
@@ -249,6 +268,7 @@ static invar_status rollout_metrics(entry *e)
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
             metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
+    turn_metrics(e);
     group_metrics(e);
     for (int64_t k = 1; k <= e->step->passes; k *= 2)
         named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);

@@ -20,7 +20,7 @@ extern "C" {
  * The sample into an empty list. The session has its data; its weights become those of the sample:
  * the initial ones, or those of a checkpoint in the recipe's `load` or `save`. INVAR_E_NOTFOUND:
  * the prompt or the weights are not there; INVAR_E_INVALID: the recipe has another seed;
- * INVAR_E_UNSUPPORTED: it was not sampled for training.
+ * INVAR_E_UNSUPPORTED: it was not sampled for training, or a plug-in led it.
  */
 invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
                               const invar_coords *coords) INVAR_MUST_USE;

@@ -25,6 +25,7 @@ static void lay_out(invar_flat *f, invar_carver *c, const invar_flat_wants *want
     f->group = carve(c, f->samples, sizeof *f->group);
     f->reward = carve(c, f->samples, sizeof *f->reward);
     f->mask = carve(c, f->tokens, sizeof *f->mask);
+    f->drawn = carve(c, f->tokens, sizeof *f->drawn);
     f->rollout_logp = carve(c, f->tokens, sizeof(float));
     f->score_logp = carve(c, f->tokens, sizeof(float));
     f->train_logp = carve(c, f->tokens, sizeof(float));
@@ -52,7 +53,9 @@ static void fill(invar_flat *f, const invar_rl_samples *samples)
         f->group[i] = s->group;
         f->reward[i] = (float)s->reward;
         for (int64_t j = 0; j < n; j++) {
-            f->mask[at + j] = s->removed || (s->mask && !s->mask[j]) ? 0 : 1;
+            bool left_out = s->mask && !s->mask[j];
+            f->mask[at + j] = s->removed || left_out ? 0 : 1;
+            f->drawn[at + j] = s->logp && left_out ? 0 : 1;
             // what was not sampled has no such number: the scoring forward's takes its place
             f->rollout_logp[at + j] = s->logp ? s->logp[j] : 0.0f;
         }
@@ -176,8 +179,8 @@ invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t c
 
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
-            float size = size_of(a[t], b[t]);
-            gap.differ += invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+            float size = flat->drawn[t] ? size_of(a[t], b[t]) : 0.0f;
+            gap.differ += flat->drawn[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
             if (size > gap.max) {
                 gap.max = size;
                 gap.sample = i;
@@ -190,7 +193,7 @@ invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t c
 invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
                             int64_t count, const float *a, const float *b)
 {
-    int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin;
+    int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin, drawn = 0;
     float *sizes = NULL;
     invar_status status;
 
@@ -198,9 +201,10 @@ invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t
     if (out->differ == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
-    for (int64_t t = 0; t < tokens; t++)
-        sizes[t] = size_of(a[begin + t], b[begin + t]);
-    status = percentiles(out, sizes, tokens);
+    for (int64_t t = begin; t < begin + tokens; t++)
+        if (flat->drawn[t])
+            sizes[drawn++] = size_of(a[t], b[t]);
+    status = percentiles(out, sizes, drawn);
     invar_free(sizes);
     return status;
 }

@@ -21,6 +21,7 @@ typedef struct invar_flat {
     int64_t *group;      /* (samples) */
     float *reward;       /* (samples) */
     uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
+    uint8_t *drawn;      /* (tokens); zero for those that were put between what was sampled */
     float *rollout_logp; /* (tokens) as sampled */
     float *score_logp;   /* old: by the scoring forward, or those of the rollout */
     bool copied;         /* one of the two is a copy of the other: there is nothing to compare */
@@ -40,7 +41,7 @@ typedef struct invar_flat_wants {
     bool reference, teacher, critic;
 } invar_flat_wants;
 
-/* Lays out and fills start, group, reward, mask and rollout_logp. Released before by the caller. */
+/* Lays out all, fills start, group, reward, mask, drawn and rollout_logp. Released before. */
 invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
                              const invar_flat_wants *wants) INVAR_MUST_USE;
 void invar_flat_release(invar_flat *flat);
@@ -61,7 +62,7 @@ invar_rl_batch invar_flat_batch(const invar_flat *flat, int64_t first, int64_t c
  */
 double invar_flat_pass_at(const invar_flat *flat, int64_t k);
 
-/* Where two arrays of log-probabilities differ most. */
+/* Where two arrays of log-probabilities differ most, of the tokens that were drawn. */
 typedef struct invar_logp_gap {
     float max, p50, p99;
     int64_t sample;   /* its place in the range; -1: no difference */

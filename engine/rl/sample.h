@@ -64,6 +64,7 @@ typedef struct invar_rl_sample {
     const char *prompt_text;
 
     invar_finish finish;
+    int64_t turns;                  /* of the model, where a plug-in led it; 0: none did */
     int64_t weights_first;          /* version that drew its first token, */
     int64_t weights;                /* and its last, */
     invar_digest weights_hash;      /* with the hash of these, */

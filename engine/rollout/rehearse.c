@@ -113,7 +113,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
     known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
     // samples that give way come back with many rows
-    if (limits.pages < s.sequences * s.width)
+    if (most->resumed || limits.pages < s.sequences * s.width)
         known = limits.chunk;
     known = invar_smaller(known, limits.chunk);
     if (r->show.watcher.probe.take)

@@ -159,6 +159,7 @@ typedef struct invar_rollout_most {
     int64_t samples;     /* of a run, */
     int64_t prompts;     /* and how many different prompts these have */
     int64_t prompt_rows; /* of the longest prompt */
+    bool resumed;        /* some come with a part of their response, rows of their own */
     int64_t rows;        /* of the longest sample, without its last token */
 } invar_rollout_most;
 

@@ -203,11 +203,14 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
 {
     const invar_evaluation *e = r->evaluation;
     int64_t per_prompt = invar_recipe_int(r->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
-    invar_sampling sampling = sampling_of(r->session);
+    const invar_session *s = r->session;
+    invar_sampling sampling = sampling_of(s);
+    const invar_turns turns = invar_turns_read(s->recipe, e->turns, &s->spec, s->tokenizer);
     const invar_generation how = {.layout = e->layout,
                                   .rollout = e->rollout,
                                   .sampling = &sampling,
                                   .judge = &r->judge,
+                                  .turns = turns.on ? &turns : NULL,
                                   .per_prompt = per_prompt};
     results found;
 

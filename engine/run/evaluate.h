@@ -12,6 +12,7 @@
 #include "engine/layout/layout.h"
 #include "engine/run/memory.h"
 #include "engine/source/judge.h"
+#include "engine/source/turns.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,6 +23,7 @@ typedef struct invar_evaluation {
     const invar_session *session;
     invar_rollout *rollout;
     invar_plugin *plugin; /* that gives rewards; NULL: rules do, or another rank has it */
+    invar_plugin *turns;  /* that leads samples; NULL: none does, or another rank has it */
     int64_t number;       /* of the coming rollout */
     /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,

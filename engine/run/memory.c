@@ -73,6 +73,7 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
     bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
     bool follows =
         ask->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    bool turns = invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] != '\0';
     int64_t context = longest_context(ask, r);
 
     if (!set->sft && (!loads || follows)) // what was loaded
@@ -82,7 +83,8 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
                                    ask->prompt,
                                    ask->response,
                                    context,
-                                   data->prompt > 0};
+                                   data->prompt > 0,
+                                   turns || set->lag.rollouts > 0};
     if (data->evaluates)
         ask->rollouts[INVAR_BUDGET_EVALUATION] =
             (invar_budget_rollout){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
@@ -90,7 +92,8 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
                                    data->eval ? data->eval : longest_prompt(r, context),
                                    data->response,
                                    context,
-                                   data->eval > 0};
+                                   data->eval > 0,
+                                   turns};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "engine/config/config.h"
 #include "engine/source/judge.h"
+#include "engine/source/turns.h"
 
 #include "base/invar_banned.h"
 
@@ -47,6 +48,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, 
 
     *out = (invar_plugins){.replay = replay};
     INVAR_TRY(invar_judge_attach(&out->of[INVAR_PLUGINS_REWARD], recipe, replay));
+    INVAR_TRY(invar_turns_attach(&out->of[INVAR_PLUGINS_TURNS], recipe, replay));
     for (int i = INVAR_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
         INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
     return INVAR_OK;

@@ -16,6 +16,7 @@ extern "C" {
 
 enum {
     INVAR_PLUGINS_REWARD,
+    INVAR_PLUGINS_TURNS,  /* leads samples */
     INVAR_PLUGINS_GROUPS, /* filters them */
     INVAR_PLUGINS_FILTER,
     INVAR_PLUGINS_LOSS,

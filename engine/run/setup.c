@@ -274,6 +274,7 @@ static invar_status open_source(invar_loop *loop)
         .follow = follows(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
 
+    o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
     invar_source_open(&loop->source, &o);
     return INVAR_OK;

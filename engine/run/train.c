@@ -220,7 +220,7 @@ static invar_status collect(invar_loop *loop, void *payload)
     (void)payload;
     if (!loop->sides.samples) // its samples are told what they are by those who train on them
         INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
-    for (int i = INVAR_PLUGINS_REWARD; i <= INVAR_PLUGINS_FILTER; i++)
+    for (int i = INVAR_PLUGINS_REWARD; i < INVAR_PLUGINS_LOSS; i++)
         INVAR_TRY(invar_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
     invar_rl_samples_reset(&loop->batch.samples);
     INVAR_TRY(invar_source_start(&loop->source, &order));
@@ -377,14 +377,17 @@ static invar_status evaluate(invar_loop *loop)
                           .number = loop->place.rollout,
                           .take = take_results,
                           .payload = &loop->recorder};
-    invar_plugin *reward = loop->plugins.of[INVAR_PLUGINS_REWARD];
     invar_status status;
 
     if (loop->options->replay)
         return INVAR_OK;
-    if (reward) // the ledger keeps no replies to an evaluation
-        INVAR_TRY(invar_plugin_begin(reward, loop->place.step, NULL));
-    e.plugin = reward;
+    e.plugin = loop->plugins.of[INVAR_PLUGINS_REWARD];
+    e.turns = loop->plugins.of[INVAR_PLUGINS_TURNS];
+    // the ledger keeps no replies to an evaluation
+    if (e.plugin)
+        INVAR_TRY(invar_plugin_begin(e.plugin, loop->place.step, NULL));
+    if (e.turns)
+        INVAR_TRY(invar_plugin_begin(e.turns, loop->place.step, NULL));
     INVAR_TRY(sync_weights(loop));
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);

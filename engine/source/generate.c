@@ -361,6 +361,17 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 
+/* What this rank samples. */
+static invar_status run_own(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    invar_layout_share own = own_share(how, count);
+
+    if (own.count)
+        return invar_rollout_run(how->rollout, samples + own.first, own.count, how->sampling, tick,
+                                 (void *)(uintptr_t)how);
+    return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // who waits shows that others do
+}
+
 /* By a rule. */
 static invar_status judge_ended(const invar_generation *how, invar_rl_sample *samples,
                                 int64_t count)
@@ -371,26 +382,42 @@ static invar_status judge_ended(const invar_generation *how, invar_rl_sample *sa
     return INVAR_OK;
 }
 
+static invar_status gather_all(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
+}
+
+invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *samples,
+                                 int64_t count)
+{
+    INVAR_TRY(run_own(how, samples, count));
+    return gather_all(how, samples, count);
+}
+
+invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *samples,
+                                  int64_t count)
+{
+    return how->judge->asks ? ask_plugin(how, samples, count)
+                            : invar_judge_run(how->judge, samples, count);
+}
+
 invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
                                    int64_t count)
 {
     invar_layout_share own = own_share(how, count);
-    invar_rl_sample *first = samples + own.first;
 
-    if (own.count)
-        INVAR_TRY(invar_rollout_run(how->rollout, first, own.count, how->sampling, tick,
-                                    (void *)(uintptr_t)how));
-    else if (how->tick) // who waits shows that others sample
-        INVAR_TRY(how->tick(how->payload, 0, 0));
+    if (how->turns)
+        return invar_turns_run(how, samples, count);
+    INVAR_TRY(run_own(how, samples, count));
     if (!how->judge->asks)
-        INVAR_TRY(judge_ended(how, first, own.count));
-    return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
+        INVAR_TRY(judge_ended(how, samples + own.first, own.count));
+    return gather_all(how, samples, count);
 }
 
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
                                     int64_t count)
 {
-    return how->judge->asks ? ask_plugin(how, samples, count) : INVAR_OK;
+    return how->judge->asks && !how->turns ? ask_plugin(how, samples, count) : INVAR_OK;
 }
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)

@@ -4,7 +4,8 @@
  * A sample depends on the weights, its prompt and its coordinates alone. So each rank, or each
  * engine where only some ranks sample, generates neighbours, whole groups where there are enough,
  * and afterwards every rank has all samples in order. Rules give rewards where a sample was
- * generated; a plug-in is asked by rank 0, of all of them at once, as with one rank.
+ * generated; a plug-in is asked by rank 0, of all of them at once, as with one rank. Where a
+ * plug-in leads samples turn by turn, engine/source/turns.h says how.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,27 +15,30 @@
 #include "engine/layout/layout.h"
 #include "engine/rollout/rollout.h"
 #include "engine/source/judge.h"
+#include "engine/source/turns.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Who does it, and how. All is borrowed. */
-typedef struct invar_generation {
+struct invar_generation {
     const invar_layout *layout; /* NULL: one rank */
     invar_rollout *rollout;     /* NULL: others sample */
     const invar_sampling *sampling;
     const invar_judge *judge;
-    int64_t per_prompt; /* samples of a group */
+    const invar_turns *turns; /* NULL: a sample is one turn, and nobody is asked what follows */
+    int64_t per_prompt;       /* samples of a group */
     /* As of invar_rollout_run, of this rank's samples. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
-} invar_generation;
+};
 
 /*
  * Calls of all ranks. The first goes on with samples [0, count) as invar_rollout_run does, and sets
  * the rewards of those that end, where rules give them; the second asks who else gives rewards, of
- * samples that have ended. After a failure the samples are fit for release only.
+ * samples that have ended. Samples that a plug-in leads end in the first, and have their rewards.
+ * After a failure the samples are fit for release only.
  */
 invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
                                    int64_t count) INVAR_MUST_USE;
@@ -44,6 +48,16 @@ invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample
 /* Both: samples that are to end. */
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples,
                             int64_t count) INVAR_MUST_USE;
+
+/* ---- for turns.c ----------------------------------------------------------------------------- */
+
+/* Calls of all ranks. Tokens without rewards; */
+invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *samples,
+                                 int64_t count) INVAR_MUST_USE;
+
+/* rewards of samples that every rank has. */
+invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *samples,
+                                  int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -259,6 +259,7 @@ static invar_generation generation_of(const invar_source *source)
                               .rollout = o->rollout,
                               .sampling = &o->sampling,
                               .judge = &o->judge,
+                              .turns = o->turns.on ? &o->turns : NULL,
                               .per_prompt = o->per_prompt,
                               .tick = o->tick,
                               .payload = o->payload};

@@ -21,6 +21,7 @@
 #include "engine/source/flight.h"
 #include "engine/source/judge.h"
 #include "engine/source/lag.h"
+#include "engine/source/turns.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +63,7 @@ typedef struct invar_source_options {
     invar_rollout *rollout; /* that samples; NULL where nothing does */
     invar_sampling sampling;
     invar_judge judge;
+    invar_turns turns;
     invar_source_filter groups;  /* that drops some, for which others are sampled */
     invar_source_filter samples; /* that drops groups, too, or masks samples */
     bool spread;                 /* groups whose rewards are all alike are dropped */

@@ -132,7 +132,38 @@ static void fuzz_greeting(const char *data, size_t size)
         check_refusal(status);
         return;
     }
-    INVAR_CHECK(strlen(title) < sizeof title && kinds < 32);
+    INVAR_CHECK(strlen(title) < sizeof title && kinds <= INVAR_PLUGIN_KINDS);
+}
+
+/* What follows a turn is an end or an insertion, never both, and has what it says. */
+static void check_next(const invar_turn_next *next)
+{
+    INVAR_CHECK(!next->end || (!next->text && !next->tokens && next->max_tokens == 0));
+    INVAR_CHECK(next->end || (!next->text != !next->tokens && !next->rewarded));
+    INVAR_CHECK(isfinite(next->reward) && next->max_tokens >= 0 && next->n_tokens >= 0);
+    INVAR_CHECK(!next->text || !next->text[next->text_bytes]);
+    for (int64_t i = 0; i < next->n_tokens; i++)
+        INVAR_CHECK(next->tokens[i] >= 0);
+    check_parts(&next->parts);
+}
+
+static void fuzz_turns(bool live, const char *data, size_t size)
+{
+    invar_turn_next next[COUNT] = {{.end = false}};
+    const invar_plugin_call call = {.plugin = "judge",
+                                    .kind = INVAR_PLUGIN_KIND_GENERATE,
+                                    .id = 7,
+                                    .count = COUNT,
+                                    .next = next};
+    invar_status status = invar_plugin_call_read(&call, data, size, live);
+
+    if (status != INVAR_OK)
+        check_refusal(status);
+    for (int i = 0; i < COUNT; i++) {
+        if (status == INVAR_OK)
+            check_next(&next[i]);
+        invar_turn_next_release(&next[i]);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -142,5 +173,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_reply(kind, true, (const char *)data, size);
         fuzz_reply(kind, false, (const char *)data, size);
     }
+    fuzz_turns(true, (const char *)data, size);
+    fuzz_turns(false, (const char *)data, size);
     return 0;
 }

@@ -36,6 +36,8 @@ class Draw:
 
 def task(name, seed, item):
     draw = Draw(seed, item)
+    if name == "guess":
+        return "?", str(1 + draw.choose(7))
     if name in ("max", "add"):
         a, b = draw.choose(10), draw.choose(10)
         return (f"{a},{b}=", str(max(a, b))) if name == "max" else (f"{a}+{b}=", str(a + b))
@@ -48,6 +50,6 @@ assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DB
 for seed, epoch, count in [(42, 0, 1), (42, 0, 2), (42, 0, 10), (42, 1, 10), (43, 0, 10),
                            (4294967295, 2**33 + 5, 50), (0, 7, 257)]:
     print("shuffle", seed, epoch, count, *shuffle(seed, epoch, count))
-for name in ("last", "max", "add", "copy", "reverse", "sort"):
+for name in ("last", "max", "add", "copy", "reverse", "sort", "guess"):
     for item in range(12):
         print("task", name, 1000 + item // 6, item * 77, *task(name, 1000 + item // 6, item * 77))

@@ -43,7 +43,7 @@ static void test_flat__arrays(void **state)
 {
     const int64_t start[] = {0, 2, 3, 6, 8}, group[] = {5, 5, 6, 6};
     const float logp[] = {-1, -2, -11, -21, -22, -23, -31, -32};
-    const uint8_t mask[] = {1, 1, 0, 1, 0, 1, 1, 1};
+    const uint8_t mask[] = {1, 1, 0, 1, 0, 1, 1, 1}, drawn[] = {1, 1, 1, 1, 0, 1, 1, 1};
     invar_flat f;
     scene s;
 
@@ -58,6 +58,7 @@ static void test_flat__arrays(void **state)
     assert_memory_equal(f.start, start, sizeof start);
     assert_memory_equal(f.group, group, sizeof group);
     assert_memory_equal(f.mask, mask, sizeof mask);
+    assert_memory_equal(f.drawn, drawn, sizeof drawn);
     assert_memory_equal(f.rollout_logp, logp, sizeof logp);
     assert_true(f.reward[3] == 0.75f);
     assert_true(f.values && f.returns && f.train_values);
@@ -193,6 +194,33 @@ static void test_flat__finds_the_worst_token(void **state)
     invar_flat_release(&f);
 }
 
+static void test_flat__what_was_not_drawn_is_not_compared(void **state)
+{
+    float a[8] = {-1, -2, -3, -4, -5, -6, -7, -8}, b[8];
+    invar_logp_gap gap;
+    invar_flat f;
+    scene s;
+
+    (void)state;
+    make(&s);
+    s.mask[2][1] = 0; // inserted: token 4
+    assert_ok(invar_flat_make(&f, &s.list, &(invar_flat_wants){0}));
+    memcpy(b, a, sizeof b);
+    b[4] = 0.0f;
+    assert_ok(invar_flat_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_true(gap.differ == 0 && gap.max == 0.0f && gap.sample == -1);
+    for (int i = 0; i < 8; i++)
+        b[i] = i == 4 ? 0.0f : a[i] - (float)(i + 1); // 1, 2, 3, 4, 6, 7, 8
+    assert_ok(invar_flat_gap(&gap, &f, 0, SAMPLES, a, b));
+    assert_true(gap.differ == 7 && gap.max == 8.0f && gap.p50 == 4.0f && gap.p99 == 8.0f);
+    // its neighbour is compared
+    memcpy(b, a, sizeof b);
+    b[5] += 0.5f;
+    gap = invar_flat_worst(&f, 0, SAMPLES, a, b);
+    assert_true(gap.differ == 1 && gap.sample == 2 && gap.position == 2);
+    invar_flat_release(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +228,7 @@ int main(void)
         cmocka_unit_test(test_flat__a_step_is_a_view),
         cmocka_unit_test(test_flat__pass_at_is_a_share_of_subsets),
         cmocka_unit_test(test_flat__finds_the_worst_token),
+        cmocka_unit_test(test_flat__what_was_not_drawn_is_not_compared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,171 @@
+/*
+ * calculator.c - an example of a plug-in that leads samples: a tool that the model may call.
+ *
+ *     custom-generate-function-path = build/plugins/calculator.so
+ *     rollout-stop = ["</calc>"]
+ *
+ * A turn that ends with <calc>12*7</calc> is followed by <result>84</result>, and the model goes
+ * on. A turn without a call is the end of the sample, which the recipe's rm-type judges: what the
+ * model said in all its turns. Expressions have numbers, + - * / and parentheses.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/ext/invar_plugin.h"
+
+#define BEGIN "<calc>"
+#define END "</calc>"
+
+enum { DEPTH = 32, RESULT = 64, SAMPLES = 65536 };
+
+/* ---- expressions ----------------------------------------------------------------------------- */
+
+/* Text that is read; `bad` once it makes no sense. */
+typedef struct reader {
+    const char *at, *end;
+    int depth;
+    int bad;
+} reader;
+
+static char next(reader *r)
+{
+    while (r->at < r->end && *r->at == ' ')
+        r->at++;
+    return r->at < r->end ? *r->at : '\0';
+}
+
+static int takes(reader *r, char c)
+{
+    if (next(r) != c)
+        return 0;
+    r->at++;
+    return 1;
+}
+
+static double sum(reader *r);
+
+/* Digits with at most one point: never what depends on the locale, nor an exponent. */
+static double number(reader *r)
+{
+    double value = 0.0, place = 1.0;
+    int digits = 0, points = 0;
+
+    for (next(r); r->at < r->end; r->at++) {
+        if (*r->at == '.') {
+            points++;
+        } else if (*r->at >= '0' && *r->at <= '9') {
+            value = value * 10.0 + (*r->at - '0');
+            place *= points ? 10.0 : 1.0;
+            digits++;
+        } else {
+            break;
+        }
+    }
+    r->bad = r->bad || digits == 0 || points > 1;
+    return value / place;
+}
+
+static double factor(reader *r)
+{
+    double value = 0.0;
+
+    if (r->bad || ++r->depth > DEPTH) {
+        r->bad = 1;
+    } else if (takes(r, '-')) {
+        value = -factor(r);
+    } else if (takes(r, '(')) {
+        value = sum(r);
+        r->bad = r->bad || !takes(r, ')');
+    } else {
+        value = number(r);
+    }
+    r->depth--;
+    return value;
+}
+
+static double product(reader *r)
+{
+    double value = factor(r);
+
+    for (;;) {
+        if (takes(r, '*'))
+            value *= factor(r);
+        else if (takes(r, '/'))
+            value /= factor(r);
+        else
+            return value;
+    }
+}
+
+static double sum(reader *r)
+{
+    double value = product(r);
+
+    for (;;) {
+        if (takes(r, '+'))
+            value += product(r);
+        else if (takes(r, '-'))
+            value -= product(r);
+        else
+            return value;
+    }
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* The last call of a turn that ends with one; 0: it does not. */
+static int find_call(reader *out, const invar_plugin_turn *turn)
+{
+    const size_t begin = strlen(BEGIN), end = strlen(END);
+    size_t last;
+
+    if (turn->text_bytes < begin + end ||
+        memcmp(turn->text + turn->text_bytes - end, END, end) != 0)
+        return 0;
+    last = turn->text_bytes - end;
+    for (size_t at = last - begin + 1; at-- > 0;)
+        if (memcmp(turn->text + at, BEGIN, begin) == 0) {
+            *out = (reader){.at = turn->text + at + begin, .end = turn->text + last};
+            return 1;
+        }
+    return 0;
+}
+
+static void compute(char out[RESULT], reader *r)
+{
+    double value = sum(r);
+
+    if (r->bad || next(r) != '\0' || !isfinite(value))
+        (void)snprintf(out, RESULT, "<result>error</result>");
+    else
+        (void)snprintf(out, RESULT, "<result>%.12g</result>", value);
+}
+
+static int generate(void *self, const invar_plugin_turn *turns, size_t count,
+                    invar_plugin_next *out, char *error)
+{
+    static char results[SAMPLES][RESULT]; /* that are inserted, until the next call */
+
+    (void)self;
+    if (count > SAMPLES) {
+        (void)snprintf(error, INVAR_PLUGIN_ERROR_SIZE, "%zu samples at once; it takes %d", count,
+                       SAMPLES);
+        return 1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        reader call;
+
+        out[i].end = turns[i].last || !find_call(&call, &turns[i]);
+        if (out[i].end)
+            continue;
+        compute(results[i], &call);
+        out[i].text = results[i];
+        out[i].text_bytes = strlen(results[i]);
+    }
+    return 0;
+}
+
+const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("calculator"), .generate = generate};

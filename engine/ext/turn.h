@@ -1,0 +1,48 @@
+/*
+ * turn.h - what a plug-in answers after a turn of a sample: what comes next.
+ *
+ * The answer is a line of JSON, also of a shared object's functions: the ledger keeps it, and every
+ * rank reads the same bytes. What is inserted, text or tokens, is only known to be well-formed.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_TURN_H
+#define INVAR_ENGINE_EXT_TURN_H
+
+#include <jansson.h>
+
+#include "base/json/text.h"
+#include "engine/ext/invar_plugin.h"
+#include "engine/rl/parts.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What comes after a turn. Zeroed at first; release. */
+typedef struct invar_turn_next {
+    bool end;
+    bool rewarded; /* of one that ends: the rewards below count */
+    double reward;
+    invar_reward_parts parts;
+    char *text; /* that is inserted; NULL: the tokens are */
+    size_t text_bytes;
+    int32_t *tokens; /* (n_tokens) */
+    int64_t n_tokens;
+    int64_t max_tokens; /* of the next turn; 0: no limit of its own */
+} invar_turn_next;
+
+void invar_turn_next_release(invar_turn_next *next);
+
+/* The reply that a program would have written; `names` of parts end with a NULL. */
+void invar_turn_write_next(invar_json_text *text, const invar_plugin_next *next, size_t count,
+                           const char *const *names);
+
+/* INVAR_E_CORRUPT unless `reply` answers `count` turns. out (count), released by the caller. */
+invar_status invar_turn_read(invar_turn_next *out, size_t count, const json_t *reply,
+                             const char *where) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# leader.py MOOD - a plug-in that leads samples of task:guess, as recipes/guess.ini, and its moods.
+# SPDX-License-Identifier: Apache-2.0
+"""Answers guesses, and does what a leader of samples can do wrong."""
+import json
+import os
+import sys
+import time
+
+DIGITS = "0123456789<>?"
+
+
+def play(sample):
+    """Hints are text, or for odd samples token ids; the reward has parts."""
+    guess, secret = sample["text"][-1:], sample["label"]
+    if guess == secret or sample["last"]:
+        found = 1.0 if guess == secret else 0.0
+        return {"end": True, "reward": {"found": found, "quick": 1.0 / (1 + sample["turn"]),
+                                        "total": found}}
+    hint = "<" if secret < guess else ">"
+    return {"insert": [DIGITS.index(hint)] if sample["index"] % 2 else hint,
+            "max_tokens": 1 + sample["turn"] % 2, "why": "it is not " + guess}
+
+
+def follow(mood, sample):
+    if mood == "mute":  # nobody rewards
+        return {"end": True}
+    if mood == "endless":  # as long as there is room, and then more than fits
+        return {"end": True, "reward": 0.5} if sample["last"] else {"insert": "?" * 3}
+    if mood == "deaf":
+        return {"insert": ">"}
+    if mood == "alien":
+        return {"insert": [99]}
+    if mood == "foreign":
+        return {"insert": "x"}
+    if mood == "other" and sample["index"] == 5 and not sample["last"]:
+        return {"insert": "?"}
+    return play(sample)
+
+
+def answer(mood, request):
+    turns = [follow(mood, sample) for sample in request["samples"]]
+    if mood == "short":
+        turns = turns[1:]
+    if mood == "dies":
+        sys.exit("leader.py: it dies")
+    if mood == "hangs":
+        time.sleep(600)
+    return json.dumps({"id": request["id"], "turns": turns})
+
+
+def wait(step):
+    """Notes that it was asked; behind step 1 it takes as long as there is a file `stuck`."""
+    with open("asked", "a", encoding="ascii") as file:
+        file.write(f"{step}\n")
+    while step > 1 and os.path.exists("stuck"):
+        time.sleep(0.05)
+
+
+def main():
+    mood = sys.argv[1]
+    sys.stdin.readline()
+    print(json.dumps({"invar": 1, "name": "leader", "kinds": ["generate"]}), flush=True)
+    for line in sys.stdin:
+        wait(json.loads(line)["step"])
+        print("rubbish" if mood == "rubbish" else answer(mood, json.loads(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

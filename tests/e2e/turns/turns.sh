@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# turns.sh INVAR FOLDER - samples of several turns, which a plug-in leads.
+#
+# What is inserted stands in the samples and out of the loss; one chain whatever the free keys, the
+# ranks and kills; replays ask nobody; a leader that fails or talks nonsense ends the run. With
+# INVAR_TEST_FULL recipes/guess.ini learns its game from three seeds.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2 root=$PWD
+rm -rf "$folder"
+here=$PWD/tests/e2e/turns
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$root/tests/e2e/expect.sh"
+# shellcheck source=tests/e2e/ranks/launch.sh
+source "$root/tests/e2e/ranks/launch.sh"
+
+# column RUN QUERY: one column of its ledger.
+column() {
+    sqlite3 -readonly "$1/ledger.db" "$2"
+}
+
+# ---- three seeds learn the game -----------------------------------------------------------------
+if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
+    mean="SELECT avg(value) FROM metrics WHERE name = 'rollout/raw_reward' AND step"
+    for seed in 1 2 3; do
+        (cd "$root" && "$invar" train recipes/guess.ini --no-report --save none --seed "$seed" \
+            --rollout-seed "$seed" --run "$folder/seed-$seed") >out 2>err || complain "$(<err)"
+        read -r first last < <(echo "$(column "seed-$seed" "$mean < 2")" \
+            "$(column "seed-$seed" "$mean >= 190")")
+        holds python3 -c "assert $first < 0.3 and $last > 0.8, ($first, $last)"
+        (cd "$root" && "$invar" replay "$folder/seed-$seed" --from 0 --step 2) >out 2>err ||
+            complain "$(<out)" "$(<err)"
+    done
+fi
+
+# ---- what is inserted ---------------------------------------------------------------------------
+cp "$here/leader.py" leader.py
+leader='custom-generate-function-path = python3 leader.py play'
+tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
+    s/^rm-type.*/$leader\nrollout-max-turns = 4\nrollout-max-turn-len = 1/" >guess.ini
+ends 0 1 guess.ini --run one --record-golden one.golden \
+    --save-debug-rollout-data '{rollout_id}.jsonl'
+holds grep -q 'largest difference between rollout and training: 0$' out
+for step in 0 3; do
+    column one "SELECT data FROM reply WHERE step = $step ORDER BY call" >replies
+    holds python3 "$here/inserted.py" "$step.jsonl" replies
+done
+holds [ "$(column one "SELECT count(*) FROM reward_parts WHERE name = 'found'")" = 16 ]
+holds [ "$(column one "SELECT max(diff) FROM samples")" = 0.0 ]
+turns="SELECT min(value) > 1, max(value) FROM metrics WHERE name IN ('rollout/turns/mean',
+    'rollout/turns/max')"
+holds [ "$(column one "$turns")" = '1|4.0' ]
+
+# ---- one chain ----------------------------------------------------------------------------------
+# same NAME RANKS FLAG ...: the same bits, and the same replies.
+same() {
+    local name=$1 ranks=$2
+    shift 2
+    ends 0 "$ranks" guess.ini --run "$name" --golden one.golden "$@"
+    holds grep -q '^golden    identical, 4 of 4' out
+    expect 0 'identical' diff one "$name"
+}
+same free 1 --threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3 \
+    --chunked-prefill-size 2 --disable-prefix-sharing --recompute-granularity full \
+    --log-probs-chunk-size 5 --speculative-algorithm ngram
+same ranks 2
+same ranks-3 3 --speculative-algorithm ngram
+same apart 2 --rollout-num-gpus 1
+# ranks that divide the model, whose vocabulary has ids without a text
+sed "s/task:max/task:guess/; s/response-len = 3/response-len = 12/
+    s/^rm-type.*/$leader\nrollout-max-turns = 3\nrollout-max-turn-len = 2/" \
+    "$here/../ranks/divided.ini" >divided.ini
+ends 0 1 divided.ini --run whole --record-golden whole.golden
+ends 0 2 divided.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
+ends 0 2 divided.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
+# the control: another hint for one sample
+ends 1 1 guess.ini --run other --golden one.golden \
+    --custom-generate-function-path 'python3 leader.py other'
+
+# experts, whose choices are kept for all rows; several steps a rollout; evaluations
+moe=(--model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --use-rollout-routing-replay
+    --dtype bf16 --eval-prompt-data 'g task:guess' --eval-interval 2
+    --dynamic-sampling-filter nonzero_std --over-sampling-batch-size 3)
+for ranks in 1 2; do
+    ends 0 "$ranks" guess.ini --run "moe-$ranks" "${moe[@]}"
+done
+equal moe-1 moe-2
+differ="SELECT sum(value) FROM metrics WHERE name = 'train/routing_differ'"
+holds [ "$(column moe-1 "$differ")" = 0.0 ]
+expect 0 'eval/g/reward/found' eval guess.ini --run moe-1 "${moe[@]}"
+
+# the same turns without training
+expect 0 'prompt 7, draw 7: ' generate --run one guess.ini --prompts task:guess
+expect 2 'a plug-in led the sample' generate guess.ini --run one \
+    --sample "$(column one 'SELECT rng FROM samples LIMIT 1')"
+
+# ---- again --------------------------------------------------------------------------------------
+mv leader.py away.py
+expect 0 identical replay one --step 3
+expect 0 identical replay one --from 0 --step 3 --level full --threads 2
+expect 0 identical replay moe-2 --step 1
+mv away.py leader.py
+# killed in its third step, and started again without a checkpoint: two steps are answered
+touch stuck
+"$invar" train guess.ini --run killed --no-report --golden one.golden >out 2>err &
+victim=$!
+for ((i = 0; i < 600; i++)); do
+    [ "$(column killed 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] && break
+    sleep 0.1
+done
+kill -9 "$victim"
+wait "$victim" 2>/dev/null
+rm -f stuck asked
+ends 0 1 guess.ini --run killed --golden one.golden
+holds grep -q '^golden    identical, 4 of 4' out
+holds [ "$(sort -u asked | tr '\n' ' ')" = '2 3 ' ]
+expect 0 'identical' diff one killed
+
+# ---- what goes wrong ----------------------------------------------------------------------------
+# wrong MOOD TEXT FLAG ...: the run ends with exit code 2 and says so.
+wrong() {
+    local mood=$1 text=$2
+    shift 2
+    expect 2 "plug-in custom-generate-function-path: $text" train guess.ini --run "bad-$mood" \
+        --no-report --custom-generate-function-path "python3 leader.py $mood" "$@"
+}
+wrong mute 'sample 0 ends without a "reward", and nobody else gives one (rm-type = none)'
+wrong deaf 'sample 0 is to go on after its last turn'
+wrong alien 'token 99 for sample 0; the tokenizer has 14'
+wrong foreign 'the text for sample 0: '
+wrong short '"turns" has 3 values, expected 4'
+wrong rubbish ''
+wrong dies ''
+wrong hangs '' --plugin-timeout 1
+expect 0 'reward' train guess.ini --run judged --no-report --rm-type overlap \
+    --custom-generate-function-path 'python3 leader.py mute'
+expect 0 'reward    0.500 at first' train guess.ini --run endless --no-report \
+    --rollout-max-turns 99 --custom-generate-function-path 'python3 leader.py endless'
+holds [ "$(column endless "SELECT DISTINCT finish FROM samples")" = length ]
+holds [ "$(column endless "SELECT max(tokens) <= 13 FROM samples")" = 1 ]
+
+((failed)) || echo "$checks checks"
+exit "$failed"
