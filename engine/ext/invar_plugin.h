@@ -98,7 +98,9 @@ typedef struct invar_plugin_next {
     size_t text_bytes;
     const int32_t *tokens; /* (n_tokens) */
     int64_t n_tokens;
-    int64_t max_tokens; /* of the next turn; 0: as many as there is room for */
+    int64_t max_tokens;      /* of the next turn; 0: as the recipe says */
+    const char *const *stop; /* strings that end the next turn, a NULL after the last; NULL: those
+                                of the recipe */
 } invar_plugin_next;
 
 enum {

@@ -14,6 +14,7 @@
 
 #include "base/invar_banned.h"
 
+#define MOST_STOPS 64
 #define MOST_TOKENS 16777216 /* of a turn: the longest response that a recipe can ask for */
 
 void invar_turn_next_release(invar_turn_next *next)
@@ -21,6 +22,7 @@ void invar_turn_next_release(invar_turn_next *next)
     invar_reward_parts_release(&next->parts);
     invar_free(next->text);
     invar_free(next->tokens);
+    invar_free(next->stop);
     *next = (invar_turn_next){.end = false};
 }
 
@@ -53,10 +55,47 @@ static invar_status read_tokens(invar_turn_next *out, const json_t *list, const 
     return INVAR_OK;
 }
 
+/* Not empty: none would ever end a turn. */
+static invar_status check_stop(const json_t *list, const char *where)
+{
+    if (!json_is_array(list) || json_array_size(list) > MOST_STOPS)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"stop\" is no list of at most %d texts", where,
+                          MOST_STOPS);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_string_length(json_array_get(list, i)) == 0)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"stop\" has no text at %zu", where, i);
+    return INVAR_OK;
+}
+
+static invar_status read_stop(invar_turn_next *out, const json_t *list, const char *where)
+{
+    size_t count = json_array_size(list), bytes = sizeof *out->stop + count * sizeof(char *);
+    char *at;
+
+    INVAR_TRY(check_stop(list, where));
+    for (size_t i = 0; i < count; i++)
+        bytes += json_string_length(json_array_get(list, i)) + 1;
+    INVAR_TRY(invar_alloc((void **)&out->stop, bytes, 1, "strings that end a turn"));
+    out->stop->count = (int64_t)count;
+    out->stop->strings = (const char **)(out->stop + 1);
+    at = (char *)(out->stop->strings + count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+
+        out->stop->strings[i] = at;
+        memcpy(at, json_string_value(value), json_string_length(value) + 1);
+        at += json_string_length(value) + 1;
+    }
+    return INVAR_OK;
+}
+
 static invar_status read_insertion(invar_turn_next *out, const json_t *object, const char *where)
 {
-    const json_t *value = json_object_get(object, "insert");
+    const json_t *value = json_object_get(object, "insert"),
+                 *stop = json_object_get(object, "stop");
 
+    if (stop)
+        INVAR_TRY(read_stop(out, stop, where));
     if (json_object_get(object, "max_tokens"))
         INVAR_TRY(invar_json_as_corrupt(
             invar_json_int(&out->max_tokens, object, "max_tokens", where, 1, MOST_TOKENS)));
@@ -129,10 +168,17 @@ static void write_insertion(invar_json_text *text, const invar_plugin_next *next
         invar_json_text_ints(text, next->tokens, next->n_tokens);
     else
         invar_json_text_string(text, "", 0);
-    if (next->max_tokens == 0)
+    if (next->max_tokens != 0) {
+        invar_json_text_key(text, "max_tokens");
+        invar_json_text_int(text, next->max_tokens);
+    }
+    if (!next->stop)
         return;
-    invar_json_text_key(text, "max_tokens");
-    invar_json_text_int(text, next->max_tokens);
+    invar_json_text_key(text, "stop");
+    invar_json_text_open(text, '[');
+    for (size_t i = 0; next->stop[i]; i++)
+        invar_json_text_string(text, next->stop[i], strlen(next->stop[i]));
+    invar_json_text_close(text, ']');
 }
 
 void invar_turn_write_next(invar_json_text *text, const invar_plugin_next *next, size_t count,

@@ -19,6 +19,12 @@
 extern "C" {
 #endif
 
+/* Strings that end a turn, in one block (invar_free). */
+typedef struct invar_turn_stop {
+    int64_t count;
+    const char **strings; /* (count) */
+} invar_turn_stop;
+
 /* What comes after a turn. Zeroed at first; release. */
 typedef struct invar_turn_next {
     bool end;
@@ -29,7 +35,8 @@ typedef struct invar_turn_next {
     size_t text_bytes;
     int32_t *tokens; /* (n_tokens) */
     int64_t n_tokens;
-    int64_t max_tokens; /* of the next turn; 0: no limit of its own */
+    int64_t max_tokens;    /* of the next turn; 0: no limit of its own */
+    invar_turn_stop *stop; /* of the next turn; NULL: the recipe's */
 } invar_turn_next;
 
 void invar_turn_next_release(invar_turn_next *next);

@@ -55,10 +55,12 @@ invar_turns invar_turns_read(const invar_recipe *recipe, invar_plugin *plugin,
 
 /* A sample on its way. */
 typedef struct talk {
-    int64_t turn;    /* the newest, from 1 */
-    int64_t first;   /* its first token */
-    int64_t longest; /* tokens of the next one; 0: no limit of its own */
-    char *text;      /* of the newest */
+    int64_t turn;          /* the newest, from 1 */
+    int64_t first;         /* its first token */
+    int64_t longest;       /* tokens of the next one; 0: no limit of its own */
+    invar_turn_stop *stop; /* strings that end the next one; NULL: the recipe's */
+    int64_t wave;          /* those with the same strings are sampled together; -1: it is silent */
+    char *text;            /* of the newest */
     size_t text_bytes;
     bool full; /* what was to be inserted leaves no room for a token: it can only end */
     bool ended;
@@ -108,10 +110,16 @@ static invar_status begin(dialogue *d)
     return invar_alloc((void **)&d->turns, count, sizeof *d->turns, "turns for a plug-in");
 }
 
+static void release_talk(talk *t)
+{
+    invar_free(t->text);
+    invar_free(t->stop);
+}
+
 static void release(dialogue *d)
 {
     for (int64_t i = 0; d->talks && i < d->count; i++)
-        invar_free(d->talks[i].text);
+        release_talk(&d->talks[i]);
     for (int64_t i = 0; d->next && i < d->count; i++)
         invar_turn_next_release(&d->next[i]);
     invar_free(d->turns);
@@ -131,42 +139,87 @@ static void list_asked(dialogue *d)
 
 /* ---- the model's turn ------------------------------------------------------------------------ */
 
+typedef bool choice(const talk *t, int64_t wave);
 typedef invar_status work(const invar_generation *how, invar_rl_sample *samples, int64_t count);
 
 /*
  * Runs `run` on the samples that `chosen` says, side by side, and has them back in their places,
  * whatever comes of it.
  */
-static invar_status run_some(dialogue *d, const invar_generation *how, work *run,
-                             bool (*chosen)(const talk *t))
+static invar_status run_some(dialogue *d, const invar_generation *how, work *run, choice *chosen,
+                             int64_t wave)
 {
     invar_status status = INVAR_OK;
     int64_t n = 0;
 
     for (int64_t i = 0; i < d->count; i++)
-        if (chosen(&d->talks[i]))
+        if (chosen(&d->talks[i], wave))
             d->moved[n++] = d->samples[i];
     if (n > 0)
         status = run(how, d->moved, n);
     n = 0;
     for (int64_t i = 0; i < d->count; i++)
-        if (chosen(&d->talks[i]))
+        if (chosen(&d->talks[i], wave))
             d->samples[i] = d->moved[n++];
     return status;
 }
 
-static bool speaks(const talk *t)
+static bool speaks(const talk *t, int64_t wave)
 {
-    return !t->ended && !t->full;
+    return t->wave == wave;
+}
+
+static bool same_stop(const invar_turn_stop *a, const invar_turn_stop *b)
+{
+    bool same = !a == !b && (!a || a->count == b->count);
+
+    for (int64_t i = 0; same && a && i < a->count; i++)
+        same = strcmp(a->strings[i], b->strings[i]) == 0;
+    return same;
+}
+
+/* The wave of sample i in this round: that of an earlier one, or `next`, a new one. */
+static int64_t wave_of(const dialogue *d, int64_t i, int64_t next)
+{
+    const talk *t = &d->talks[i];
+
+    if (t->ended || t->full)
+        return -1;
+    for (int64_t j = 0; j < i; j++)
+        if (d->talks[j].wave >= 0 && same_stop(t->stop, d->talks[j].stop))
+            return d->talks[j].wave;
+    return next;
+}
+
+/* A wave's turns: its first sample says which strings end them. */
+static invar_status speak_wave(dialogue *d, const invar_generation *how, int64_t wave)
+{
+    invar_sampling sampling = *how->sampling;
+    invar_generation own = *how;
+    int64_t i = 0;
+
+    while (d->talks[i].wave != wave)
+        i++;
+    if (d->talks[i].stop) {
+        sampling.stop = d->talks[i].stop->strings;
+        sampling.n_stop = d->talks[i].stop->count;
+    }
+    own.sampling = &sampling;
+    return run_some(d, &own, invar_generate_turn, speaks, wave);
 }
 
 /* All that go on get a turn. Groups stay together as long as they share what they begin with. */
 static invar_status speak(dialogue *d, bool first)
 {
     invar_generation how = *d->how;
+    int64_t waves = 0;
 
     if (!first)
         how.per_prompt = 1;
+    for (int64_t i = 0; i < d->count; i++) {
+        d->talks[i].wave = wave_of(d, i, waves);
+        waves += d->talks[i].wave == waves;
+    }
     for (int64_t i = 0; i < d->count; i++) {
         invar_rl_sample *s = &d->samples[i];
         talk *t = &d->talks[i];
@@ -179,7 +232,9 @@ static invar_status speak(dialogue *d, bool first)
         s->pause = t->longest ? s->n_tokens + t->longest : 0;
         s->finish = INVAR_FINISH_NONE;
     }
-    return run_some(d, &how, invar_generate_turn, speaks);
+    for (int64_t wave = 0; wave < waves; wave++)
+        INVAR_TRY(speak_wave(d, &how, wave));
+    return INVAR_OK;
 }
 
 /* ---- what it said ---------------------------------------------------------------------------- */
@@ -376,6 +431,9 @@ static invar_status follow(dialogue *d, int64_t k)
 
     if (next->end)
         return end(d, i, next);
+    invar_free(d->talks[i].stop);
+    d->talks[i].stop = next->stop;
+    next->stop = NULL;
     d->talks[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->longest;
     d->talks[i].full = next->n_tokens >= room_of(d, &d->samples[i]);
     if (d->talks[i].full || next->n_tokens == 0)
@@ -397,8 +455,9 @@ static invar_status run_round(dialogue *d, bool first)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static bool lacks_reward(const talk *t)
+static bool lacks_reward(const talk *t, int64_t wave)
 {
+    (void)wave;
     return !t->rewarded;
 }
 
@@ -424,7 +483,7 @@ static invar_status hold(dialogue *d)
     for (list_asked(d); d->n_asked > 0; list_asked(d))
         INVAR_TRY(run_round(d, d->n_asked == d->count && d->talks[0].turn == 0));
     INVAR_TRY(check_judged(d));
-    return run_some(d, d->how, invar_generate_judge, lacks_reward);
+    return run_some(d, d->how, invar_generate_judge, lacks_reward, 0);
 }
 
 invar_status invar_turns_run(const invar_generation *how, invar_rl_sample *samples, int64_t count)

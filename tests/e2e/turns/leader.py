@@ -19,7 +19,8 @@ def play(sample):
                                         "total": found}}
     hint = "<" if secret < guess else ">"
     return {"insert": [DIGITS.index(hint)] if sample["index"] % 2 else hint,
-            "max_tokens": 1 + sample["turn"] % 2, "why": "it is not " + guess}
+            "max_tokens": 1 + sample["turn"] % 2, "why": "it is not " + guess,
+            **({"stop": [secret]} if sample["index"] % 3 == 0 else {})}
 
 
 def follow(mood, sample):

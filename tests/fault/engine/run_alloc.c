@@ -44,6 +44,21 @@ static const run_pair lora[] = {
     {"dtype", "bf16"},       {"threads", "1"},        {"device", "cuda"}, {"lora-rank", "3"},
     {"use-kl-loss", "true"}, {"kl-loss-coef", "0.1"}, {NULL, NULL}};
 
+/* Several turns, led by a plug-in, with experts, whose routing is kept. */
+static const run_pair turns[] = {
+    {"dtype", "bf16"},
+    {"threads", "1"},
+    {"prompt-data", "task:guess"},
+    {"rollout-max-response-len", "9"},
+    {"rollout-max-turns", "3"},
+    {"rollout-max-turn-len", "1"},
+    {"custom-generate-function-path", INVAR_TEST_WORK "/plugin/turns.so"},
+    {"model-type", "qwen3_moe"},
+    {"num-experts", "2"},
+    {"moe-router-topk", "1"},
+    {"use-rollout-routing-replay", "true"},
+    {NULL, NULL}};
+
 static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
@@ -107,6 +122,12 @@ static void test_run_alloc__adapters_go_on_after_each_failure(void **state)
     sweep(lora);
 }
 
+static void test_run_alloc__turns_go_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(turns);
+}
+
 /* Own rollouts are made again, compared and followed, foreign ones are hashed and scored. */
 static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
 {
@@ -144,6 +165,7 @@ int main(void)
         cmocka_unit_test(test_run_alloc__ppo_with_experts_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__adapters_go_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__turns_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__rollouts_from_files_go_on_after_each_failure),
     };
 

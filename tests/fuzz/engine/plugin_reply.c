@@ -144,6 +144,9 @@ static void check_next(const invar_turn_next *next)
     INVAR_CHECK(!next->text || !next->text[next->text_bytes]);
     for (int64_t i = 0; i < next->n_tokens; i++)
         INVAR_CHECK(next->tokens[i] >= 0);
+    INVAR_CHECK(!next->end || !next->stop);
+    for (int64_t i = 0; next->stop && i < next->stop->count; i++)
+        INVAR_CHECK(next->stop->strings[i][0]);
     check_parts(&next->parts);
 }
 

@@ -33,12 +33,15 @@ static void test_ext_turn__says_what_follows(void **state)
     invar_turn_next next[5];
 
     (void)state;
-    assert_ok(
-        read_reply(next, 5,
-                   "[{\"insert\":\"a\\u00e4\",\"max_tokens\":7},{\"insert\":[3,0,2147483647]},"
-                   "{\"end\":true},{\"end\":true,\"reward\":0.5,\"note\":\"well\"},"
-                   "{\"end\":true,\"reward\":{\"right\":1,\"form\":true}}]"));
+    assert_ok(read_reply(next, 5,
+                         "[{\"insert\":\"a\\u00e4\",\"max_tokens\":7,\"stop\":[\"</a>\",\"b\"]},"
+                         "{\"insert\":[3,0,2147483647]},"
+                         "{\"end\":true},{\"end\":true,\"reward\":0.5,\"note\":\"well\"},"
+                         "{\"end\":true,\"reward\":{\"right\":1,\"form\":true}}]"));
     assert_true(!next[0].end && next[0].text_bytes == 3 && next[0].max_tokens == 7);
+    assert_true(next[0].stop->count == 2 && !next[1].stop);
+    assert_string_equal(next[0].stop->strings[0], "</a>");
+    assert_string_equal(next[0].stop->strings[1], "b");
     assert_memory_equal(next[0].text, "a\xc3\xa4", 4);
     assert_true(!next[1].end && !next[1].text && next[1].n_tokens == 3);
     assert_int_equal(next[1].tokens[2], 2147483647);
@@ -71,6 +74,9 @@ static void test_ext_turn__wrong_replies(void **state)
         {"[{\"insert\":\"a\",\"max_tokens\":0}]", "max_tokens"},
         {"[{\"insert\":\"a\",\"max_tokens\":16777217}]", "max_tokens"},
         {"[{\"insert\":\"a\",\"max_tokens\":\"9\"}]", "max_tokens"},
+        {"[{\"insert\":\"a\",\"stop\":\"b\"}]", "\"stop\" is no list of at most 64 texts"},
+        {"[{\"insert\":\"a\",\"stop\":[\"b\",\"\"]}]", "\"stop\" has no text at 1"},
+        {"[{\"insert\":\"a\",\"stop\":[7]}]", "\"stop\" has no text at 0"},
         {"[{\"end\":true,\"reward\":\"1\"}]", "a reward is neither a number nor an object"},
         {"[{\"end\":true,\"reward\":null}]", "a reward is neither a number nor an object"},
         {"[{\"end\":true,\"reward\":{}}]", "a reward has no named part"},
@@ -92,8 +98,9 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
     static const int32_t tokens[] = {4, 5};
     static const double parts[] = {0.1, -3.0};
     static const char *const names[] = {"right", "form", NULL};
+    static const char *const stop[] = {"a", "\"", NULL};
     const invar_plugin_next said[] = {
-        {.text = "\"x\"\n", .text_bytes = 4, .max_tokens = 3},
+        {.text = "\"x\"\n", .text_bytes = 4, .max_tokens = 3, .stop = stop},
         {.tokens = tokens, .n_tokens = 2},
         {.max_tokens = 0}, // nothing is inserted
         {.end = 1},
@@ -110,6 +117,7 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
     assert_ok(line.status);
     assert_ok(invar_plugin_generate_read("leader", line.data, line.bytes, COUNT, next));
     assert_string_equal(next[0].text, "\"x\"\n");
+    assert_true(next[0].stop->count == 2 && strcmp(next[0].stop->strings[1], "\"") == 0);
     assert_true(next[0].max_tokens == 3 && next[1].n_tokens == 2 && next[1].tokens[1] == 5);
     assert_true(!next[2].end && next[2].text_bytes == 0 && !next[2].tokens);
     assert_true(next[3].end && !next[3].rewarded);
