@@ -505,6 +505,12 @@ static int run(int argc, char **argv)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
+    if (status == INVAR_OK && s.fork && (s.golden || s.record))
+        status =
+            INVAR_FAIL(INVAR_E_INVALID, 0,
+                       "--fork: a golden begins with step 0, which a fork does not have: leave "
+                       "out %s",
+                       s.golden ? "--golden" : "--record-golden");
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
     if (status == INVAR_OK) {

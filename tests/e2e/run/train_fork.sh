@@ -86,8 +86,9 @@ expect 129 'a fork needs checkpoints of its own' train more.ini --fork old --sav
 expect 129 'name weights of the same model' train more.ini --fork old --run new --hidden-size 32
 expect 129 'a fork keeps that number' train more.ini --fork old --run new --num-steps-per-rollout 2
 expect 2 'is no fork' train more.ini --fork old --run whole
-expect 2 'only a run from its beginning' train more.ini --fork old --run golden --no-report \
-    --record-golden fork.golden
+for golden in --golden --record-golden; do
+    expect 129 "leave out $golden" train more.ini --fork old --run new $golden fork.golden
+done
 holds [ ! -e new ]
 holds [ "$before" = "$(content old)" ]
 
