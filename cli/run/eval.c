@@ -101,7 +101,9 @@ static invar_status with_parts(results *r, const settings *set, const invar_reci
     invar_status status;
 
     INVAR_TRY(invar_session_open(&session, recipe, 0));
-    status = invar_judge_attach(&reward, recipe, false);
+    status = invar_evaluate_read_sets(&session);
+    if (status == INVAR_OK)
+        status = invar_judge_attach(&reward, recipe, false);
     if (status == INVAR_OK)
         status = invar_turns_attach(&turns, recipe, false);
     if (status == INVAR_OK)
@@ -120,7 +122,8 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     INVAR_TRY(invar_config_check(recipe));
     if (!invar_config_evaluates(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "there is nothing to evaluate: the recipe has no eval-prompt-data");
+                          "there is nothing to evaluate: the recipe has neither eval-prompt-data "
+                          "nor eval-config");
     r.sets = json_object();
     status = invar_grid_new(&r.table, 3);
     if (status == INVAR_OK)

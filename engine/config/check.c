@@ -385,15 +385,33 @@ static invar_status check_labels(const invar_config_facts *f, invar_reward rewar
     return INVAR_OK;
 }
 
+/* A reward that is given elsewhere has no boxed_ form. */
+static invar_status check_boxed(const invar_recipe *r, invar_reward reward, invar_key key)
+{
+    if (invar_reward_asked(reward) && strncmp(invar_recipe_string(r, key), "boxed_", 6) == 0)
+        return invar_config_refuse(r, key, "would be judged elsewhere, where boxed_ is not known");
+    return INVAR_OK;
+}
+
+/* "https://user:secret@host/": identity, ledger and packs would keep it. */
+static bool has_user(const char *url)
+{
+    const char *host = strstr(url, "://");
+
+    return host && host[3 + strcspn(host + 3, "/?#@")] == '@';
+}
+
 /* Who judges elsewhere judges all samples, of training and of evaluations. */
 static invar_status check_asked(const invar_recipe *r, invar_reward reward, invar_reward eval)
 {
     if (reward == INVAR_REWARD_REMOTE_RM && !invar_config_filled(r, INVAR_KEY_RM_URL))
         return invar_config_refuse(r, INVAR_KEY_RM_URL, "is missing: rm-type = remote_rm asks it");
-    if (invar_reward_asked(reward) &&
-        strncmp(invar_recipe_string(r, INVAR_KEY_RM_TYPE), "boxed_", 6) == 0)
-        return invar_config_refuse(r, INVAR_KEY_RM_TYPE,
-                                   "would be judged elsewhere, where boxed_ is not known");
+    if (has_user(invar_recipe_string(r, INVAR_KEY_RM_URL)))
+        return invar_config_refuse(r, INVAR_KEY_RM_URL,
+                                   "names a user, which ledgers and packs would keep: leave that "
+                                   "out; a proxy of yours can add it to the questions");
+    INVAR_TRY(check_boxed(r, reward, INVAR_KEY_RM_TYPE));
+    INVAR_TRY(check_boxed(r, eval, INVAR_KEY_EVAL_RM_TYPE));
     if (invar_reward_asked(eval) && eval != reward)
         return invar_config_refuse(r, INVAR_KEY_EVAL_RM_TYPE,
                                    "can be judged elsewhere only if rm-type is the same");
@@ -564,7 +582,7 @@ static invar_status check_debug(const invar_config_facts *f)
     return check_dump(r);
 }
 
-static bool is_plain(const char *text, size_t bytes)
+bool invar_config_is_set_name(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         char c = text[i];
@@ -582,7 +600,7 @@ static invar_status check_eval_data(const invar_recipe *r)
     size_t name_bytes, path_bytes, other_bytes;
 
     for (const char *start = cursor; invar_config_words(&name, &name_bytes, &cursor);) {
-        if (!is_plain(name, name_bytes))
+        if (!invar_config_is_set_name(name, name_bytes))
             return invar_config_refuse(
                 r, INVAR_KEY_EVAL_PROMPT_DATA,
                 "is name path name path; a name has letters, digits, '-', '_', '.'");

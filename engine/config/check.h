@@ -33,6 +33,9 @@ bool invar_config_set(const invar_recipe *recipe, invar_key key);
 /* True when a string is not empty. */
 bool invar_config_filled(const invar_recipe *recipe, invar_key key);
 
+/* A name of a set in eval-prompt-data: letters, digits, '-', '_', '.'. */
+bool invar_config_is_set_name(const char *text, size_t bytes);
+
 /* Fails: the key's place, its name, then `why`. */
 invar_status invar_config_refuse(const invar_recipe *recipe, invar_key key,
                                  const char *why) INVAR_MUST_USE;

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/config/check.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -62,12 +63,19 @@ static invar_status refuse(const reader *r, int line, const char *why, piece wha
 
 /* ---- a set ----------------------------------------------------------------------------------- */
 
+/* A set from a file has no use for what tasks need. */
+static bool is_task(const reader *r)
+{
+    return r->place.text && r->place.bytes > 5 && memcmp(r->place.text, "task:", 5) == 0;
+}
+
 static bool is_own(const reader *r, int key)
 {
     for (int i = 0; i < SETTINGS; i++)
         if ((int)settings[i].key == key && r->values[i].text)
             return true;
-    return key == INVAR_KEY_EVAL_PROMPT_DATA || key == INVAR_KEY_EVAL_CONFIG;
+    return key == INVAR_KEY_EVAL_PROMPT_DATA || key == INVAR_KEY_EVAL_CONFIG ||
+           (key == INVAR_KEY_TASK_SIZE && !is_task(r));
 }
 
 /* What the run's recipe says, where the section says nothing. */
@@ -163,6 +171,9 @@ static invar_status begin_section(reader *r, piece line)
     INVAR_TRY(end_section(r));
     if (line.bytes < 3 || line.text[line.bytes - 1] != ']' || line.bytes > INVAR_RECIPE_MAX_NAME)
         return refuse(r, r->line, "is no section: expected [NAME], the name of a set", line);
+    if (!invar_config_is_set_name(line.text + 1, line.bytes - 2))
+        return refuse(r, r->line, "is no name of a set; a name has letters, digits, '-', '_', '.'",
+                      line);
     *r = (reader){.path = r->path,
                   .recipe = r->recipe,
                   .out = r->out,
@@ -207,6 +218,8 @@ static invar_status take_line(reader *r, piece line)
 
     if (line.bytes == 0 || line.text[0] == '#' || line.text[0] == ';')
         return INVAR_OK;
+    if (memchr(line.text, '\0', line.bytes))
+        return refuse(r, r->line, "has a byte 0", line);
     if (line.text[0] == '[')
         return begin_section(r, line);
     if (!equals || !r->name.text)

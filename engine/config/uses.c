@@ -165,8 +165,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     const bool read = !f->task || f->eval;
     const bool led = invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
-    const bool tasks =
-        f->task || strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
+    const bool tasks = f->task || invar_config_filled(r, INVAR_KEY_EVAL_CONFIG) ||
+                       strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
     const use uses[] = {
         {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
         {INVAR_KEY_INPUT_KEY, read, files},

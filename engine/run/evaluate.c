@@ -46,19 +46,22 @@ typedef invar_status visit(void *payload, const invar_session *session);
 /* Of every recipe that names sets, that of the run or one a set: the session with it. */
 static invar_status each_recipe(visit *visitor, void *payload, const invar_session *session)
 {
+    const invar_evals *evals = &session->evals;
     invar_session own = *session;
-    invar_status status = INVAR_OK;
-    invar_evals evals;
 
-    INVAR_TRY(invar_evals_read(&evals, session->recipe));
-    if (evals.count == 0)
-        status = visitor(payload, session);
-    for (size_t i = 0; i < evals.count && status == INVAR_OK; i++) {
-        own.recipe = evals.recipes[i];
-        status = visitor(payload, &own);
+    if (evals->count == 0)
+        return visitor(payload, session);
+    for (size_t i = 0; i < evals->count; i++) {
+        own.recipe = evals->recipes[i];
+        INVAR_TRY(visitor(payload, &own));
     }
-    invar_evals_release(&evals);
-    return status;
+    return INVAR_OK;
+}
+
+invar_status invar_evaluate_read_sets(invar_session *session)
+{
+    invar_evals_release(&session->evals);
+    return invar_evals_read(&session->evals, session->recipe);
 }
 
 /* As the rollout samples, with what the recipe says otherwise. */

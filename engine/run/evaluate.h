@@ -32,6 +32,12 @@ typedef struct invar_evaluation {
 } invar_evaluation;
 
 /*
+ * Before the others: what eval-config says. It is read once, so that an edit while a run goes on
+ * changes nothing.
+ */
+invar_status invar_evaluate_read_sets(invar_session *session) INVAR_MUST_USE;
+
+/*
  * What of all sets takes most memory: samples of a prompt, the longest response, and ways of
  * sampling (seen->sampling). Reads no data.
  */

@@ -142,6 +142,7 @@ invar_status invar_loop_read_sets(invar_loop *loop)
         invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
     if (!data->evaluates)
         return INVAR_OK;
+    INVAR_TRY(invar_evaluate_read_sets(&loop->session));
     INVAR_TRY(invar_evaluate_measure(data, &loop->session));
     return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
 }

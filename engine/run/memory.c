@@ -214,8 +214,10 @@ static invar_status read_data(invar_memory_view *v)
 
     v->data.evaluates =
         invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
-    if (v->data.evaluates)
+    if (v->data.evaluates) {
+        INVAR_TRY(invar_evaluate_read_sets(&v->session));
         INVAR_TRY(invar_evaluate_measure(&v->data, &v->session));
+    }
     if (!v->session.tokenizer)
         return INVAR_OK;
     if (path[0])

@@ -880,6 +880,7 @@ invar_status invar_session_open_beside(invar_session *session, const invar_recip
 
 void invar_session_close(invar_session *session)
 {
+    invar_evals_release(&session->evals);
     invar_dataset_close(session->data);
     invar_model_free(session->draft);
     invar_model_free(session->critic);

@@ -13,6 +13,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
+#include "engine/config/evals.h"
 #include "engine/data/dataset.h"
 #include "engine/model/forward.h"
 #include "engine/rollout/rollout.h"
@@ -46,8 +47,9 @@ typedef struct invar_session {
     bool teacher_apart, critic_apart; /* it is a model of its own, not of the actor's shape */
     invar_model *draft;               /* whole, where this rank samples; its spec is known before */
     invar_model_spec draft_spec;
-    invar_dataset *data;                          /* NULL: no prompt-data */
-    invar_digest weights;                         /* of the actor at the start, */
+    invar_evals evals;    /* sets of eval-config, once they were read: invar_evaluate_read_sets */
+    invar_dataset *data;  /* NULL: no prompt-data */
+    invar_digest weights; /* of the actor at the start, */
     invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
     invar_digest base_weights;                    /* of the actor's frozen base, likewise */
     invar_digest filled; /* of what this copy of the models was filled with, where there are more */

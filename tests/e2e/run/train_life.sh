@@ -392,6 +392,21 @@ expect 0 'steps' train tiny.ini --run sets --no-report --until 1 --eval-config s
     --eval-interval 1
 sed -i 's/0.5/0.6/' sets.ini
 expect 2 'eval' train tiny.ini --run sets --no-report --eval-config sets.ini --eval-interval 1
+# it is read once: the hook changes it while the run goes on, and all evaluations are as before
+cat >edits.sh <<'END'
+read -r _
+echo '{"invar":1,"name":"edits","kinds":["hook"]}'
+while read -r _; do
+    echo '[m]' >sets.ini
+    echo '{"id":0}'
+done
+END
+evaluated() { sqlite3 -readonly "$1/ledger.db" 'SELECT step, dataset, value FROM evaluation'; }
+expect 0 'steps' train tiny.ini --run still --no-report --eval-config sets.ini --eval-interval 1
+expect 0 'steps' train tiny.ini --run edited --no-report --eval-config sets.ini --eval-interval 1 \
+    --custom-before-train-step-hook-path 'bash edits.sh'
+holds [ "$(<sets.ini)" = '[m]' ]
+holds [ "$(evaluated edited)" = "$(evaluated still)" ]
 expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
     --run nothing "${set[@]}"
 expect 2 'a run: it is the folder of a run, which keeps them in whole/checkpoints' \

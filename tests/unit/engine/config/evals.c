@@ -122,9 +122,13 @@ static void test_evals__refusals(void **state)
         {"[a]\npath = a.jsonl\nrm-type = math\n", "compares with a label"},
         {"[a]\npath = task:max\nrm-type = maths\n", "no reward; expected"},
         {"[a]\npath = task:max\nreward-key = acc\n", "would be ignored"},
-        {"[a b]\npath = task:max\n", "a name has letters, digits"},
+        {"[a b]\npath = task:max\n", ":1: \"[a b]\" is no name of a set; a name has letters"},
+        {"[a task:max b]\npath = task:max\n", "is no name of a set"},
+        {"[\"a\"]\npath = task:max\n", "is no name of a set"},
+        {"[a]\npath = task:max\nrm-type = boxed_math_verify\n", "boxed_ is not known"},
         {"[a]\npath = x\"y\n", "has a quote"},
     };
+    static const char hidden[] = "[a]\npath = task:max\ntemperature = 0.5\0junk\n";
     invar_recipe *recipe = make_recipe();
     invar_evals evals;
 
@@ -134,6 +138,8 @@ static void test_evals__refusals(void **state)
         assert_fails(invar_evals_read(&evals, recipe), INVAR_E_INVALID, cases[i].why);
         assert_null(evals.recipes);
     }
+    write_file(hidden, sizeof hidden - 1);
+    assert_fails(invar_evals_read(&evals, recipe), INVAR_E_INVALID, ":3: \"temperature = 0.5?junk");
     unlink(path);
     assert_int_equal(invar_evals_read(&evals, recipe), INVAR_E_NOTFOUND);
     invar_recipe_free(recipe);
