@@ -44,7 +44,7 @@ typedef struct settings {
     bool force;
 } settings;
 
-/* What is compared: log-probabilities of fixed tokens. */
+/* What is compared: log-probabilities of fixed tokens, all finite. */
 typedef struct merge_report {
     int64_t tokens;
     double largest; /* difference */
@@ -160,6 +160,21 @@ static invar_status score(float *out, const invar_model *model, const invar_rl_s
     return status;
 }
 
+/* A NaN is no difference that could be small. */
+static invar_status note_difference(merge_report *out, float merged, float adapted)
+{
+    double off = fabs((double)merged - (double)adapted);
+
+    if (!isfinite(off))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "--merge: a log-probability is %g merged and %g of base and adapter; one "
+                          "of the two has weights that are not finite, and nothing is written",
+                          (double)merged, (double)adapted);
+    if (off > out->largest)
+        out->largest = off;
+    return INVAR_OK;
+}
+
 static invar_status compare(merge_report *out, const invar_model *merged,
                             const invar_model *adapted, const invar_device *dev)
 {
@@ -174,11 +189,8 @@ static invar_status compare(merge_report *out, const invar_model *merged,
         status = score(b, adapted, &samples, dev);
     for (int64_t i = 0; i < samples.count && status == INVAR_OK; i++)
         out->tokens += samples.items[i].n_tokens - 1;
-    for (int64_t i = 0; i < out->tokens; i++) {
-        double off = fabs((double)a[i] - (double)b[i]);
-        if (off > out->largest)
-            out->largest = off;
-    }
+    for (int64_t i = 0; i < out->tokens && status == INVAR_OK; i++)
+        status = note_difference(out, a[i], b[i]);
     invar_rl_samples_reset(&samples);
     return status;
 }

@@ -186,13 +186,14 @@ static invar_status read_targets(uint32_t *out, const json_t *targets, const cha
 static invar_status read_spec(invar_lora_spec *out, const json_t *config, const char *path)
 {
     double rank = json_number_value(json_object_get(config, "r"));
+    double alpha = json_number_value(json_object_get(config, "lora_alpha")); // of no number 0
 
     INVAR_TRY(check_switches(config, path));
     if (!(rank >= 1 && rank <= 4096) || rank != (double)(int64_t)rank)
         return refuse(path, "r", "is no rank from 1 to 4096");
-    *out =
-        (invar_lora_spec){.rank = (int64_t)rank,
-                          .alpha = (float)json_number_value(json_object_get(config, "lora_alpha"))};
+    if (!(alpha >= 1e-6 && alpha <= 1e6))
+        return refuse(path, "lora_alpha", "is no number from 1e-6 to 1e6");
+    *out = (invar_lora_spec){.rank = (int64_t)rank, .alpha = (float)alpha};
     return read_targets(&out->targets, json_object_get(config, "target_modules"), path);
 }
 

@@ -60,13 +60,10 @@ static const invar_key watching[] = {
     INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE,
 };
 
-static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,
-                                  INVAR_KEY_PROMPT_DATA,
-                                  INVAR_KEY_CHAT_TEMPLATE_PATH,
-                                  INVAR_KEY_REF_LOAD,
-                                  INVAR_KEY_CRITIC_LOAD,
-                                  INVAR_KEY_OPD_TEACHER_LOAD,
-                                  INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA};
+static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,      INVAR_KEY_PROMPT_DATA,
+                                  INVAR_KEY_CHAT_TEMPLATE_PATH, INVAR_KEY_REF_LOAD,
+                                  INVAR_KEY_CRITIC_LOAD,        INVAR_KEY_OPD_TEACHER_LOAD,
+                                  INVAR_KEY_LORA_ADAPTER_PATH,  INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 

@@ -232,7 +232,7 @@ static invar_status read_data(invar_memory_view *v)
 static invar_status check_folders(const invar_recipe *r)
 {
     static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
-                                     INVAR_KEY_OPD_TEACHER_LOAD};
+                                     INVAR_KEY_OPD_TEACHER_LOAD, INVAR_KEY_LORA_ADAPTER_PATH};
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {

@@ -137,6 +137,15 @@ train imported dense --lora-adapter-path "$folder/peft-1" --num-rollout 1 \
     --debug-disable-optimizer --save-hf "$folder/again-{rollout_id}"
 cmp "$folder"/peft-1/adapter_model.safetensors "$folder"/again-0/adapter_model.safetensors ||
     complain "adapters that came in do not go out"
+"$invar" pack "$folder/imported" --step 0 --output "$folder/imported.pack" >"$folder/out" 2>&1 ||
+    complain "a pack with an adapter:" "$(<"$folder/out")"
+mv "$folder/peft-1" "$folder/away"
+(cd "$folder" && "$invar" replay imported.pack) >"$folder/out" 2>&1 ||
+    complain "a pack with an adapter, executed:" "$(<"$folder/out")"
+"$invar" plan "$folder/dense.ini" --lora-adapter-path "$folder/peft-1" >"$folder/out" 2>&1 &&
+    complain "a plan with an adapter that is not there"
+grep -q 'lora-adapter-path: .*: no such folder' "$folder/out" || complain "$(<"$folder/out")"
+mv "$folder/away" "$folder/peft-1"
 refused '"r" is 4, but lora-rank is 3' --lora-adapter-path "$folder/peft-1" --lora-rank 3
 
 # ---- files as the base: adapters that are zero leave its bits ----------------------------------
@@ -155,11 +164,22 @@ done
 all_ways on-top dense --ref-load "$folder/whole/checkpoints"
 [[ $chain != "$seen" ]] || complain "another base has the chain of the first"
 train topped dense --ref-load "$folder/whole/checkpoints" --save-hf "$folder/top-{rollout_id}"
-for dtype in fp32 bf16; do
+for dtype in 'fp32 1e-5' 'bf16 0.1'; do
+    bound=${dtype#* } dtype=${dtype% *}
     "$invar" convert "$folder/whole/checkpoints" "$folder/merged-$dtype" --dtype "$dtype" \
         --merge "$folder/top-1" >"$folder/out" 2>&1 || complain "merging:" "$(<"$folder/out")"
-    grep -Eq "^log-probs (0|[0-9.]+(e-[0-9]+)?) is the largest" "$folder/out" ||
+    sed -n 's/^log-probs \([0-9.e-]*\) is the largest.*/\1/p' "$folder/out" |
+        awk -v most="$bound" '{ good = $1 <= most } END { exit !good }' ||
         complain "merged in $dtype:" "$(<"$folder/out")"
 done
+# an adapter with a NaN is no model
+cp -r "$folder/top-1" "$folder/nan"
+printf '\377\377\377\177' | dd of="$folder/nan/adapter_model.safetensors" bs=1 conv=notrunc \
+    seek=$(($(stat -c %s "$folder/nan/adapter_model.safetensors") - 4)) status=none
+"$invar" convert "$folder/whole/checkpoints" "$folder/never" --merge "$folder/nan" \
+    >"$folder/out" 2>&1
+rc=$?
+[[ $rc == 2 && ! -e $folder/never ]] || complain "a NaN was merged: $rc" "$(<"$folder/out")"
+grep -q 'not finite, and nothing is written' "$folder/out" || complain "$(<"$folder/out")"
 ((failed)) || echo "adapters alone are trained, one chain for all ways: as expected"
 exit "$failed"

@@ -176,6 +176,8 @@ static void test_peft__layers_are_those_of_the_folder(void **state)
 
 static void test_peft__configuration_comes_back(void **state)
 {
+    static const char *const wrong[] = {"\"lora_alpha\": \"16\"", "\"lora_alpha\": 0",
+                                        "\"lora_alpha\": -1", "\"megatron_core\": null"};
     invar_model *model = adapted(false);
     invar_lora_spec spec;
 
@@ -183,6 +185,12 @@ static void test_peft__configuration_comes_back(void **state)
     assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
     assert_ok(invar_peft_spec(&spec, in_work("spec")));
     assert_memory_equal(&spec, &model->spec.lora, sizeof spec);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
+        change_config(in_work("spec"), "\"lora_alpha\": 3", wrong[i]);
+        assert_refused(invar_peft_spec(&spec, in_work("spec")), "is no number from 1e-6 to 1e6");
+    }
+    assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
     change_config(in_work("spec"), "\"k_proj\"", "\"lm_head\"");
     assert_refused(invar_peft_spec(&spec, in_work("spec")), "'lm_head' is no linear layer");
     change_config(in_work("spec"), "\"r\": 5", "\"r\": 2.5");
