@@ -5,6 +5,7 @@
  * to start from (ref-load). The same input gives the same bytes. What else belongs to a model, its
  * tokenizer above all, comes along; config.json stays as it is where it describes what is written.
  * An adapter may be merged on the way, which makes another model; how far it is away is printed.
+ * Of a run that trained adapters these alone are there: they become a folder of peft.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,6 +22,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/hf.h"
 #include "engine/hf/peft.h"
+#include "engine/model/lora/adapters.h"
 #include "engine/run/session.h"
 #include "engine/train/trainer.h"
 
@@ -57,10 +59,12 @@ typedef struct job {
     invar_dtype dtype;
     invar_device dev;
     invar_model *model;
-    merge_report merged;          /* where an adapter is */
-    char source[INVAR_PATH_SIZE]; /* the folder that has config.json */
-    invar_hf_files files;         /* config.json, and what comes along */
-    invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
+    merge_report merged;               /* where an adapter is */
+    bool adapters;                     /* FROM has these alone: they become a folder of peft, */
+    invar_checkpoint_adapters trained; /* so */
+    char source[INVAR_PATH_SIZE];      /* the folder that has config.json */
+    invar_hf_files files;              /* config.json, and what comes along */
+    invar_checkpoint_claim claim;      /* of TO, where it has files already and gets a checkpoint */
 } job;
 
 static void release(job *j)
@@ -105,6 +109,15 @@ static invar_status check_place(job *j)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Closes the checkpoint. */
+static void look_into(job *j, invar_checkpoint *checkpoint)
+{
+    (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
+    j->adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS);
+    j->trained = invar_checkpoint_state_of(checkpoint)->adapters;
+    invar_checkpoint_close(checkpoint);
+}
+
 /* The folder of the spec: FROM itself, or the chosen checkpoint in it. */
 static invar_status find_source(job *j)
 {
@@ -115,13 +128,16 @@ static invar_status find_source(job *j)
     if (!invar_path_exists(latest)) {
         if (j->set->step != INVAR_CHECKPOINT_LATEST)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
-        return invar_path_join(j->source, sizeof j->source, j->from, "");
+        if (!invar_checkpoint_is(j->from))
+            return invar_path_join(j->source, sizeof j->source, j->from, "");
+        INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, j->from));
+        look_into(j, checkpoint);
+        return INVAR_OK;
     }
     INVAR_TRY(invar_checkpoint_open(
         &checkpoint, j->from,
         &(invar_checkpoint_choice){.step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
-    (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
-    invar_checkpoint_close(checkpoint);
+    look_into(j, checkpoint);
     return INVAR_OK;
 }
 
@@ -289,7 +305,6 @@ static invar_status read_all(job *j)
     const char *tokenizer = j->set->tokenizer ? j->set->tokenizer : j->source;
     char warning[INVAR_HF_WARNING_SIZE];
 
-    INVAR_TRY(find_source(j));
     INVAR_TRY(read_model(j));
     INVAR_TRY(make_config(j));
     INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
@@ -326,6 +341,42 @@ static invar_status write_checkpoint(const job *j)
     return status;
 }
 
+/* ---- adapters alone -------------------------------------------------------------------------- */
+
+/* What is about whole models would be ignored. */
+static invar_status check_alone(const settings *s)
+{
+    const char *option = s->to_checkpoint                           ? "--to-checkpoint"
+                         : s->adapter                               ? "--merge"
+                         : s->tokenizer                             ? "--tokenizer"
+                         : s->max_shard_bytes > 0                   ? "--max-shard-bytes"
+                         : s->dtype.value != (int)INVAR_FORMAT_FP32 ? "--dtype"
+                                                                    : NULL;
+
+    if (!option)
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0,
+        "FROM has adapters alone, which become a folder of peft in fp32: leave out %s", option);
+}
+
+/* The base is not there, and is not needed. */
+static invar_status convert_adapters(job *j)
+{
+    invar_model_spec spec;
+
+    INVAR_TRY(check_alone(j->set));
+    INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
+    spec.lora = (invar_lora_spec){.rank = j->trained.rank, .alpha = j->trained.alpha};
+    if (spec.lora.rank > 0)
+        INVAR_TRY(invar_lora_targets(&spec.lora.targets, j->trained.targets));
+    INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
+    INVAR_TRY(invar_session_load(j->model, j->from, j->set->step, &j->dev));
+    return invar_peft_save(j->model, NULL, j->to, "");
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
 static invar_status print(const job *j)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -341,7 +392,7 @@ static invar_status print(const job *j)
         printf("\nlog-probs %.3g is the largest difference from base and adapter, of %lld tokens",
                j->merged.largest, (long long)j->merged.tokens);
     }
-    printf("\nweights   %s%s\nwritten   ", hex,
+    printf("\n%s  %s%s\nwritten   ", j->adapters ? "adapters" : "weights ", hex,
            j->dtype == INVAR_DTYPE_BF16 ? ", then rounded to bf16" : "");
     invar_plain_print(stdout, j->to);
     putchar('\n');
@@ -366,6 +417,11 @@ static invar_status convert(job *j)
 {
     INVAR_TRY(read_settings(j));
     INVAR_TRY(check_place(j));
+    INVAR_TRY(find_source(j));
+    if (j->adapters) {
+        INVAR_TRY(convert_adapters(j));
+        return print(j);
+    }
     INVAR_TRY(read_all(j));
     INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j)
                                     : invar_hf_save(j->model, NULL, j->to, j->dtype,
@@ -450,7 +506,9 @@ static void help(void)
     invar_help_text(
         "Reads weights from a Hugging Face folder or from checkpoints, and writes them as a\n"
         "Hugging Face folder or as a checkpoint. Equal weights give equal bytes. Tokenizer files\n"
-        "and generation_config.json are copied.\n");
+        "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
+        "of\n"
+        "peft.\n");
     invar_options_help(options(&s));
 }
 

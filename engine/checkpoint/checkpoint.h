@@ -41,7 +41,8 @@ extern "C" {
 #define INVAR_CHECKPOINT_VERSION 1    /* of the format; no newer one is read */
 #define INVAR_CHECKPOINT_WORD_SIZE 32 /* of format, numerics and cursor names, with the NUL */
 #define INVAR_CHECKPOINT_CURSORS 16
-#define INVAR_CHECKPOINT_NAME_BYTES 200 /* of a set, a tensor or a blob */
+#define INVAR_CHECKPOINT_TARGETS_SIZE 96 /* of names of layers with adapters, with the NUL */
+#define INVAR_CHECKPOINT_NAME_BYTES 200  /* of a set, a tensor or a blob */
 
 /* The optimizer of one model. */
 typedef struct invar_checkpoint_optimizer {
@@ -54,6 +55,14 @@ typedef struct invar_checkpoint_cursor {
     char name[INVAR_CHECKPOINT_WORD_SIZE]; /* of the data set: "train" */
     invar_cursor at;
 } invar_checkpoint_cursor;
+
+/* What the set of adapters alone does not say: how they were trained, and on which weights. */
+typedef struct invar_checkpoint_adapters {
+    int64_t rank; /* 0: there are none, or an earlier version wrote them */
+    float alpha;
+    char targets[INVAR_CHECKPOINT_TARGETS_SIZE]; /* "q_proj,v_proj" */
+    invar_digest base;                           /* of the frozen weights, in the state's format */
+} invar_checkpoint_adapters;
 
 /* Plain numbers; a zeroed struct with a step is valid. */
 typedef struct invar_checkpoint_state {
@@ -70,6 +79,7 @@ typedef struct invar_checkpoint_state {
     char numerics[INVAR_CHECKPOINT_WORD_SIZE]; /* "ieee" */
     invar_checkpoint_optimizer actor;
     invar_checkpoint_optimizer critic;
+    invar_checkpoint_adapters adapters;
     invar_checkpoint_cursor cursors[INVAR_CHECKPOINT_CURSORS];
     int64_t n_cursors;
 } invar_checkpoint_state;

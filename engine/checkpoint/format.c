@@ -107,6 +107,8 @@ static invar_status check_state(const invar_checkpoint_state *s, const char *whe
     if (!is_text(s->format, INVAR_CHECKPOINT_WORD_SIZE) ||
         !is_text(s->numerics, INVAR_CHECKPOINT_WORD_SIZE))
         return refuse(where, "format or numerics", s->format, "is not printable");
+    if (s->adapters.rank < 0 || !is_text(s->adapters.targets, INVAR_CHECKPOINT_TARGETS_SIZE))
+        return refuse(where, "the adapters of", s->adapters.targets, "are impossible");
     if (s->n_cursors < 0 || s->n_cursors > INVAR_CHECKPOINT_CURSORS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %lld cursors; 0 to %d", where,
                           (long long)s->n_cursors, INVAR_CHECKPOINT_CURSORS);
@@ -245,6 +247,17 @@ static json_t *optimizer_json(writer *w, const invar_checkpoint_optimizer *o)
     return object;
 }
 
+static json_t *adapters_json(writer *w, const invar_checkpoint_adapters *a)
+{
+    json_t *object = json_object();
+
+    put_int(w, object, "rank", a->rank);
+    put_bits(w, object, "alpha", a->alpha);
+    put(w, object, "targets", json_string(a->targets));
+    put_digest(w, object, "base", &a->base);
+    return object;
+}
+
 static json_t *cursors_json(writer *w, const invar_checkpoint_state *s)
 {
     json_t *list = json_array();
@@ -293,6 +306,8 @@ static json_t *state_json(writer *w, const invar_checkpoint_state *s)
     put(w, root, "numerics", json_string(s->numerics));
     put(w, root, "actor", optimizer_json(w, &s->actor));
     put(w, root, "critic", optimizer_json(w, &s->critic));
+    if (s->adapters.rank > 0)
+        put(w, root, "adapters", adapters_json(w, &s->adapters));
     put(w, root, "cursors", cursors_json(w, s));
     return root;
 }
@@ -385,6 +400,20 @@ static invar_status get_optimizer(invar_checkpoint_optimizer *out, const json_t 
     return get_bits(&out->beta2_power, object, "beta2_power", where);
 }
 
+/* Not there: a whole model, or a checkpoint of an earlier version. */
+static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *root,
+                                 const char *where)
+{
+    const json_t *object = json_object_get(root, "adapters");
+
+    if (!object)
+        return INVAR_OK;
+    INVAR_TRY(invar_json_int(&out->rank, object, "rank", where, 1, INT64_MAX));
+    INVAR_TRY(get_bits(&out->alpha, object, "alpha", where));
+    INVAR_TRY(get_text(out->targets, sizeof out->targets, object, "targets", where));
+    return get_digest(&out->base, object, "base", where);
+}
+
 /* The list under `key`, of at most `most`. */
 static invar_status get_list(const json_t **out, const json_t *root, const char *key,
                              const char *where, size_t most)
@@ -428,6 +457,7 @@ static invar_status get_state(invar_checkpoint_state *s, const json_t *root, con
     INVAR_TRY(get_text(s->numerics, sizeof s->numerics, root, "numerics", where));
     INVAR_TRY(get_optimizer(&s->actor, root, "actor", where));
     INVAR_TRY(get_optimizer(&s->critic, root, "critic", where));
+    INVAR_TRY(get_adapters(&s->adapters, root, where));
     return get_cursors(s, root, where);
 }
 

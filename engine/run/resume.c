@@ -254,6 +254,7 @@ static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
+    INVAR_TRY(invar_session_check_adapters(&loop->session, c));
     if (state->rollout * steps != state->step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has %" PRId64 " steps in %" PRId64
@@ -551,6 +552,8 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
+    if (invar_model_is_adapted(loop->session.actor))
+        invar_session_describe_adapters(&out->adapters, &loop->session);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
     out->cursors[0].at = loop->source.place.cursor;
 }

@@ -434,14 +434,51 @@ invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkp
     return load_params(model, model->params, model->n_params, checkpoint, set);
 }
 
+/* "q_proj,v_proj" */
+static void name_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targets)
+{
+    const char *name;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; (name = invar_lora_target(targets, i)) != NULL; i++) {
+        INVAR_CHECK(used + strlen(name) + 2 <= INVAR_CHECKPOINT_TARGETS_SIZE);
+        used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_TARGETS_SIZE - used, "%s%s",
+                                 i ? "," : "", name);
+    }
+}
+
+/* Adapters that would compute something else here than where they were trained. */
+static invar_status check_trained(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
+    char targets[INVAR_CHECKPOINT_TARGETS_SIZE];
+
+    if (had->rank == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s does not say how its adapters were trained: an earlier version "
+                          "wrote it; resume its run once, which writes another",
+                          invar_checkpoint_path(checkpoint));
+    name_targets(targets, lora->targets);
+    if (had->rank == lora->rank && had->alpha == lora->alpha && strcmp(had->targets, targets) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of lora-rank %lld, lora-alpha %.9g, target-modules %s, "
+                      "and the recipe asks for %lld, %.9g, %s: give what they were trained with",
+                      invar_checkpoint_path(checkpoint), (long long)had->rank, (double)had->alpha,
+                      had->targets, (long long)lora->rank, (double)lora->alpha, targets);
+}
+
 /* Adapters alone need the base that they were trained with. */
 static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
 {
-    if (invar_model_is_adapted(model) || !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+    if (!invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
         return INVAR_OK;
+    if (invar_model_is_adapted(model))
+        return check_trained(&model->spec.lora, checkpoint);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has adapters alone: give the lora-rank and the hf-checkpoint that "
-                      "they were trained with; save-hf exports them",
+                      "they were trained with; invar convert makes a folder of peft of them",
                       invar_checkpoint_path(checkpoint));
 }
 
@@ -466,14 +503,25 @@ static invar_status check_config(const invar_model *model, const char *dir, bool
     return compared ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
+static void describe(invar_session_origin *out, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
+
+    *out =
+        (invar_session_origin){.rollout = state->rollout,
+                               .adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS),
+                               .base = state->adapters.base};
+    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
+    memcpy(out->format, state->format, sizeof out->format);
+}
+
 /* The checkpoint is closed. */
 static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
                                     invar_checkpoint *checkpoint, bool compared)
 {
     invar_status status;
 
-    out->rollout = invar_checkpoint_state_of(checkpoint)->rollout;
-    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
+    describe(out, checkpoint);
     status = check_config(model, invar_checkpoint_path(checkpoint), compared);
     if (status == INVAR_OK)
         status = load_sets(model, checkpoint);
@@ -491,7 +539,7 @@ static invar_status load_folder(invar_session_origin *out, invar_model *model, c
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
         return load_checkpoint(out, model, checkpoint, compared);
     }
-    out->rollout = 0;
+    *out = (invar_session_origin){.rollout = 0};
     (void)snprintf(out->folder, sizeof out->folder, "%s", path);
     INVAR_TRY(check_config(model, path, compared));
     return invar_hf_load(model, path, dev);
@@ -513,7 +561,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
     }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
-    status = invar_hf_check_weights(path);
+    status = invar_checkpoint_is(path) ? INVAR_OK : invar_hf_check_weights(path);
     invar_checkpoint_hint(hint, path);
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
@@ -535,13 +583,43 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
 }
 
 /* The newest weights of what the key names, which must be of this model. */
-static invar_status load_named(invar_session *s, invar_model *model, int key)
+static invar_status load_named(invar_session_origin *out, const invar_session *s,
+                               invar_model *model, int key)
 {
     const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
-    invar_session_origin origin;
 
-    return load_weights(&origin, model, invar_recipe_string(s->recipe, key), &newest, true,
-                        &s->dev);
+    return load_weights(out, model, invar_recipe_string(s->recipe, key), &newest, true, &s->dev);
+}
+
+/* Adapters beside another base are another model. In other number formats any base is another. */
+static invar_status check_base(const invar_session *s, const invar_session_origin *from)
+{
+    if (!from->adapters || strcmp(from->format, invar_format_name(s->format)) != 0 ||
+        invar_digest_equal(&from->base, &s->base_weights))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of another base: give the hf-checkpoint, ref-load or "
+                      "seed that they were trained with",
+                      from->folder);
+}
+
+void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar_session *session)
+{
+    const invar_lora_spec *lora = &session->spec.lora;
+
+    *out = (invar_checkpoint_adapters){
+        .rank = lora->rank, .alpha = lora->alpha, .base = session->base_weights};
+    name_targets(out->targets, lora->targets);
+}
+
+invar_status invar_session_check_adapters(const invar_session *session,
+                                          const invar_checkpoint *checkpoint)
+{
+    invar_session_origin from;
+
+    describe(&from, checkpoint);
+    INVAR_TRY(check_set(session->actor, checkpoint));
+    return check_base(session, &from);
 }
 
 invar_status invar_session_load_newest(invar_session *s)
@@ -558,6 +636,7 @@ invar_status invar_session_load_newest(invar_session *s)
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
                            true, &s->dev));
+    INVAR_TRY(check_base(s, &s->loaded));
     INVAR_TRY(invar_session_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
@@ -583,27 +662,52 @@ static invar_status first_adapters(invar_session *s, uint32_t seed)
     return invar_model_init_adapters(s->actor, seed, &s->dev);
 }
 
+static invar_status first_base(invar_session *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    invar_session_origin origin;
+
+    s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
+    if (!dir[0])
+        return invar_model_init_base(s->actor, seed, &s->dev);
+    INVAR_TRY(load_folder(&origin, s->actor, dir, false, &s->dev));
+    if (origin.adapters)
+        return invar_config_refuse(s->recipe, INVAR_KEY_HF_CHECKPOINT,
+                                   "has adapters alone: name their base here, and them with "
+                                   "ref-load");
+    return INVAR_OK;
+}
+
+/* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
+static invar_status named_weights(invar_session *s, uint32_t seed)
+{
+    invar_session_origin from;
+
+    INVAR_TRY(load_named(&from, s, s->actor, INVAR_KEY_REF_LOAD));
+    if (from.adapters) {
+        if (given(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
+            return invar_config_refuse(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+                                       "would be ignored: ref-load names adapters, too");
+        INVAR_TRY(first_base(s, seed));
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+        INVAR_TRY(check_base(s, &from));
+    }
+    s->weights_from = "ref-load";
+    return INVAR_OK;
+}
+
 static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
     uint32_t seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED);
-    invar_session_origin origin;
+    bool named = given(r, INVAR_KEY_REF_LOAD);
 
-    if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
+    if (dir[0] && !named)
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
     INVAR_TRY(first_adapters(s, seed));
-    if (given(r, INVAR_KEY_REF_LOAD)) {
-        s->weights_from = "ref-load";
-        INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
-    } else if (dir[0]) {
-        s->weights_from = "hf-checkpoint";
-        INVAR_TRY(load_folder(&origin, s->actor, dir, false, &s->dev));
-    } else {
-        s->weights_from = "seed";
-        INVAR_TRY(invar_model_init_base(s->actor, seed, &s->dev));
-    }
+    INVAR_TRY(named ? named_weights(s, seed) : first_base(s, seed));
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
@@ -676,6 +780,7 @@ static invar_status make_sampler(invar_session *s)
 static invar_status other_models(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
+    invar_session_origin from;
 
     if (invar_settings_reference(r)) {
         INVAR_TRY(new_reference(s));
@@ -683,13 +788,14 @@ static invar_status other_models(invar_session *s)
     }
     if (invar_settings_teacher(r)) {
         INVAR_TRY(invar_model_new(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
+        INVAR_TRY(load_named(&from, s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
         INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
     }
     if (invar_settings_critic(r)) {
         INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(given(r, INVAR_KEY_CRITIC_LOAD) ? load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD)
-                                                  : critic_from_actor(s));
+        INVAR_TRY(given(r, INVAR_KEY_CRITIC_LOAD)
+                      ? load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
+                      : critic_from_actor(s));
         INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
     }
     return INVAR_OK;

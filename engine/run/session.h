@@ -27,6 +27,9 @@ extern "C" {
 typedef struct invar_session_origin {
     char folder[INVAR_PATH_SIZE]; /* Hugging Face's, or that of one checkpoint; "": none */
     int64_t rollout;              /* the coming one, which a checkpoint knows; else 0 */
+    bool adapters;                /* these alone, without their base */
+    char format[INVAR_CHECKPOINT_WORD_SIZE]; /* then the number format, */
+    invar_digest base;                       /* and the base that they were trained with */
 } invar_session_origin;
 
 typedef struct invar_session {
@@ -128,6 +131,16 @@ invar_status invar_session_load_own(float *out, const invar_param *param,
 
 /* The set of a checkpoint that adapters are; their base is in none. */
 #define INVAR_SESSION_ADAPTERS "adapter"
+
+/* How the actor's adapters are trained, for a checkpoint. */
+void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar_session *session);
+
+/*
+ * INVAR_E_INVALID: the checkpoint has adapters of another rank, alpha, base, or set of layers than
+ * the actor. Of a checkpoint without adapters nothing is said.
+ */
+invar_status invar_session_check_adapters(const invar_session *session,
+                                          const invar_checkpoint *checkpoint) INVAR_MUST_USE;
 
 /* A set of a checkpoint into the model's parameters. */
 invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkpoint,

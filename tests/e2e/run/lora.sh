@@ -148,6 +148,53 @@ grep -q 'lora-adapter-path: .*: no such folder' "$folder/out" || complain "$(<"$
 mv "$folder/away" "$folder/peft-1"
 refused '"r" is 4, but lora-rank is 3' --lora-adapter-path "$folder/peft-1" --lora-rank 3
 
+# ---- a checkpoint of adapters: as the start of another run, forked, exported --------------------
+train from-peft dense --lora-adapter-path "$folder/peft-1" --num-rollout 1
+wanted=$chain
+all_ways from-checkpoint dense --ref-load "$saved" --num-rollout 1
+[[ $chain == "$wanted" ]] || complain "adapters of ref-load: $chain, not $wanted"
+train from-step dense --ref-load "${newest[-1]}" --num-rollout 1 --ranks 2
+[[ $chain == "$wanted" ]] || complain "adapters of one checkpoint: $chain, not $wanted"
+train whole-3 dense --num-rollout 3
+wanted=$chain
+train forked dense --fork "$saved" --num-rollout 3 --save "$folder/forked/save"
+[[ $chain == "$wanted" ]] || complain "a fork of adapters: $chain, not $wanted"
+refused "'lora-adapter-path' would be ignored: ref-load names adapters" --ref-load "$saved" \
+    --lora-adapter-path "$folder/peft-1"
+fork=(--fork "$saved" --num-rollout 3 --run "$folder/none")
+for start in "--ref-load $saved" "${fork[*]}"; do
+    for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules q_proj'; do
+        # shellcheck disable=SC2086 # several words
+        refused "has adapters of lora-rank 4, lora-alpha 6, target-modules q_proj" $start $flags
+    done
+    # shellcheck disable=SC2086 # several words
+    refused "has adapters of another base: give the hf-checkpoint" $start --seed 5
+done
+"$invar" eval "$folder/dense.ini" --eval-prompt-data 'm task:max' --load "$saved" --seed 5 \
+    >"$folder/out" 2>&1 && complain "evaluated with another base"
+grep -q "has adapters of another base" "$folder/out" || complain "$(<"$folder/out")"
+# as an earlier version wrote it
+cp -r "${newest[-1]}" "$folder/early"
+python3 - "$folder/early/state.json" <<'EDIT'
+import json, pathlib, sys
+file = pathlib.Path(sys.argv[1])
+state = json.loads(file.read_text())
+del state["adapters"]
+file.write_text(json.dumps(state))
+EDIT
+hash=$(cd "$folder/early" && xxhsum -H2 state.json)
+sed -i "s/^[0-9a-f]*  state.json$/${hash%% *}  state.json/" "$folder/early/hashes.xxh"
+refused "does not say how its adapters were trained: an earlier version" --ref-load "$folder/early"
+"$invar" convert "$saved" "$folder/alone" >"$folder/out" 2>&1 || complain "$(<"$folder/out")"
+for file in adapter_model.safetensors adapter_config.json; do
+    cmp "$folder/peft-1/$file" "$folder/alone/$file" || complain "converted adapters differ"
+done
+"$invar" convert "${newest[-1]}" "$folder/one" >"$folder/out" 2>&1 || complain "$(<"$folder/out")"
+cmp "$folder"/{one,alone}/adapter_model.safetensors || complain "one checkpoint, converted, differs"
+"$invar" convert "$saved" "$folder/never" --dtype bf16 >"$folder/out" 2>&1 &&
+    complain "adapters in bf16"
+grep -q 'folder of peft in fp32: leave out --dtype' "$folder/out" || complain "$(<"$folder/out")"
+
 # ---- files as the base: adapters that are zero leave its bits ----------------------------------
 echo '{"tokens": [1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 4, 3]}' >"$folder/tokens"
 for model in 'qwen3_wide int4' 'qwen3_wide mxfp8' 'qwen3_moe fp8' 'qwen3_moe bf16'; do

@@ -113,6 +113,8 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
 
     (void)state;
     ckpt_make(&data, 1, ROWS);
+    data.state.adapters = (invar_checkpoint_adapters){
+        .rank = 4, .alpha = 0.1f, .targets = "q_proj,v_proj", .base = data.state.chain};
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     assert_memory_equal(invar_checkpoint_state_of(c), &data.state, sizeof data.state);
