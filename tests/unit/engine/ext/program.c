@@ -320,7 +320,7 @@ static void test_ext_program__waits_are_told(void **state)
         invar_plugin_watch(plugin, count_wait, &waits);
         assert_int_equal(waits, 0);
         assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1.5 s (plugin-timeout)");
-        assert_true(waits >= 1);
+        assert_true(waits >= (i == 0 ? 1 : 4)); // at the end alone is too late for a long wait
         invar_plugin_close(plugin);
         assert_no_child();
     }
