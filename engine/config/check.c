@@ -152,12 +152,11 @@ static invar_status check_model(const invar_config_facts *f)
     return INVAR_OK;
 }
 
-/* Adapters of a model that ranks divide, or that others sample with, are not there. */
+/* Adapters of ranks that divide rows or experts, or whose samples others make, are not there. */
 static invar_status check_lora(const invar_config_facts *f)
 {
-    static const invar_key sizes[] = {
-        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE,
-        INVAR_KEY_CONTEXT_PARALLEL_SIZE, INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE};
+    static const invar_key sizes[] = {INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+                                      INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE};
     const invar_recipe *r = f->recipe;
     uint32_t targets;
 
@@ -167,8 +166,11 @@ static invar_status check_lora(const invar_config_facts *f)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (invar_recipe_int(r, sizes[i]) > 1)
             return invar_config_refuse(r, sizes[i],
-                                       "divides the model, which lora-rank does not allow: take "
-                                       "data-parallel ranks");
+                                       "does not go with lora-rank: take data-, tensor- or "
+                                       "pipeline-parallel ranks");
+    if (invar_recipe_bool(r, INVAR_KEY_SEQUENCE_PARALLEL))
+        return invar_config_refuse(r, INVAR_KEY_SEQUENCE_PARALLEL,
+                                   "does not go with lora-rank: leave it out");
     if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
                                    "does not go with lora-rank: let all ranks sample");

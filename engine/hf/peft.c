@@ -19,6 +19,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/shard/fill.h"
+#include "engine/model/shard/whole.h"
 #include "engine/program/near.h"
 
 #include "base/invar_banned.h"
@@ -218,6 +219,7 @@ typedef struct reader {
     char path[INVAR_PATH_SIZE];
     invar_fill fill;
     float *values; /* of one tensor */
+    float *whole;  /* all of an adapter */
 } reader;
 
 static invar_status bad_tensor(const reader *r, const char *name, const char *why)
@@ -253,13 +255,19 @@ static invar_status read_expert(float *out, reader *r, const invar_param *p, int
 
 static invar_status read_param(reader *r, const invar_param *p)
 {
-    int64_t each = p->rows * p->cols;
+    int64_t all = invar_param_all_elements(p);
     float *near;
 
-    INVAR_TRY(invar_fill_room_all(&near, &r->fill, p));
-    memset(near, 0, (size_t)(p->stack * each) * sizeof *near);
+    if (p->own.experts == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&r->whole, (size_t)all, sizeof *r->whole, "an adapter"));
+    memset(r->whole, 0, (size_t)all * sizeof *r->whole);
     for (int64_t e = 0; e < p->stack; e++)
-        INVAR_TRY(read_expert(near + e * each, r, p, e));
+        INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
+    INVAR_TRY(invar_fill_room_all(&near, &r->fill, p));
+    invar_box_take(near, p, &p->own, r->whole);
+    invar_free(r->whole);
+    r->whole = NULL;
     return invar_fill_put(&r->fill);
 }
 
@@ -301,6 +309,7 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
     invar_fill_init(&r.fill, model, dev);
     status = read_all(&r);
     invar_free(r.values);
+    invar_free(r.whole);
     invar_fill_release(&r.fill);
     invar_safetensors_close(file);
     return status;
@@ -346,7 +355,7 @@ typedef struct writer {
     char (*names)[NAME_SIZE];  /* (count) */
     invar_safetensor *tensors; /* (count) */
     int64_t count;
-    invar_window window;
+    invar_whole whole;
 } writer;
 
 static invar_status list_tensors(writer *w)
@@ -371,19 +380,37 @@ static invar_status list_tensors(writer *w)
     return INVAR_OK;
 }
 
+static invar_status read_whole(const float **out, writer *w, int64_t param)
+{
+    const invar_param *p = &w->model->params[param];
+    const invar_whole_source source = {w->model, param,
+                                       w->masters ? &w->masters[param] : invar_param_f32(p),
+                                       w->masters ? NULL : &w->model->dev};
+
+    return invar_whole_read(out, &w->whole, &source, 0, p->stack);
+}
+
 static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t param)
 {
     const invar_param *p = &w->model->params[param];
     extents x = extents_of(w->model, p);
-    const void *values = w->masters ? w->masters[param].data : NULL;
+    const float *values;
 
-    if (!values)
-        INVAR_TRY(invar_window_read(&values, &w->window, invar_param_f32(p)->data,
-                                    (size_t)invar_param_elements(p) * sizeof(float)));
+    INVAR_TRY(read_whole(&values, w, param));
     for (int64_t e = 0; e < p->stack; e++)
         for (int64_t i = 0; i < x.rows; i++)
-            INVAR_TRY(invar_safetensors_put_f32(
-                file, (const float *)values + (e * p->rows + i) * p->cols, x.cols));
+            INVAR_TRY(
+                invar_safetensors_put_f32(file, values + (e * p->rows + i) * p->cols, x.cols));
+    return INVAR_OK;
+}
+
+/* What rank 0 writes, from the other ranks. */
+static invar_status give(writer *w)
+{
+    const float *none;
+
+    for (int64_t i = 0; i < w->model->n_params; i++)
+        INVAR_TRY(read_whole(&none, w, i));
     return INVAR_OK;
 }
 
@@ -470,14 +497,12 @@ static invar_status save(writer *w, const char *base)
 invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                              const char *base)
 {
-    writer w = {.model = model, .masters = masters, .dir = dir, .window = {.dev = &model->dev}};
-    invar_status status;
+    writer w = {.model = model, .masters = masters, .dir = dir};
+    bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
+    invar_status status = leads ? save(&w, base) : give(&w);
 
-    if (model->layout && invar_comm_rank(model->layout->world) != 0)
-        return INVAR_OK;
-    status = save(&w, base);
     invar_free(w.names);
     invar_free(w.tensors);
-    invar_window_release(&w.window);
+    invar_whole_release(&w.whole);
     return status;
 }

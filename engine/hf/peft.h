@@ -36,7 +36,7 @@ invar_status invar_peft_merge(invar_model *to, const invar_model *adapted,
 /*
  * Writes the adapters' masters (NULL: the model's; else (n_params) in the host's memory) into a
  * folder that is made if need be. `base` is what the configuration names as the base; "": nothing.
- * Equal adapters give equal bytes. Of the ranks of a layout the first writes.
+ * Equal adapters give equal bytes. A call of all ranks of the layout, of which rank 0 writes.
  */
 invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                              const char *base) INVAR_MUST_USE;

@@ -179,7 +179,14 @@ static void lay_out(invar_model *model, invar_carver *c)
 static void lay_out_base(invar_model *model, invar_carver *c)
 {
     for (int64_t i = 0; i < model->n_base; i++)
-        model->base[i].weight = carve_compute(c, &formats[model->format], &model->base[i]);
+        if (model->base[i].own.experts > 0)
+            model->base[i].weight = carve_compute(c, &formats[model->format], &model->base[i]);
+}
+
+invar_tensor invar_model_carve_weight(invar_carver *c, const invar_model *model,
+                                      const invar_param *p)
+{
+    return carve_compute(c, &formats[model->format], p);
 }
 
 /* What is decayed lies together, and so does what is not. */

@@ -17,6 +17,7 @@
 #ifndef INVAR_ENGINE_MODEL_MODEL_H
 #define INVAR_ENGINE_MODEL_MODEL_H
 
+#include "base/carve.h"
 #include "base/hash.h"
 #include "base/recipe/choices.h"
 #include "engine/model/part.h"
@@ -129,6 +130,10 @@ invar_status invar_model_refresh_from(invar_model *model, const invar_model *fro
  * and device.
  */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
+
+/* What ops read of the box of a parameter, with its scales behind it. */
+invar_tensor invar_model_carve_weight(invar_carver *carver, const invar_model *model,
+                                      const invar_param *param);
 
 /* Bytes of what ops read of the parameters: values, or codes and scales. */
 size_t invar_model_weight_bytes(const invar_model *model);

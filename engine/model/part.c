@@ -86,12 +86,18 @@ static bool has(const invar_model_part *part, const invar_model_spec *spec, cons
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
+/* Are experts of it on other ranks? An adapter of experts follows them. */
+static bool of_experts(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_EXPERT || (p->kind == INVAR_PARAM_ADAPTER && p->stack > 1);
+}
+
 /* Ranks that divide the parameter. */
 static int32_t divisors(const invar_model_part *part, const invar_param *p)
 {
     if (p->cut.pieces == 1)
         return 1;
-    return p->kind == INVAR_PARAM_EXPERT ? part->expert_tensors : part->tensors;
+    return of_experts(p) ? part->expert_tensors : part->tensors;
 }
 
 invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
@@ -104,7 +110,7 @@ invar_param_box invar_model_part_box(const invar_model_part *part, const invar_m
 
     if (!has(part, spec, p))
         return (invar_param_box){0};
-    if (p->kind == INVAR_PARAM_EXPERT) {
+    if (of_experts(p)) {
         invar_layout_share share = invar_layout_share_of(p->stack, part->experts, part->expert);
         box.expert = share.first;
         box.experts = share.count;
@@ -136,7 +142,7 @@ int32_t invar_model_part_first(const invar_model_part *any, const invar_model_sp
     int32_t ranks = divisors(any, p);
 
     part.tensor = ranks == 1 ? 0 : v / (p->cut.pieces / ranks);
-    part.expert = p->kind == INVAR_PARAM_EXPERT ? who_has_expert(any, p, expert) : 0;
+    part.expert = of_experts(p) ? who_has_expert(any, p, expert) : 0;
     part.stage = 0;
     while (!has(&part, spec, p))
         part.stage++;

@@ -12,7 +12,10 @@
 extern "C" {
 #endif
 
-/* The hash of all weights of a frozen base, as ops read them. */
+/*
+ * The hash of all weights of a frozen base, as ops of one rank read them. Where ranks divide the
+ * model, a call of all ranks of its layout.
+ */
 invar_status invar_base_hash(invar_digest *out, const invar_model *model,
                              const invar_device *dev) INVAR_MUST_USE;
 

@@ -33,13 +33,20 @@ typedef struct invar_adapted {
 /* Room for u of as many rows; absent: the layer has no adapter. */
 invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows);
 
-/* y, with a residual if that is present; `taken` is what the base takes for x. */
-void invar_adapter_forward(invar_builder *b, const invar_adapted *l, const invar_tensor *taken,
-                           const invar_tensor *bias, const invar_tensor *residual,
-                           const invar_tensor *y);
+/*
+ * A and B as layers of their own: the narrow sum over inputs, and over outputs in the backward, is
+ * divided as the layer's is.
+ */
+invar_weight invar_adapter_a(const invar_weight *w);
+invar_weight invar_adapter_b(const invar_weight *w);
 
-/* The gradients of A and B; yields du. */
-invar_tensor invar_adapter_back(invar_builder *b, const invar_adapted *l, const invar_tensor *dy);
+/* u or du = round(s * low). */
+void invar_adapter_scale(invar_builder *b, const invar_adapted *l, const invar_tensor *u,
+                         const invar_tensor *low, bool gradient);
+
+/* The gradient of A or B. */
+void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const invar_tensor *dw,
+                            const invar_tensor *dy, const invar_tensor *x);
 
 /* y = the sum of the two that lie in `sums`, rounded once. */
 void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,

@@ -88,7 +88,7 @@ static void divided_norm_back(invar_builder *b, const invar_turned *t, const inv
 static void norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
                       const invar_tensor *dy)
 {
-    const invar_sum_part all = {0, t->heads.count, t->heads.cut.pieces};
+    const invar_sum_part all = {0, t->heads.count, t->heads.pieces};
     invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &all);
 
     args.dweight = t->norm.dw;
@@ -98,7 +98,8 @@ static void norm_back(invar_builder *b, const invar_turned *t, const invar_tenso
 
 static void turn_back(invar_builder *b, const invar_turned *t)
 {
-    bool divided = b->context || t->heads.pieces < t->heads.cut.pieces;
+    bool frozen = !invar_tensor_present(&t->norm.dw); // each rank has the heads that it needs
+    bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.pieces);
     invar_tensor dy = invar_gradient_take(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {

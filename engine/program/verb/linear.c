@@ -364,6 +364,25 @@ void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const 
     product_back(b, &one, dy, dx);
 }
 
+/* The gradients of A and B; yields du. */
+static invar_tensor adapter_back(invar_builder *b, const linears *l, const invar_adapted *of,
+                                 const invar_tensor *dy)
+{
+    const linears wide = {.count = 1,
+                          .of_experts = l->of_experts,
+                          .w = {invar_adapter_b(of->w)},
+                          .experts = l->experts};
+    int64_t rows = of->u.shape[0], cols = of->u.shape[1];
+    invar_tensor low = invar_program_room(b->program, INVAR_DTYPE_F32, rows, cols);
+    invar_tensor du = invar_program_room(b->program, b->storage, rows, cols);
+
+    invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &of->u);
+    product_back(b, &wide, dy, &low);
+    invar_adapter_scale(b, of, &du, &low, true);
+    invar_adapter_gradient(b, of, &of->w->adapter.da, &du, &of->x);
+    return du;
+}
+
 /* The gradients of all adapters; the layers whose weights are their A, and what comes back. */
 static linears adapters_back(invar_builder *b, const linears *l, const invar_tensor *d,
                              invar_tensor *du)
@@ -379,7 +398,7 @@ static linears adapters_back(invar_builder *b, const linears *l, const invar_ten
                                   .row_token = l->row_token};
         if (!invar_adapter_is(&l->w[i]))
             continue;
-        du[narrow.count] = invar_adapter_back(b, &of, &d[i]);
+        du[narrow.count] = adapter_back(b, l, &of, &d[i]);
         narrow.w[narrow.count++] =
             (invar_weight){.w = l->w[i].adapter.a, .cut = {.pieces = 1}, .pieces = 1};
     }
@@ -551,7 +570,23 @@ static bool sums_over_ranks(const invar_weight *w)
     return w->cut.columns && invar_weight_divided(w);
 }
 
-/* y of one layer with an adapter. */
+/* One product alone, whole or divided. */
+static void single_product(invar_builder *b, const invar_tensor *taken, const invar_projection *out,
+                           const invar_routes *routes)
+{
+    invar_linear_fwd_args args = arguments(taken, out, 1);
+
+    if (sums_over_ranks(&out->w))
+        divided_product(b, taken, out, NULL, routes);
+    else if (routes)
+        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
+                     .w = out->w.w, .experts = routes->own, .k_shards = args.k_shards,
+                     .k_atom = args.k_atom);
+    else
+        invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+}
+
+/* y of one layer with an adapter: both sums are kept as f32 and folded with one rounding. */
 static void adapted_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
                             const invar_projection *out, const invar_tensor *residual,
                             const invar_routes *routes)
@@ -561,8 +596,20 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
                               .x = *x,
                               .u = out->u,
                               .experts = routes ? &routes->own : NULL};
+    int64_t rows = x->shape[0], cols = out->y.shape[1];
+    invar_projection low = {.w = invar_adapter_a(&out->w)}, added = {.w = invar_adapter_b(&out->w)};
+    invar_projection base = *out;
+    invar_tensor sums;
 
-    invar_adapter_forward(b, &of, taken, &out->bias.w, residual, &out->y);
+    low.y = invar_program_room(b->program, INVAR_DTYPE_F32, rows, out->u.shape[1]);
+    sums = invar_program_room(b->program, INVAR_DTYPE_F32, 2 * rows, cols);
+    base.y = invar_tensor_rows(&sums, 0, rows);
+    added.y = invar_tensor_rows(&sums, rows, rows);
+    single_product(b, x, &low, routes);
+    invar_adapter_scale(b, &of, &out->u, &low.y, false);
+    single_product(b, &out->u, &added, routes);
+    single_product(b, taken, &base, routes);
+    invar_adapter_fold(b, &out->y, &sums, residual);
 }
 
 static bool any_adapter(const invar_projection *outputs, int32_t count)
@@ -578,16 +625,11 @@ static void lone_product(invar_builder *b, const invar_tensor *x, const invar_te
                          const invar_projection *out, const invar_routes *routes)
 {
     static const invar_tensor none;
-    invar_linear_fwd_args args = arguments(taken, out, 1);
 
     if (invar_adapter_is(&out->w))
         adapted_product(b, x, taken, out, &none, routes);
-    else if (routes)
-        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
-                     .w = out->w.w, .experts = routes->own, .k_shards = args.k_shards,
-                     .k_atom = args.k_atom);
     else
-        invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+        single_product(b, taken, out, routes);
 }
 
 /* The products alone; results are shown. */
@@ -596,13 +638,8 @@ static void products(invar_builder *b, const invar_tensor *x, const invar_projec
 {
     invar_tensor taken = operand(b, x, &outputs[0].w);
     invar_linear_fwd_args args = arguments(&taken, outputs, count);
-    bool at_once = !routes && !any_adapter(outputs, count);
+    bool at_once = !routes && !any_adapter(outputs, count) && !sums_over_ranks(&outputs[0].w);
 
-    if (sums_over_ranks(&outputs[0].w)) {
-        divided_product(b, &taken, &outputs[0], NULL, routes);
-        (void)invar_build_result(b, outputs[0].name, outputs[0].y);
-        return;
-    }
     if (at_once)
         invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     for (int32_t i = 0; i < count; i++) {
@@ -654,10 +691,10 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
     taken = operand(b, &x, w);
     args = arguments(&taken, &out, 1);
     args.residual = residual;
-    if (sums_over_ranks(w))
-        divided_product(b, &taken, &out, &residual, NULL);
-    else if (invar_adapter_is(w))
+    if (invar_adapter_is(w))
         adapted_product(b, &x, &taken, &out, &residual, NULL);
+    else if (sums_over_ranks(w))
+        divided_product(b, &taken, &out, &residual, NULL);
     else
         invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
     invar_build_reads(b, &x);

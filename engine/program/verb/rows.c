@@ -56,6 +56,8 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
                            &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = found, .own = own});
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
                  .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
+    if (!invar_tensor_present(&e->dtable)) // frozen
+        return;
     e->dtable.shape[0] += INVAR_SPARE_ROWS;
     if (b->train)
         e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);

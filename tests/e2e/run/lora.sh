@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # lora.sh INVAR FOLDER - runs that train adapters: one chain in every way, nothing but adapters in
-# the checkpoint, resumed, replayed, on two ranks; what is refused.
+# the checkpoint, resumed, replayed, on ranks that divide samples or the model; what is refused.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -107,6 +107,45 @@ weights=$(sqlite3 -readonly "$folder/resumed/ledger.db" "SELECT count(*) FROM po
     WHERE name LIKE 'weight.%' AND name NOT LIKE '%.lora\__.weight' ESCAPE '\'" 2>&1)
 [[ $weights == 0 ]] || complain "points of frozen weights: $weights"
 
+# ---- ranks that divide the model ---------------------------------------------------------------
+tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2'
+# layouts NAME RECIPE FLAG ...: the run on one rank, and on ranks that divide it.
+layouts() {
+    local name=$1 one layout
+    shift
+    train "$name" "$@" --logical-tp 2
+    one=$chain
+    for layout in "--ranks 2 $tp" "--ranks 2 $pp" "--ranks 4 $tp" "--ranks 4 $tp $pp"; do
+        # shellcheck disable=SC2086 # several words
+        train "$name${layout//[ -]/}" "$@" --logical-tp 2 $layout
+        [[ $chain == "$one" ]] || complain "$name $layout: $chain, not $one"
+    done
+}
+layouts divided dense
+layouts divided-fp8 dense --dtype fp8 --kv-channels 128 --target-modules q_proj,o_proj,down_proj
+layouts divided-experts experts --dtype mxfp8 --kv-channels 32 --logical-etp 2 \
+    --expert-tensor-parallel-size 1
+layouts divided-int4 dense --dtype int4 --kv-channels 32 --model-type qwen2 --use-kl-loss \
+    --kl-loss-coef 0.01
+train apart dense --logical-tp 2 --save-hf "$folder/apart-{rollout_id}"
+one=$chain halves=("--ranks 4 $tp $pp" "--ranks 2 $tp --lora-adapter-path $folder/apart-1")
+# shellcheck disable=SC2086 # several words
+train half dense --logical-tp 2 --save "$folder/half-saved" --load "$folder/half-saved" \
+    --debug-exit-after-rollout 1 ${halves[0]}
+train half dense --logical-tp 2 --save "$folder/half-saved" --load "$folder/half-saved" \
+    --save-hf "$folder/half-{rollout_id}"
+[[ $chain == "$one" ]] || complain "begun on 4 ranks: $chain, not $one"
+# shellcheck disable=SC2086 # several words
+train came dense --logical-tp 2 --num-rollout 1 --debug-disable-optimizer ${halves[1]} \
+    --save-hf "$folder/came-{rollout_id}"
+for file in half-1 came-0; do
+    cmp "$folder/apart-1/adapter_model.safetensors" "$folder/$file/adapter_model.safetensors" ||
+        complain "$file: other adapters"
+done
+"$invar" plan "$folder/experts.ini" --logical-tp 2 --logical-etp 2 --gpus 4 --memory 10GB --all \
+    >"$folder/out" 2>&1 || complain "plan: exit code $?" "$(<"$folder/out")"
+awk '$1 == 4 && $3 > 1' "$folder/out" | grep -q . && complain "plan has layouts that are refused"
+
 # ---- what it is part of, and what is refused ---------------------------------------------------
 # refused TEXT FLAG ...
 refused() {
@@ -119,8 +158,10 @@ refused() {
 }
 refused "another run" --run "$folder/resumed" --lora-rank 5 --save "$saved" --load "$saved"
 refused "another run" --run "$folder/resumed" --seed 5 --save "$saved" --load "$saved"
-refused "'tensor-model-parallel-size' divides the model, which lora-rank does not allow" \
-    --tensor-model-parallel-size 2 --logical-tp 2 --ranks 2
+refused "'context-parallel-size' does not go with lora-rank" --context-parallel-size 2 --ranks 2
+# shellcheck disable=SC2086 # two words
+refused "'sequence-parallel' does not go with lora-rank" --sequence-parallel $tp --logical-tp 2 \
+    --ranks 2
 refused "'lora-rank' does not go with a critic" --advantage-estimator ppo
 refused "'head' is no linear layer with an adapter" --target-modules head
 refused "'lora-alpha' would be ignored: it needs lora-rank above 0" --lora-rank 0
