@@ -118,6 +118,7 @@ void invar_rollout_free(invar_rollout *rollout)
 {
     if (!rollout)
         return;
+    invar_rollout_close(rollout);
     invar_draft_free(rollout->draft);
     invar_tape_free(rollout->tape);
     invar_stages_close(rollout);
@@ -231,16 +232,6 @@ invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int6
 
 /* ---- a run through the cache ----------------------------------------------------------------- */
 
-static int64_t widest_table(const invar_feed *feed)
-{
-    int64_t width = 1;
-
-    for (int64_t i = 0; i < feed->schedule.n_jobs; i++)
-        width = invar_larger(
-            width, invar_cache_pages_for(feed->schedule.cache, feed->schedule.jobs[i].rows));
-    return width;
-}
-
 static void lay_out(invar_feed *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
@@ -267,19 +258,20 @@ static invar_status make_arrays(invar_feed *feed)
 }
 
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
-                             invar_job *jobs, int64_t n_jobs, int64_t ahead)
+                             const invar_feed_room *room, invar_job *jobs, int64_t n_jobs)
 {
     const invar_model_spec *spec = &r->model->spec;
 
     memset(feed, 0, sizeof *feed);
     feed->rollout = r;
     feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
-    INVAR_TRY(invar_schedule_init(&feed->schedule, r->cache, jobs, n_jobs, limits->concurrency,
-                                  limits->chunk));
+    INVAR_TRY(invar_schedule_init(
+        &feed->schedule, r->cache, jobs, n_jobs,
+        invar_larger(invar_smaller(limits->concurrency, room->sequences), 1), limits->chunk));
     // a GPU's kernels are for many rows of a sequence or for few
     feed->schedule.apart = invar_device_far(&r->caller.dev);
-    feed->schedule.ahead = ahead;
-    feed->width = widest_table(feed);
+    feed->schedule.ahead = room->ahead;
+    feed->width = invar_larger(invar_cache_pages_for(r->cache, room->rows), 1);
     return make_arrays(feed);
 }
 

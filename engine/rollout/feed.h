@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 typedef struct invar_draft invar_draft;
+typedef struct invar_open_rollout invar_open_rollout;
 
 struct invar_rollout {
     const invar_model *model;
@@ -34,8 +35,9 @@ struct invar_rollout {
     invar_cache *cache;     /* of the last run, used again where it fits */
     invar_show show;
     bool audited;
-    invar_draft *draft;    /* that guesses; NULL: none */
-    invar_guesser guesser; /* instead of the one that the limits name; `make` NULL: none */
+    invar_draft *draft;       /* that guesses; NULL: none */
+    invar_guesser guesser;    /* instead of the one that the limits name; `make` NULL: none */
+    invar_open_rollout *open; /* between open and close; NULL: none */
     invar_rollout_counters counters;
 };
 
@@ -72,10 +74,17 @@ typedef struct invar_feed {
 invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *rollout, int64_t sequences,
                                int64_t rows) INVAR_MUST_USE;
 
-/* Settled limits; rows of guesses at most. The jobs are borrowed. Released also after a failure. */
+/* What all jobs that may come need. */
+typedef struct invar_feed_room {
+    int64_t sequences; /* at a time, where the limits allow as many */
+    int64_t rows;      /* of the longest */
+    int64_t ahead;     /* rows of guesses behind one */
+} invar_feed_room;
+
+/* Settled limits. The jobs are borrowed. Released also after a failure. */
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *rollout,
-                             const invar_rollout_limits *limits, invar_job *jobs, int64_t n_jobs,
-                             int64_t ahead) INVAR_MUST_USE;
+                             const invar_rollout_limits *limits, const invar_feed_room *room,
+                             invar_job *jobs, int64_t n_jobs) INVAR_MUST_USE;
 void invar_feed_release(invar_feed *feed);
 
 /*

@@ -30,6 +30,7 @@
 /* A sample on its way. */
 typedef struct writer {
     invar_rl_sample *sample;
+    const invar_sampling *sampling;
     int64_t job;
     int64_t limit;   /* tokens in all, in this run */
     int64_t room;    /* response tokens that the arrays can take */
@@ -39,14 +40,16 @@ typedef struct writer {
     invar_text_stream text;
 } writer;
 
-typedef struct generation {
+typedef struct invar_open_rollout {
     invar_rollout *rollout;
-    const invar_sampling *sampling;
-    writer *writers; /* (count) */
+    const invar_sampling *sampling; /* of all samples; NULL: each has its own */
+    writer *writers;                /* (count) */
     int64_t count;
+    int64_t room;    /* samples that the arrays can take */
     invar_job *jobs; /* (n_jobs) */
     int64_t n_jobs;
-    invar_draw *draws; /* (n_draws) of this pass, turn by turn; then those of fillers */
+    invar_rollout_limits limits; /* settled */
+    invar_draw *draws;           /* (n_draws) of this pass, turn by turn; then those of fillers */
     int64_t n_draws;
     invar_ngram *ngram;
     invar_draft *draft;    /* the rollout's, where it guesses */
@@ -60,6 +63,8 @@ typedef struct generation {
     invar_show *show;             /* NULL: nobody looks */
     uint32_t *numbers;            /* (count) the draw of each sample, where somebody does */
 } generation;
+
+#define ROOM_FOR_OPEN 64 // samples, at first
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
@@ -103,9 +108,9 @@ static int64_t limit_of(const invar_rollout *r, const invar_sampling *p, const i
 }
 
 /* Tokens that the sample may have when this run ends. */
-static int64_t limit_now(const generation *run, const invar_rl_sample *s)
+static int64_t limit_now(const generation *run, const invar_sampling *p, const invar_rl_sample *s)
 {
-    int64_t limit = limit_of(run->rollout, run->sampling, s);
+    int64_t limit = limit_of(run->rollout, p, s);
 
     return s->pause > 0 && s->pause < limit ? s->pause : limit;
 }
@@ -124,26 +129,27 @@ static bool has_begun(const invar_rl_sample *s)
 }
 
 /* A prompt; or one with a part of its response, as an earlier run has left it. */
-static bool can_go_on(const generation *run, const invar_rl_sample *s)
+static bool can_go_on(const generation *run, const invar_sampling *p, const invar_rl_sample *s)
 {
     if (s->prompt_tokens < 1 || s->n_tokens < s->prompt_tokens || s->finish != INVAR_FINISH_NONE)
         return false;
     if (!has_begun(s))
         return true;
     return s->logp && s->mask && s->route_size == route_size(run) &&
-           (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, s);
+           (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, p, s);
 }
 
-static invar_status check_sample(const generation *run, const invar_rl_sample *s)
+static invar_status check_sample(const generation *run, const invar_sampling *p,
+                                 const invar_rl_sample *s)
 {
     const invar_model_spec *spec = &run->rollout->model->spec;
 
-    if (!can_go_on(run, s))
+    if (!can_go_on(run, p, s))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
                           " of them prompt; expected a prompt, or one with a part of its response",
                           s->index, s->n_tokens, s->prompt_tokens);
-    if (limit_of(run->rollout, run->sampling, s) <= s->prompt_tokens)
+    if (limit_of(run->rollout, p, s) <= s->prompt_tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: the prompt of sample %" PRId64 " (line %" PRId64
                           " of the data) has %" PRId64
@@ -221,14 +227,13 @@ static int64_t group_size(const generation *run, int64_t first)
 }
 
 /* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
-static bool shares(const generation *run, const invar_rollout_limits *limits, int64_t first,
-                   int64_t n)
+static bool shares(const generation *run, int64_t first, int64_t n)
 {
     const writer *w = &run->writers[first];
-    int64_t size = limits->page_size, prompt = w->sample->prompt_tokens;
+    int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
     int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
 
-    return n > 1 && !limits->no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
+    return n > 1 && !run->limits.no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
 }
 
 static void add_job(generation *run, int64_t first, int64_t rows, int64_t children)
@@ -242,14 +247,13 @@ static void add_job(generation *run, int64_t first, int64_t rows, int64_t childr
                                            .tokens = s->tokens};
 }
 
-static invar_status add_group(generation *run, const invar_rollout_limits *limits, int64_t first,
-                              int64_t n)
+static invar_status add_group(generation *run, int64_t first, int64_t n)
 {
     int64_t prompt = run->writers[first].sample->prompt_tokens;
 
     for (int64_t i = first + 1; i < first + n; i++)
         INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
-    if (shares(run, limits, first, n)) {
+    if (shares(run, first, n)) {
         run->rollout->counters.shared += (n - 1) * prompt;
         add_job(run, first, prompt, n);
     }
@@ -264,7 +268,7 @@ static invar_status add_group(generation *run, const invar_rollout_limits *limit
 /* Where the sample was left: room as far as it has tokens, and their text. */
 static invar_status pick_up(const generation *run, writer *w)
 {
-    const invar_sampling *p = run->sampling;
+    const invar_sampling *p = w->sampling;
     const invar_rl_sample *s = w->sample;
 
     w->room = invar_rl_sample_response(s);
@@ -274,16 +278,35 @@ static invar_status pick_up(const generation *run, writer *w)
     return INVAR_OK;
 }
 
-static invar_status begin_samples(generation *run, invar_rl_sample *samples)
+static invar_status begin_writer(generation *run, writer *w)
 {
-    for (int64_t i = 0; i < run->count; i++) {
-        writer *w = &run->writers[i];
+    INVAR_TRY(check_sample(run, w->sampling, w->sample));
+    w->limit = limit_now(run, w->sampling, w->sample);
+    w->sample->route_size = route_size(run);
+    INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
+    return make_room(w);
+}
 
-        *w = (writer){.sample = &samples[i], .limit = limit_now(run, &samples[i])};
-        INVAR_TRY(check_sample(run, w->sample));
-        w->sample->route_size = route_size(run);
-        INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
-        INVAR_TRY(make_room(w));
+/* Samples behind those that there are, in arrays that have room for them. */
+static invar_status begin_samples(generation *run, invar_rl_sample *samples, int64_t count,
+                                  const invar_sampling *sampling)
+{
+    INVAR_TRY(invar_rollout_check(run->rollout, sampling));
+    for (int64_t i = 0; i < count; i++) {
+        writer *w = &run->writers[run->count++];
+
+        *w = (writer){.sample = &samples[i], .sampling = sampling};
+        INVAR_TRY(begin_writer(run, w));
+    }
+    return INVAR_OK;
+}
+
+/* Jobs of the samples from `first` on. */
+static invar_status add_groups(generation *run, int64_t first)
+{
+    for (int64_t i = first, n; i < run->count; i += n) {
+        n = group_size(run, i);
+        INVAR_TRY(add_group(run, i, n));
     }
     return INVAR_OK;
 }
@@ -332,39 +355,58 @@ static invar_status begin_guessing(generation *run, const invar_rl_sample *sampl
     return INVAR_OK;
 }
 
-static invar_status begin(generation *run, invar_rl_sample *samples)
+/* Room for `count` samples in all. */
+static invar_status reserve(generation *run, int64_t count)
 {
-    invar_rollout_limits limits;
-    int64_t most = 1, sequences;
+    INVAR_TRY(regrow((void **)&run->writers, run->count, count, sizeof *run->writers,
+                     "the samples of a rollout"));
+    // there is no prompt without a sample that waits for it
+    INVAR_TRY(regrow((void **)&run->jobs, run->n_jobs, 2 * count, sizeof *run->jobs,
+                     "the jobs of a rollout"));
+    run->feed.schedule.jobs = run->jobs;
+    run->room = count;
+    return INVAR_OK;
+}
 
-    INVAR_TRY(invar_rollout_check(run->rollout, run->sampling));
-    INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
-                          "the samples of a rollout"));
-    memset(run->writers, 0, (size_t)run->count * sizeof *run->writers);
-    // a group of two or more has one job for its prompt
-    INVAR_TRY(invar_alloc((void **)&run->jobs, (size_t)(run->count + run->count / 2),
-                          sizeof *run->jobs, "the jobs of a rollout"));
+/* Room for those of any pass, of so many samples. */
+static invar_status make_draws(generation *run, int64_t samples)
+{
+    int64_t sequences = run->feed.schedule.concurrency;
+
+    return regrow((void **)&run->draws, 0, samples + sequences * (1 + ahead_of(run)),
+                  sizeof *run->draws, "the draws of a pass");
+}
+
+/* Passes of so many sequences at most. */
+static invar_status begin_feed(generation *run, int64_t sequences, int64_t rows)
+{
+    const invar_feed_room room = {.sequences = sequences, .rows = rows, .ahead = ahead_of(run)};
+
+    INVAR_TRY(
+        invar_feed_init(&run->feed, run->rollout, &run->limits, &room, run->jobs, run->n_jobs));
+    run->feed.steady = true;
+    run->feed.show = run->sampler.show = run->show;
+    INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)run->feed.schedule.concurrency,
+                          sizeof *run->guesses, "the guesses of a pass"));
+    return make_draws(run, run->room);
+}
+
+static invar_status begin(generation *run, invar_rl_sample *samples, int64_t count)
+{
+    int64_t most = 1;
+
+    INVAR_CHECK(!run->rollout->open);
+    INVAR_TRY(reserve(run, count));
     INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
-    INVAR_TRY(begin_samples(run, samples));
+    INVAR_TRY(begin_samples(run, samples, count, run->sampling));
     if (run->rollout->show.watcher.probe.take)
         INVAR_TRY(begin_showing(run));
     for (int64_t i = 0; i < run->count; i++)
         most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
-    INVAR_TRY(invar_feed_settle(&limits, run->rollout, run->count, most));
-    for (int64_t i = 0, n; i < run->count; i += n) {
-        n = group_size(run, i);
-        INVAR_TRY(add_group(run, &limits, i, n));
-    }
-    INVAR_TRY(
-        invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs, ahead_of(run)));
-    INVAR_TRY(begin_guessing(run, samples));
-    run->feed.steady = true;
-    run->feed.show = run->sampler.show = run->show;
-    sequences = run->feed.schedule.concurrency;
-    INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)sequences, sizeof *run->guesses,
-                          "the guesses of a pass"));
-    return invar_alloc((void **)&run->draws, (size_t)(run->count + sequences * (1 + ahead_of(run))),
-                       sizeof *run->draws, "the draws of a pass");
+    INVAR_TRY(invar_feed_settle(&run->limits, run->rollout, run->count, most));
+    INVAR_TRY(add_groups(run, 0));
+    INVAR_TRY(begin_feed(run, run->n_jobs, most));
+    return begin_guessing(run, samples);
 }
 
 static void end(generation *run)
@@ -397,7 +439,7 @@ bool invar_sampling_ends(const invar_sampling *p, int32_t token)
 /* What the newest token means for its sample; a given one ends where it ended. */
 static invar_status judge(invar_finish *out, const generation *run, writer *w)
 {
-    const invar_sampling *p = run->sampling;
+    const invar_sampling *p = w->sampling;
     const invar_rl_sample *s = w->sample;
     int32_t token = s->tokens[s->n_tokens - 1];
     bool may_end = invar_rl_sample_response(s) > p->min_response;
@@ -432,7 +474,7 @@ static invar_status finish(generation *run, writer *w, invar_finish how)
         s->response = NULL;
         INVAR_TRY(invar_tokenizer_decode(&s->response, &s->response_bytes, run->rollout->tokenizer,
                                          s->tokens + s->prompt_tokens, invar_rl_sample_response(s),
-                                         run->sampling->skip_special));
+                                         w->sampling->skip_special));
     }
     s->finish = how;
     s->arrival = run->samples_done++;
@@ -446,6 +488,9 @@ static invar_status take_draw(generation *run, const invar_draw *draw)
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
 
+    w->left = !isfinite(draw->logp) && run->rollout->open == run;
+    if (w->left)
+        return finish(run, w, INVAR_FINISH_ABORT); // the others go on
     if (!isfinite(draw->logp))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "rollout: draw %" PRIu32 " has logits that are not finite at "
@@ -531,12 +576,14 @@ static invar_status guess(generation *run)
 /* A draw from a row that is `ahead` of the sample's newest token. */
 static void plan_draw(generation *run, int64_t sample, int64_t row, int64_t ahead)
 {
-    const invar_rl_sample *s = run->writers[sample].sample;
+    const writer *w = &run->writers[sample];
+    const invar_rl_sample *s = w->sample;
 
     run->draws[run->n_draws++] =
         (invar_draw){.row = row,
                      .at = {(uint32_t)(s->n_tokens + ahead), s->draw, s->rollout},
-                     .no_end = invar_rl_sample_response(s) + ahead < run->sampling->min_response,
+                     .sampling = run->sampling ? NULL : w->sampling,
+                     .no_end = invar_rl_sample_response(s) + ahead < w->sampling->min_response,
                      .owner = sample};
 }
 
@@ -591,6 +638,8 @@ static invar_status pass_and_draw(generation *run)
         INVAR_TRY(invar_show_pass(run->show,
                                   sequences + feed->schedule.chunk + 2 * (run->count + sequences)));
     INVAR_TRY(invar_feed_next(&run->feed));
+    if (feed->n_turns == 0)
+        return INVAR_OK;
     if (run->guesser.make)
         INVAR_TRY(guess(run));
     INVAR_TRY(invar_feed_pass(&run->feed));
@@ -599,8 +648,10 @@ static invar_status pass_and_draw(generation *run)
         plan_turn(run, i);
     fillers = (feed->sequences - feed->n_turns) * feed->each;
     for (int64_t i = 0; i < fillers; i++)
-        run->draws[run->n_draws + i] =
-            (invar_draw){.row = feed->start[feed->n_turns] + i, .filler = true};
+        run->draws[run->n_draws + i] = (invar_draw){
+            .row = feed->start[feed->n_turns] + i,
+            .sampling = run->n_draws > 0 ? run->draws[run->n_draws - 1].sampling : NULL,
+            .filler = true};
     if (invar_stages_draw(run->rollout))
         INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
                                      run->n_draws + fillers));
@@ -684,14 +735,14 @@ static invar_status step(generation *run)
     return status;
 }
 
-static invar_status generate(generation *run, invar_rl_sample *samples,
+static invar_status generate(generation *run, invar_rl_sample *samples, int64_t count,
                              invar_status (*tick)(void *payload, int64_t samples_done,
                                                   int64_t tokens_done),
                              void *payload)
 {
-    invar_status status = begin(run, samples);
+    invar_status status = begin(run, samples, count);
 
-    while (status == INVAR_OK && run->samples_done < run->count) {
+    while (status == INVAR_OK && run->samples_done < count) {
         status = step(run);
         if (status == INVAR_OK && tick)
             status = tick(payload, run->samples_done, run->tokens_done);
@@ -705,9 +756,144 @@ invar_status invar_rollout_run(
     invar_rollout *rollout, invar_rl_sample *samples, int64_t count, const invar_sampling *sampling,
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
 {
-    generation run = {.rollout = rollout, .sampling = sampling, .count = count};
+    generation run = {.rollout = rollout, .sampling = sampling};
 
-    return generate(&run, samples, tick, payload);
+    return generate(&run, samples, count, tick, payload);
+}
+
+/* ---- samples that join and leave ------------------------------------------------------------- */
+
+invar_status invar_rollout_open(invar_rollout *r, int64_t context)
+{
+    generation *run = NULL;
+    invar_status status;
+
+    INVAR_CHECK(!r->open);
+    if (context < 2 || context > r->model->spec.max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of %" PRId64 " tokens; expected 2 to %" PRId64,
+                          context, r->model->spec.max_positions);
+    if (invar_speculation_tokens(&r->limits.speculation) > 0)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "rollout: nothing is guessed where samples join and leave: set "
+                          "speculative-algorithm to none");
+    INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
+    *run = (generation){.rollout = r};
+    r->open = run;
+    status = reserve(run, ROOM_FOR_OPEN);
+    if (status == INVAR_OK)
+        status = invar_sampler_init(&run->sampler, &r->caller, NULL);
+    if (status == INVAR_OK)
+        status = invar_feed_settle(&run->limits, r, INT32_MAX, context - 1);
+    if (status == INVAR_OK)
+        status = begin_feed(run, run->limits.concurrency, context - 1);
+    if (status != INVAR_OK)
+        invar_rollout_close(r);
+    else
+        r->cache->twin = NULL;
+    return invar_near_advise(status, invar_device_far(&r->caller.dev), INVAR_FEED_ADVICE);
+}
+
+void invar_rollout_close(invar_rollout *r)
+{
+    if (r->open)
+        end(r->open);
+    invar_free(r->open);
+    r->open = NULL;
+}
+
+/* Samples that have left, and their jobs, leave the arrays. */
+static invar_status tidy(generation *run)
+{
+    int64_t *places = NULL, *numbers, kept = 0;
+
+    INVAR_TRY(invar_alloc((void **)&places, (size_t)(run->n_jobs + run->count), sizeof *places,
+                          "the order of samples"));
+    numbers = places + run->n_jobs;
+    invar_schedule_compact(places, &run->feed.schedule);
+    run->n_jobs = run->feed.schedule.n_jobs;
+    for (int64_t i = 0; i < run->count; i++) {
+        writer *w = &run->writers[i];
+
+        numbers[i] = w->left ? 0 : kept; // a prompt that is through belongs to nobody
+        if (w->left)
+            continue;
+        w->job = places[w->job];
+        run->writers[kept++] = *w;
+    }
+    for (int64_t i = 0; i < run->n_jobs; i++)
+        run->jobs[i].sample = numbers[run->jobs[i].sample];
+    run->count = kept;
+    invar_free(places);
+    return INVAR_OK;
+}
+
+/* Room for so many more; twice as much as is needed, so that it is made seldom. */
+static invar_status make_room_for(generation *run, int64_t more)
+{
+    int64_t room = run->room;
+
+    if (run->count + more <= room)
+        return INVAR_OK;
+    INVAR_TRY(tidy(run));
+    while (2 * (run->count + more) > room)
+        room *= 2;
+    if (room == run->room)
+        return INVAR_OK;
+    INVAR_TRY(make_draws(run, room));
+    return reserve(run, room);
+}
+
+/* The samples from `first` on never were. */
+static void forget(generation *run, int64_t first)
+{
+    for (int64_t i = first; i < run->count; i++)
+        invar_text_stream_release(&run->writers[i].text);
+    run->count = first;
+    run->n_jobs = run->feed.schedule.n_jobs;
+}
+
+invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling *sampling)
+{
+    generation *run = r->open;
+    invar_status status;
+    int64_t first;
+
+    INVAR_CHECK(run);
+    INVAR_TRY(make_room_for(run, count));
+    first = run->count;
+    status = begin_samples(run, samples, count, sampling);
+    if (status == INVAR_OK)
+        status = add_groups(run, first);
+    if (status == INVAR_OK)
+        status = invar_schedule_add(&run->feed.schedule, run->jobs,
+                                    run->n_jobs - run->feed.schedule.n_jobs);
+    if (status != INVAR_OK)
+        forget(run, first);
+    return status;
+}
+
+void invar_rollout_drop(invar_rollout *r, const invar_rl_sample *samples, int64_t count)
+{
+    generation *run = r->open;
+
+    INVAR_CHECK(run);
+    for (int64_t i = 0; i < run->count; i++) {
+        writer *w = &run->writers[i];
+
+        if (w->left || w->sample < samples || w->sample >= samples + count)
+            continue;
+        w->left = true;
+        invar_text_stream_release(&w->text);
+        invar_schedule_drop(&run->feed.schedule, w->job);
+    }
+}
+
+invar_status invar_rollout_step(invar_rollout *r)
+{
+    INVAR_CHECK(r->open);
+    return invar_near_advise(step(r->open), invar_device_far(&r->caller.dev), INVAR_FEED_ADVICE);
 }
 
 /* ---- given samples --------------------------------------------------------------------------- */
@@ -749,7 +935,7 @@ invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample 
                                                        int64_t tokens_done),
                                   void *payload)
 {
-    generation run = {.rollout = rollout, .sampling = sampling, .count = count, .given = given};
+    generation run = {.rollout = rollout, .sampling = sampling, .given = given};
     invar_rl_samples samples = {0};
     invar_status status = INVAR_OK;
 
@@ -760,7 +946,7 @@ invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample 
             status = prompt_of(s, rollout, sampling, &given[i]);
     }
     if (status == INVAR_OK)
-        status = generate(&run, samples.items, tick, payload);
+        status = generate(&run, samples.items, count, tick, payload);
     invar_rl_samples_reset(&samples);
     return status;
 }

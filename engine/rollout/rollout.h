@@ -124,6 +124,31 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                                     int64_t tokens_done),
                                void *payload) INVAR_MUST_USE;
 
+/* ---- samples that join and leave ------------------------------------------------------------- */
+
+/*
+ * From now on samples of at most `context` tokens may be added, until `close`; meanwhile the
+ * rollout does nothing else. Nothing is guessed: limits with speculation are INVAR_E_UNSUPPORTED.
+ */
+invar_status invar_rollout_open(invar_rollout *rollout, int64_t context) INVAR_MUST_USE;
+void invar_rollout_close(invar_rollout *rollout);
+
+/*
+ * Samples [0, count) as for _run, one group or several, join. They and the sampling, which is
+ * theirs alone, are borrowed until they are finished or dropped. After a failure none has joined.
+ */
+invar_status invar_rollout_add(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling *sampling) INVAR_MUST_USE;
+
+/* Of samples [0, count), all that `add` was given at once, those that are not finished leave. */
+void invar_rollout_drop(invar_rollout *rollout, const invar_rl_sample *samples, int64_t count);
+
+/*
+ * One pass: samples get tokens, and some are finished. One whose logits are not finite is finished
+ * as INVAR_FINISH_ABORT. An error is no sample's.
+ */
+invar_status invar_rollout_step(invar_rollout *rollout) INVAR_MUST_USE;
+
 /*
  * Runs as if [0, count) were being sampled, for those who watch: the same passes and draws, but
  * behind each draw the next token is that of the given sample, which stays as it is.

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "engine/program/tape.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
@@ -14,14 +15,14 @@
 invar_status invar_sampler_init(invar_sampler *s, invar_caller *caller,
                                 const invar_sampling *sampling)
 {
-    size_t bytes = (size_t)sampling->n_stop_ids * sizeof *sampling->stop_ids;
+    size_t bytes = sampling ? (size_t)sampling->n_stop_ids * sizeof *sampling->stop_ids : 0;
 
     memset(s, 0, sizeof *s);
     s->caller = caller;
     s->sampling = sampling;
     INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
     INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->ends, bytes, "stop ids"));
-    return invar_device_put(&caller->dev, s->ends, sampling->stop_ids, bytes);
+    return bytes ? invar_device_put(&caller->dev, s->ends, sampling->stop_ids, bytes) : INVAR_OK;
 }
 
 void invar_sampler_release(invar_sampler *s)
@@ -29,6 +30,7 @@ void invar_sampler_release(invar_sampler *s)
     if (s->caller) {
         invar_device_give(&s->caller->dev, s->room);
         invar_device_give(&s->caller->dev, s->ends);
+        invar_device_give(&s->caller->dev, s->other);
         invar_device_give(&s->caller->dev, s->copies);
     }
     memset(s, 0, sizeof *s);
@@ -66,30 +68,86 @@ static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-/* Tokens and log-probabilities of all rows of the logits. */
+/* How a draw is made. */
+static const invar_sampling *sampling_of(const invar_sampler *s, const invar_draw *draw)
+{
+    return draw->sampling ? draw->sampling : s->sampling;
+}
+
+/* The stop ids of another sampling than the sampler's, to where ops read them. */
+static invar_status put_other(invar_sampler *s, const invar_sampling *p)
+{
+    const invar_device *dev = &s->caller->dev;
+    size_t bytes = (size_t)p->n_stop_ids * sizeof *s->other;
+
+    if (s->caller->tape) // a call that is held back may read those that were there
+        INVAR_TRY(invar_tape_flush(s->caller->tape));
+    if (p->n_stop_ids > s->n_other) {
+        invar_device_give(dev, s->other);
+        s->other = NULL;
+        s->n_other = 0;
+        INVAR_TRY(invar_device_take(dev, (void **)&s->other, bytes, "stop ids"));
+        s->n_other = p->n_stop_ids;
+    }
+    return bytes ? invar_device_put(dev, s->other, p->stop_ids, bytes) : INVAR_OK;
+}
+
+/* The stop ids that some of these draws may not be; for others than the sampler's: if any is so. */
+static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_draw *draws,
+                              int64_t count)
+{
+    const invar_sampling *p = sampling_of(s, draws);
+    bool hides = false;
+
+    *out = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p == s->sampling ? p->n_stop_ids : 0);
+    for (int64_t i = 0; i < count; i++)
+        hides = hides || draws[i].no_end;
+    if (p == s->sampling || !hides)
+        return INVAR_OK;
+    INVAR_TRY(put_other(s, p));
+    *out = invar_tensor_1d(s->other, INVAR_DTYPE_I32, p->n_stop_ids);
+    return INVAR_OK;
+}
+
+/* Tokens and log-probabilities of rows [first, first + count), whose draws have one sampling. */
+static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits,
+                              int64_t first, int64_t count)
+{
+    const invar_sampling *p = sampling_of(s, &draws[first]);
+    invar_sampler_room *room = s->room;
+    invar_tensor tokens = invar_tensor_1d(room->drawn.tokens + first, INVAR_DTYPE_I32, count);
+    invar_tensor rows = invar_tensor_rows(logits, first, count);
+    invar_tensor ends;
+
+    INVAR_TRY(find_ends(&ends, s, draws + first, count));
+    INVAR_TRY(
+        INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = rows,
+                   .coords = room->asked.coords + first, .seed = p->seed,
+                   .purpose = invar_philox_purpose(p->purpose, 0), .temperature = p->temperature,
+                   .top_k = p->top_k, .top_p = p->top_p, .min_p = p->min_p, .hidden = ends,
+                   .hides = invar_tensor_1d(room->asked.no_end + first, INVAR_DTYPE_I32, count)));
+    return INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
+                      .logp = invar_tensor_1d(room->drawn.logp + first, INVAR_DTYPE_F32, count),
+                      .max = invar_tensor_1d(room->max + first, INVAR_DTYPE_F32, count),
+                      .logsum = invar_tensor_1d(room->logsum + first, INVAR_DTYPE_F32, count),
+                      .logits = rows, .targets = tokens,
+                      .temperature = invar_sampling_logp_temperature(p->temperature));
+}
+
+/* The same of all rows of the logits. */
 static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits)
 {
-    const invar_sampling *p = s->sampling;
-    invar_sampler_room *room = s->room;
     int64_t count = logits->shape[0];
-    invar_tensor tokens = invar_tensor_1d(room->drawn.tokens, INVAR_DTYPE_I32, count);
 
-    INVAR_TRY(INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = *logits,
-                         .coords = room->asked.coords, .seed = p->seed,
-                         .purpose = invar_philox_purpose(p->purpose, 0),
-                         .temperature = p->temperature, .top_k = p->top_k, .top_p = p->top_p,
-                         .min_p = p->min_p,
-                         .hidden = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p->n_stop_ids),
-                         .hides = invar_tensor_1d(room->asked.no_end, INVAR_DTYPE_I32, count)));
-    INVAR_TRY(INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
-                         .logp = invar_tensor_1d(room->drawn.logp, INVAR_DTYPE_F32, count),
-                         .max = invar_tensor_1d(room->max, INVAR_DTYPE_F32, count),
-                         .logsum = invar_tensor_1d(room->logsum, INVAR_DTYPE_F32, count),
-                         .logits = *logits, .targets = tokens,
-                         .temperature = invar_sampling_logp_temperature(p->temperature)));
+    for (int64_t first = 0, n; first < count; first += n) {
+        n = 1;
+        while (first + n < count && draws[first + n].sampling == draws[first].sampling)
+            n++;
+        INVAR_TRY(run_alike(s, draws, logits, first, n));
+    }
     if (s->show)
         INVAR_TRY(show_drawn(s, draws, count));
-    return invar_caller_get(s->caller, &s->drawn, &room->drawn, sizeof s->drawn);
+    return invar_caller_get(s->caller, &s->drawn, &s->room->drawn, sizeof s->drawn);
 }
 
 /* The rows of the pass that are drawn from, each once, and which of them each draw is from. */

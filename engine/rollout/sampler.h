@@ -21,13 +21,14 @@ extern "C" {
 
 /* One token. */
 typedef struct invar_draw {
-    int64_t row;            /* of the last run of the pass; several may have the same */
-    invar_sample_coords at; /* position: that of the new token */
-    bool no_end;            /* stop ids may not be drawn */
-    bool filler;            /* its row is nobody's */
-    int64_t owner;          /* the caller's */
-    int32_t token;          /* drawn */
-    float logp;             /* its log-probability */
+    int64_t row;                    /* of the last run of the pass; several may have the same */
+    invar_sample_coords at;         /* position: that of the new token */
+    const invar_sampling *sampling; /* how; NULL: as the sampler's */
+    bool no_end;                    /* stop ids may not be drawn */
+    bool filler;                    /* its row is nobody's */
+    int64_t owner;                  /* the caller's */
+    int32_t token;                  /* drawn */
+    float logp;                     /* its log-probability */
 } invar_draw;
 
 /* What ops are told of the draws, */
@@ -53,14 +54,16 @@ typedef struct invar_sampler_room {
 
 typedef struct invar_sampler {
     invar_caller *caller;           /* borrowed */
-    const invar_sampling *sampling; /* borrowed */
+    const invar_sampling *sampling; /* borrowed; NULL: every draw has its own */
     invar_show *show;               /* borrowed; NULL: nobody looks */
     int64_t row[INVAR_SAMPLER_ROWS];
     invar_sampler_asked asked;
     invar_sampler_drawn drawn;
     /* in the device's memory */
     invar_sampler_room *room;
-    int32_t *ends; /* (n_stop_ids) */
+    int32_t *ends;  /* (n_stop_ids) of the sampler's sampling */
+    int32_t *other; /* (n_other) those of another one */
+    int64_t n_other;
     float *copies; /* (n_copies, vocabulary) where draws share a row */
     int64_t n_copies;
 } invar_sampler;

@@ -42,11 +42,11 @@ static invar_status check_fit(const invar_schedule *s, const invar_job *job)
     return INVAR_OK;
 }
 
-static invar_status prepare_jobs(invar_schedule *s)
+static invar_status prepare_jobs(const invar_schedule *s, int64_t first, int64_t end)
 {
     int64_t parent = -1, children = 0;
 
-    for (int64_t i = 0; i < s->n_jobs; i++) {
+    for (int64_t i = first; i < end; i++) {
         invar_job *job = &s->jobs[i];
 
         INVAR_CHECK(job->prefill >= 1 && job->rows >= job->prefill);
@@ -64,18 +64,24 @@ static invar_status prepare_jobs(invar_schedule *s)
     return INVAR_OK;
 }
 
+invar_status invar_schedule_add(invar_schedule *s, invar_job *jobs, int64_t more)
+{
+    s->jobs = jobs;
+    INVAR_TRY(prepare_jobs(s, s->n_jobs, s->n_jobs + more));
+    s->n_jobs += more;
+    return INVAR_OK;
+}
+
 invar_status invar_schedule_init(invar_schedule *s, invar_cache *cache, invar_job *jobs,
                                  int64_t n_jobs, int64_t concurrency, int64_t chunk)
 {
     memset(s, 0, sizeof *s);
     INVAR_CHECK(concurrency >= 1 && chunk >= 1);
     s->cache = cache;
-    s->jobs = jobs;
-    s->n_jobs = n_jobs;
-    s->concurrency = concurrency < n_jobs ? concurrency : n_jobs;
+    s->concurrency = concurrency;
     s->chunk = chunk;
     invar_cache_reset(cache);
-    INVAR_TRY(prepare_jobs(s));
+    INVAR_TRY(invar_schedule_add(s, jobs, n_jobs));
     INVAR_TRY(invar_alloc((void **)&s->active, (size_t)s->concurrency, sizeof *s->active,
                           "the sequences of a pass"));
     return invar_alloc((void **)&s->turns, (size_t)s->concurrency, sizeof *s->turns,
@@ -120,6 +126,24 @@ void invar_schedule_finish(invar_schedule *s, int64_t index)
     end_job(s, job);
 }
 
+/* Whether somebody still waits for the prompt, or has its rows. */
+static bool is_wanted(const invar_schedule *s, int64_t prompt)
+{
+    for (int64_t i = prompt + 1; i < s->n_jobs; i++)
+        if (s->jobs[i].parent == prompt && s->jobs[i].state != INVAR_JOB_OVER)
+            return true;
+    return false;
+}
+
+void invar_schedule_drop(invar_schedule *s, int64_t index)
+{
+    int64_t parent = s->jobs[index].parent;
+
+    invar_schedule_finish(s, index);
+    if (parent >= 0 && s->jobs[parent].state != INVAR_JOB_OVER && !is_wanted(s, parent))
+        end_job(s, &s->jobs[parent]);
+}
+
 /* Prompts that are through leave the pass, but keep their pages while somebody waits for them. */
 static void retire(invar_schedule *s)
 {
@@ -128,15 +152,38 @@ static void retire(invar_schedule *s)
     for (int64_t i = 0; i < s->n_active; i++) {
         invar_job *job = &s->jobs[s->active[i]];
 
+        if (job->state == INVAR_JOB_OVER)
+            continue;
         if (job->children > 0 && job->done == job->rows) {
             job->state = INVAR_JOB_KEPT;
             if (job->expected == 0)
                 end_job(s, job);
-        } else if (job->state != INVAR_JOB_OVER) {
+        } else {
             s->active[kept++] = s->active[i];
         }
     }
     s->n_active = kept;
+}
+
+void invar_schedule_compact(int64_t *places_out, invar_schedule *s)
+{
+    int64_t kept = 0, next = 0;
+
+    retire(s);
+    for (int64_t i = 0; i < s->n_jobs; i++) {
+        places_out[i] = s->jobs[i].state == INVAR_JOB_OVER ? -1 : kept;
+        next += i < s->next && places_out[i] >= 0;
+        if (places_out[i] < 0)
+            continue;
+        s->jobs[kept] = s->jobs[i];
+        if (s->jobs[kept].parent >= 0) // prompts come before their jobs
+            s->jobs[kept].parent = places_out[s->jobs[kept].parent];
+        kept++;
+    }
+    for (int64_t i = 0; i < s->n_active; i++)
+        s->active[i] = places_out[s->active[i]];
+    s->n_jobs = kept;
+    s->next = next;
 }
 
 /* ---- giving way ------------------------------------------------------------------------------ */

@@ -92,6 +92,16 @@ invar_status invar_schedule_init(invar_schedule *schedule, invar_cache *cache, i
 void invar_schedule_release(invar_schedule *schedule);
 
 /*
+ * The list is `jobs` from now on, borrowed likewise: the (n_jobs) that it was, then `more` new
+ * ones. INVAR_E_INVALID as above: then it has none of these. Between passes.
+ */
+invar_status invar_schedule_add(invar_schedule *schedule, invar_job *jobs,
+                                int64_t more) INVAR_MUST_USE;
+
+/* Jobs that are over leave the list. places_out: (n_jobs) where each is now, or -1. Likewise. */
+void invar_schedule_compact(int64_t *places_out, invar_schedule *schedule);
+
+/*
  * The next pass, borrowed until the next call; no turns when all jobs are over. The caller knows
  * the next row of every job whose last turn it has had.
  */
@@ -109,6 +119,9 @@ int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, int64_t ahead
 
 /* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
 void invar_schedule_finish(invar_schedule *schedule, int64_t job);
+
+/* The same for one that nobody wants any more; with the last of them goes their prompt. */
+void invar_schedule_drop(invar_schedule *schedule, int64_t job);
 
 #ifdef __cplusplus
 }

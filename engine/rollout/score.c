@@ -65,7 +65,9 @@ static invar_status begin(score *s)
                                                .tokens = s->tokens[i]};
     }
     INVAR_TRY(invar_feed_settle(&limits, s->rollout, s->count, s->most));
-    INVAR_TRY(invar_feed_init(&s->feed, s->rollout, &limits, s->jobs, s->n_jobs, 0));
+    INVAR_TRY(invar_feed_init(&s->feed, s->rollout, &limits,
+                              &(invar_feed_room){.sequences = s->n_jobs, .rows = s->most}, s->jobs,
+                              s->n_jobs));
     rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
     INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
@@ -119,7 +121,10 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
                                  float *const *logp_out)
 {
     score s = {.rollout = rollout, .tokens = tokens, .n = n, .count = count};
-    invar_status status = begin(&s);
+    invar_status status;
+
+    INVAR_CHECK(!rollout->open); // whose pages these would be
+    status = begin(&s);
 
     while (status == INVAR_OK) {
         status = invar_feed_next(&s.feed);

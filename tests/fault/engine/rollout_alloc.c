@@ -94,6 +94,44 @@ static invar_status live_score(void)
     return status;
 }
 
+/* More samples than there is room for at first join one by one; some of them are dropped. */
+static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
+                             const invar_sampling *sampling)
+{
+    INVAR_TRY(prompts_new(samples, 60, 2, 3, 27));
+    INVAR_TRY(invar_rollout_open(rollout, 9));
+    for (int64_t i = 0; i < samples->count; i++) {
+        INVAR_TRY(invar_rollout_add(rollout, &samples->items[i], 1, sampling));
+        INVAR_TRY(i % 2 ? invar_rollout_step(rollout) : INVAR_OK);
+        if (i % 5 == 0)
+            invar_rollout_drop(rollout, &samples->items[i / 2], 1);
+    }
+    return INVAR_OK;
+}
+
+static invar_status live_open(void)
+{
+    static const char *const stop[] = {"never this"};
+    const invar_sampling sampling = {
+        .temperature = 1.0f, .top_p = 1.0f, .max_response = 4, .stop = stop, .n_stop = 1};
+    const invar_rollout_limits limits = {.concurrency = 2, .page_size = 4};
+    invar_rl_samples samples = {0};
+    invar_rollout *rollout;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_new(&rollout, model, tokenizer, &dev, &limits));
+    status = use_open(rollout, &samples, &sampling);
+    invar_rollout_free(rollout);
+    invar_rl_samples_reset(&samples);
+    return status;
+}
+
+static void test_rollout_alloc__an_open_one_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_open);
+}
+
 static void test_rollout_alloc__generation_survives_each_failure(void **state)
 {
     (void)state;
@@ -118,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_rollout_alloc__generation_survives_each_failure),
         cmocka_unit_test(test_rollout_alloc__a_draft_model_survives_each_failure),
         cmocka_unit_test(test_rollout_alloc__scoring_survives_each_failure),
+        cmocka_unit_test(test_rollout_alloc__an_open_one_survives_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

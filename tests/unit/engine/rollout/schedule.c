@@ -547,6 +547,51 @@ static void test_schedule__a_page_in_two_hands_is_seen(void **state)
     fake_release(&f);
 }
 
+/* Jobs come while others run, those that are over leave the list, and dropped ones their prompt. */
+static void test_schedule__jobs_come_and_go(void **state)
+{
+    int64_t places[8], count;
+    const invar_turn *turns;
+    fake f;
+
+    (void)state;
+    fake_init(&f, 20, 2);
+    add(&f, 2, 9, 9, 0);
+    add_group(&f, 3, 6, 2); // jobs 1 to 3
+    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 1, 8, 8));
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_int_equal(count, 1); // nobody else was there
+    assert_ok(invar_schedule_add(&f.schedule, f.jobs, 3));
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_int_equal(count, 2); // the first job, and the prompt
+    assert_int_equal(turns[1].job, 1);
+    invar_schedule_drop(&f.schedule, 2);
+    assert_int_equal(f.jobs[1].expected, 1);
+    invar_schedule_drop(&f.schedule, 3);
+    assert_int_equal(f.jobs[1].state, INVAR_JOB_OVER); // with the last who wanted it
+    assert_int_equal(f.cache->n_free, 20 - 2);
+    add_group(&f, 2, 4, 2); // jobs 4 to 6
+    add(&f, 2, 3, 3, 0);
+    assert_ok(invar_schedule_add(&f.schedule, f.jobs, 4));
+    invar_schedule_compact(places, &f.schedule);
+    assert_int_equal(f.schedule.n_jobs, 5);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(places[i], i == 0 ? 0 : i < 4 ? -1 : i - 3);
+    assert_int_equal(f.jobs[2].parent, 1);
+    assert_int_equal(f.jobs[3].parent, 1);
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_int_equal(count, 3); // the first job, the new prompt, and the last job
+    assert_int_equal(turns[2].job, 4);
+    for (int64_t i = 0; i < 5; i++)
+        if (f.jobs[i].children == 0)
+            invar_schedule_drop(&f.schedule, i);
+    assert_int_equal(f.cache->n_free, 20);
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_int_equal(count, 0);
+    fake_release(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -563,6 +608,7 @@ int main(void)
         cmocka_unit_test(test_schedule__always_comes_to_an_end),
         cmocka_unit_test(test_schedule__one_page_less_is_refused),
         cmocka_unit_test(test_schedule__a_page_in_two_hands_is_seen),
+        cmocka_unit_test(test_schedule__jobs_come_and_go),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
