@@ -27,6 +27,7 @@ static const invar_verb *const verbs[] = {
     &invar_verb_eval,
     &invar_verb_generate,
     &invar_verb_score,
+    &invar_verb_serve,
     &invar_verb_convert,
     &invar_verb_replay,
     &invar_verb_pack,

@@ -67,6 +67,7 @@ extern const invar_verb invar_verb_plan;
 extern const invar_verb invar_verb_eval;
 extern const invar_verb invar_verb_generate;
 extern const invar_verb invar_verb_score;
+extern const invar_verb invar_verb_serve;
 extern const invar_verb invar_verb_convert;
 extern const invar_verb invar_verb_replay;
 extern const invar_verb invar_verb_pack;

@@ -15,8 +15,8 @@
 
 #include "base/invar_banned.h"
 
-const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI, INVAR_MODULE_NCCL,
-                                          INVAR_MODULE_HTTP, NULL};
+const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI,   INVAR_MODULE_NCCL,
+                                          INVAR_MODULE_HTTP, INVAR_MODULE_SERVE, NULL};
 
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
 {

@@ -24,6 +24,7 @@ extern "C" {
 #define INVAR_MODULE_MPI "invar-mpi.so"
 #define INVAR_MODULE_NCCL "invar-nccl.so"
 #define INVAR_MODULE_HTTP "invar-http.so"
+#define INVAR_MODULE_SERVE "invar-serve.so"
 
 /* All that there are; NULL ends the list. */
 extern const char *const invar_module_names[];

@@ -15,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
-             "train"}
+             "serve", "train"}
 # Options of other programs, and of our scripts, that the documents name.
 OTHERS = {"arch", "asan", "build", "coverage", "full", "gpus-per-task", "help", "install",
           "markdown", "mpi", "prefix", "preset", "ref", "report", "target", "test-dir", "tsan",

@@ -17,7 +17,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "scripts"
 SETUP = SCRIPTS / "setup"
 BUILD = ["gcc", "libc6-dev", "cmake", "ninja-build", "libxxhash-dev", "libcmocka-dev",
          "libsqlite3-dev", "libjansson-dev", "libutf8proc-dev", "zlib1g-dev",
-         "libgit2-dev", "libcurl4-openssl-dev", "python3-jinja2"]
+         "libgit2-dev", "libcurl4-openssl-dev", "libmicrohttpd-dev", "python3-jinja2"]
 
 
 class Machine(unittest.TestCase):
@@ -99,7 +99,7 @@ class Machine(unittest.TestCase):
         self.have(BUILD[:4])
         code, text = self.run_setup("--check")
         self.assertEqual((code, self.apt_calls()), (1, []))
-        self.assertIn("9 missing", text)
+        self.assertIn("10 missing", text)
         self.assertIn("    libxxhash-dev\n    libcmocka-dev\n", text)
 
     def test_installs_only_what_is_missing(self):

@@ -1,0 +1,328 @@
+/*
+ * serve.c - invar serve: a model behind OpenAI's HTTP API, until a signal ends it.
+ *
+ * This thread has the model and works; threads of the HTTP server hand it requests
+ * (engine/serve/dispatch.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/flags.h"
+#include "cli/live.h"
+#include "cli/run/weights.h"
+#include "engine/serve/server.h"
+
+#include "base/invar_banned.h"
+
+#define KEY_VARIABLE "INVAR_API_KEY"
+#define KEY_BYTES 4096
+#define SPARE_CONNECTIONS 64 // beside those of requests: idle ones, and those that are refused
+
+typedef struct settings {
+    const char *host, *key_file, *name;
+    int64_t port, most, most_body, seconds, client_seconds;
+} settings;
+
+/* What lives as long as the server. */
+typedef struct service {
+    invar_session session;
+    invar_sampling sampling;
+    invar_serve_facts facts;
+    invar_dispatch *dispatch;
+    invar_prompter *prompter;
+    invar_server *server;
+    char *key; /* NULL: none */
+} service;
+
+/* ---- the key --------------------------------------------------------------------------------- */
+
+/* Printable, without blanks: as a header has it. */
+static invar_status check_key(const char *key, const char *from)
+{
+    if (!*key)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has no key: write one line with it", from);
+    for (const char *c = key; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: a key has printable ASCII characters alone, and is one line",
+                              from);
+    return INVAR_OK;
+}
+
+static invar_status read_key(char **out, const settings *set)
+{
+    const char *given = getenv(KEY_VARIABLE);
+    size_t bytes;
+
+    if (set->key_file) {
+        INVAR_TRY(invar_file_read(out, &bytes, set->key_file, KEY_BYTES));
+        (*out)[strcspn(*out, "\r\n")] = '\0';
+        return check_key(*out, "--api-key-file");
+    }
+    if (!given || !*given)
+        return INVAR_OK;
+    bytes = strlen(given) + 1;
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a key"));
+    memcpy(*out, given, bytes);
+    return check_key(*out, KEY_VARIABLE);
+}
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+/* The last part of a folder's path; without one "invar". */
+static const char *name_of(const settings *set, const invar_recipe *recipe)
+{
+    const char *dir = invar_recipe_string(recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *slash = strrchr(dir, '/');
+
+    if (set->name)
+        return set->name;
+    slash = slash ? slash + 1 : dir;
+    return *slash ? slash : "invar";
+}
+
+static int64_t seconds_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec;
+}
+
+static void set_facts(service *s, const settings *set)
+{
+    const invar_session *session = &s->session;
+    int64_t context = s->sampling.max_context;
+
+    s->facts = (invar_serve_facts){.model = name_of(set, session->recipe),
+                                   .weights = session->weights,
+                                   .base = session->base_weights,
+                                   .adapted = session->spec.lora.rank > 0,
+                                   .numerics = invar_numerics_name(session->dev.numerics),
+                                   .format = invar_format_name(session->rollout_format),
+                                   .context = context ? context : session->spec.max_positions,
+                                   .started = seconds_now()};
+}
+
+static invar_status open_parts(service *s, const settings *set)
+{
+    const invar_session *session = &s->session;
+    const invar_recipe *r = session->recipe;
+    invar_rollout_limits limits = invar_session_limits(session);
+    const invar_prompter_options prompts = {
+        .tokenizer = session->tokenizer,
+        .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+        .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
+        .template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+        .vocab = session->spec.vocab,
+        .context = s->facts.context};
+
+    INVAR_TRY(invar_prompter_new(&s->prompter, &prompts));
+    INVAR_TRY(invar_dispatch_new(&s->dispatch,
+                                 &(invar_dispatch_options){.model = invar_session_sampler(session),
+                                                           .tokenizer = session->tokenizer,
+                                                           .dev = &session->dev,
+                                                           .limits = &limits,
+                                                           .context = s->facts.context,
+                                                           .most = set->most}));
+    return invar_server_open(&s->server,
+                             &(invar_server_options){.host = set->host,
+                                                     .port = set->port,
+                                                     .key = s->key,
+                                                     .connections = set->most + SPARE_CONNECTIONS,
+                                                     .most_body = set->most_body,
+                                                     .seconds = set->seconds,
+                                                     .client_seconds = set->client_seconds,
+                                                     .facts = &s->facts,
+                                                     .sampling = &s->sampling,
+                                                     .tokenizer = session->tokenizer,
+                                                     .dispatch = s->dispatch,
+                                                     .prompter = s->prompter});
+}
+
+static void close_parts(service *s)
+{
+    invar_server_close(s->server);
+    invar_dispatch_free(s->dispatch);
+    invar_prompter_free(s->prompter);
+    invar_free(s->key);
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+/* Whoever waits for the server to be ready reads the last of these lines. */
+static void say_ready(const service *s, const settings *set)
+{
+    char line[INVAR_WEIGHTS_FROM_SIZE + 256], from[INVAR_WEIGHTS_FROM_SIZE];
+    bool six = strchr(set->host, ':') != NULL;
+
+    invar_weights_from(from, &s->session);
+    (void)snprintf(line, sizeof line, "weights from %s", from);
+    invar_live_say(NULL, line);
+    if (invar_prompter_no_chat(s->prompter)) {
+        (void)snprintf(line, sizeof line, "no chats: %.600s", invar_prompter_no_chat(s->prompter));
+        invar_live_say(NULL, line);
+    }
+    (void)snprintf(line, sizeof line, "serving %.200s at http://%s%.100s%s:%" PRId64 "/v1",
+                   s->facts.model, six ? "[" : "", set->host, six ? "]" : "",
+                   invar_server_port(s->server));
+    invar_live_say(NULL, line);
+}
+
+static invar_status serve(service *s, const settings *set)
+{
+    const volatile sig_atomic_t *caught;
+
+    INVAR_TRY(read_key(&s->key, set));
+    INVAR_TRY(invar_session_load_newest(&s->session));
+    s->sampling = invar_session_sampling(&s->session);
+    set_facts(s, set);
+    INVAR_TRY(open_parts(s, set));
+    caught = invar_live_catch("finishing the requests that are there");
+    say_ready(s, set);
+    return invar_dispatch_run(s->dispatch, caught);
+}
+
+static invar_status run_all(const settings *set, const invar_recipe *recipe)
+{
+    service s = {0};
+    invar_status status;
+    invar_error error;
+
+    INVAR_TRY(invar_session_open(&s.session, recipe, 0));
+    status = serve(&s, set);
+    invar_error_take(&error);
+    close_parts(&s);
+    invar_session_close(&s.session);
+    invar_error_put(&error);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[9];
+
+    list[0] = (invar_option){.name = "host",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->host,
+                             .metavar = "ADDRESS",
+                             .help = "number of the address to listen at (127.0.0.1); one that "
+                                     "other machines reach needs a key"};
+    list[1] = (invar_option){.name = "port",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->port,
+                             .metavar = "N",
+                             .help = "port to listen at (8000); 0: any that is free",
+                             .low = 0,
+                             .high = 65535};
+    list[2] = (invar_option){.name = "api-key-file",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->key_file,
+                             .metavar = "FILE",
+                             .help = "file whose first line is the key that requests must bring; "
+                                     "otherwise " KEY_VARIABLE " of the environment"};
+    list[3] = (invar_option){.name = "served-model-name",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->name,
+                             .metavar = "NAME",
+                             .help = "name of the model in requests (the folder's)"};
+    list[4] = (invar_option){.name = "max-requests",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->most,
+                             .metavar = "N",
+                             .help = "number of requests at a time (256); more are told to come "
+                                     "again",
+                             .low = 1,
+                             .high = 65536};
+    list[5] = (invar_option){.name = "max-body-bytes",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->most_body,
+                             .metavar = "N",
+                             .help = "bytes of the longest request (4194304)",
+                             .low = 1,
+                             .high = INT64_C(1) << 30};
+    list[6] = (invar_option){.name = "request-seconds",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->seconds,
+                             .metavar = "N",
+                             .help = "seconds that a request may take (600); 0: no limit",
+                             .low = 0,
+                             .high = 1000000};
+    list[7] = (invar_option){.name = "client-seconds",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->client_seconds,
+                             .metavar = "N",
+                             .help = "seconds that a client has to send a request, and to take "
+                                     "the next bytes of its reply (30)",
+                             .low = 1,
+                             .high = 1000000};
+    list[8] = invar_flags_end();
+    return list;
+}
+
+static settings by_default(void)
+{
+    return (settings){.host = "127.0.0.1",
+                      .port = 8000,
+                      .most = 256,
+                      .most_body = 4 << 20,
+                      .seconds = 600,
+                      .client_seconds = 30};
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = by_default();
+    invar_recipe *recipe = NULL;
+    const char *path = NULL;
+    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = invar_weights_choose(recipe);
+    if (status == INVAR_OK && path)
+        invar_weights_hint(recipe, path);
+    if (status == INVAR_OK)
+        status = run_all(&s, recipe);
+    invar_recipe_free(recipe);
+    return status != INVAR_OK ? invar_report_error() : invar_process_stop_code(invar_live_caught());
+}
+
+static void help(void)
+{
+    settings s = by_default();
+
+    invar_help_text(
+        "Serves a model by OpenAI's HTTP API: /v1/completions, /v1/chat/completions, /v1/models\n"
+        "and /health. A reply has the same bits at any load, and says from which coordinates\n"
+        "'invar generate' makes it again.\n"
+        "\n"
+        "The model comes from a recipe, from its keys as options (--hf-checkpoint DIR, --dtype,\n"
+        "--device, --lora-adapter-path, ...), or from both. --rollout-temperature and the other\n"
+        "sampling keys are what holds where a request says nothing; --rollout-seed is the seed\n"
+        "then. The weights come from --load DIR; otherwise from the newest checkpoint of\n"
+        "--run DIR; otherwise they are the initial ones.\n"
+        "\n"
+        "The first Ctrl-C or SIGTERM finishes the requests that are there, the second ends at\n"
+        "once.\n"
+        "\n"
+        "Exit codes:\n"
+        "  130  ended by Ctrl-C\n"
+        "  143  ended by SIGTERM or SIGHUP\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_serve = {
+    .name = "serve",
+    .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
+    .run = run,
+    .help = help,
+    .arguments = "[RECIPE] --hf-checkpoint DIR [--port N] [--key value ...]"};

@@ -1,0 +1,62 @@
+/*
+ * ask.h - a request to complete texts or chats, read from the JSON that somebody has sent.
+ *
+ * The body is hostile: sizes and ranges are checked here, and all that would be ignored and change
+ * the answer is refused. Nothing of it needs a model: texts become tokens in prompt.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_ASK_H
+#define INVAR_ENGINE_SERVE_ASK_H
+
+#include "base/json/json.h"
+#include "engine/rollout/rollout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_ask_kind {
+    INVAR_ASK_TEXT, /* /v1/completions */
+    INVAR_ASK_CHAT  /* /v1/chat/completions */
+} invar_ask_kind;
+
+#define INVAR_ASK_MOST_CHOICES 1024 /* prompts * n */
+#define INVAR_ASK_MOST_STOPS 16
+
+/* One of the prompts: text, or tokens at once. */
+typedef struct invar_ask_prompt {
+    const char *text; /* borrowed from the body; NULL: ids */
+    int32_t *ids;     /* (n_ids) owned */
+    int64_t n_ids;
+} invar_ask_prompt;
+
+/* Zeroed at first; release, also after a failure. */
+typedef struct invar_ask {
+    invar_ask_kind kind;
+    json_t *body;
+    const char *param; /* the field that a failure is about; NULL: none of them */
+    const char *model; /* NULL: not said */
+
+    invar_ask_prompt *prompts; /* (n_prompts) of a text; of a chat prompt.h makes one */
+    int64_t n_prompts;
+    json_t *messages;    /* of a chat, as its template wants them; owned */
+    const json_t *tools; /* borrowed from the body; NULL: none */
+
+    int64_t n;               /* choices for each prompt */
+    invar_sampling sampling; /* max_response 0: nothing is generated; -1: nobody has said */
+    int32_t *stop_ids;       /* its arrays, owned */
+    const char **stop;       /* the strings are borrowed */
+
+    bool stream, usage, logprobs, echo, ids;
+} invar_ask;
+
+/* `sampling` is what holds where the request says nothing; its stops hold in any case. */
+invar_status invar_ask_read(invar_ask *out, invar_ask_kind kind, const char *body, size_t bytes,
+                            const invar_sampling *sampling) INVAR_MUST_USE;
+void invar_ask_release(invar_ask *ask);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,512 @@
+/*
+ * dispatch.c - one thread works for many.
+ *
+ * The worker's round: take up what was handed in, score what is to be scored, one pass for all that
+ * generates, tell the news. It holds the lock only where it touches what others see.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/serve/dispatch.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define IDLE_MS 100 // between two looks at the signal
+#define SCORE_SEQUENCES 64
+
+struct invar_dispatch {
+    invar_dispatch_options options;
+    invar_rollout *rollout; /* generates */
+    invar_rollout *scorer;  /* has a cache of its own */
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* something was handed in or withdrawn */
+    invar_ticket *handed, **handed_end;
+    int64_t load;
+    bool closed;
+
+    /* the worker's */
+    invar_ticket *tickets; /* taken up, in order */
+    int64_t live;          /* samples that are generated */
+    int64_t group;
+};
+
+/* ---- tickets --------------------------------------------------------------------------------- */
+
+static void init_condition(pthread_cond_t *out)
+{
+    pthread_condattr_t attributes;
+
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(out, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+}
+
+static invar_status make_zeroed(void **out, int64_t count, size_t size, const char *what)
+{
+    INVAR_TRY(invar_alloc(out, (size_t)count, size, what));
+    memset(*out, 0, (size_t)count * size);
+    return INVAR_OK;
+}
+
+invar_status invar_ticket_init(invar_ticket *t, int64_t n_prompts, int64_t n)
+{
+    int64_t choices = n_prompts * n;
+
+    memset(t, 0, sizeof *t);
+    init_condition(&t->news);
+    INVAR_TRY(make_zeroed((void **)&t->prompts, n_prompts, sizeof *t->prompts, "prompts"));
+    t->n_prompts = n_prompts;
+    INVAR_TRY(make_zeroed((void **)&t->choices, choices, sizeof *t->choices, "choices"));
+    INVAR_TRY(make_zeroed((void **)&t->samples, choices, sizeof *t->samples, "samples"));
+    t->n = n;
+    return INVAR_OK;
+}
+
+void invar_ticket_release(invar_ticket *t)
+{
+    for (int64_t i = 0; i < t->n_prompts; i++)
+        invar_free(t->prompts[i].logp);
+    for (int64_t i = 0; i < t->n_prompts * t->n; i++) {
+        invar_free(t->choices[i].tokens);
+        invar_free(t->choices[i].logp);
+        invar_rl_sample_release(&t->samples[i]);
+    }
+    invar_free(t->prompts);
+    invar_free(t->choices);
+    invar_free(t->samples);
+    (void)pthread_cond_destroy(&t->news);
+    memset(t, 0, sizeof *t);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status open_rollouts(invar_dispatch *d)
+{
+    const invar_dispatch_options *o = &d->options;
+    invar_rollout_limits limits = *o->limits;
+
+    INVAR_TRY(invar_rollout_new(&d->rollout, o->model, o->tokenizer, o->dev, &limits));
+    limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
+                             ? limits.concurrency
+                             : SCORE_SEQUENCES;
+    INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
+    return invar_rollout_open(d->rollout, o->context);
+}
+
+invar_status invar_dispatch_new(invar_dispatch **out, const invar_dispatch_options *options)
+{
+    invar_dispatch *d = NULL;
+    invar_status status;
+
+    INVAR_TRY(make_zeroed((void **)&d, 1, sizeof *d, "a dispatch"));
+    d->options = *options;
+    d->handed_end = &d->handed;
+    (void)pthread_mutex_init(&d->lock, NULL);
+    init_condition(&d->work);
+    status = open_rollouts(d);
+    if (status != INVAR_OK) {
+        invar_dispatch_free(d);
+        return status;
+    }
+    *out = d;
+    return INVAR_OK;
+}
+
+void invar_dispatch_free(invar_dispatch *d)
+{
+    if (!d)
+        return;
+    invar_rollout_free(d->rollout);
+    invar_rollout_free(d->scorer);
+    (void)pthread_mutex_destroy(&d->lock);
+    (void)pthread_cond_destroy(&d->work);
+    invar_free(d);
+}
+
+/* ---- any thread ------------------------------------------------------------------------------ */
+
+static void lock(invar_dispatch *d)
+{
+    (void)pthread_mutex_lock(&d->lock);
+}
+
+void invar_dispatch_unlock(invar_dispatch *d)
+{
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
+static void wait_for(pthread_cond_t *condition, invar_dispatch *d, int64_t ms)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(ms / 1000);
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    (void)pthread_cond_timedwait(condition, &d->lock, &until);
+}
+
+invar_status invar_dispatch_submit(invar_dispatch *d, invar_ticket *ticket)
+{
+    invar_status status = INVAR_OK;
+
+    lock(d);
+    if (d->closed)
+        status = INVAR_FAIL(INVAR_E_STATE, 0, "the server is about to end");
+    else if (d->load >= d->options.most)
+        status =
+            INVAR_FAIL(INVAR_E_BUSY, 0,
+                       "the server works on %" PRId64 " requests, as many as it takes", d->load);
+    if (status == INVAR_OK) {
+        *d->handed_end = ticket;
+        d->handed_end = &ticket->next;
+        d->load++;
+        (void)pthread_cond_signal(&d->work);
+    }
+    invar_dispatch_unlock(d);
+    return status;
+}
+
+static int64_t tokens_of(const invar_ticket *t)
+{
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < t->n_prompts * t->n; i++)
+        sum += t->choices[i].count;
+    return sum;
+}
+
+void invar_dispatch_wait(invar_dispatch *d, invar_ticket *ticket, int64_t known, int64_t ms)
+{
+    lock(d);
+    if (!ticket->done && tokens_of(ticket) <= known)
+        wait_for(&ticket->news, d, ms);
+}
+
+void invar_dispatch_withdraw(invar_dispatch *d, invar_ticket *ticket)
+{
+    lock(d);
+    ticket->withdrawn = true;
+    (void)pthread_cond_signal(&d->work);
+    while (!ticket->done)
+        wait_for(&ticket->news, d, IDLE_MS);
+    invar_dispatch_unlock(d);
+}
+
+int64_t invar_dispatch_load(invar_dispatch *d)
+{
+    int64_t load;
+
+    lock(d);
+    load = d->load;
+    invar_dispatch_unlock(d);
+    return load;
+}
+
+/* ---- the worker: the end of tickets ---------------------------------------------------------- */
+
+/* With the lock. The ticket is its owner's again, and may be gone at once. */
+static void settle(invar_dispatch *d, invar_ticket *t)
+{
+    t->done = true;
+    d->load--;
+    (void)pthread_cond_broadcast(&t->news);
+}
+
+/* With the lock: its samples leave the rollout, where they are. */
+static void drop(invar_dispatch *d, invar_ticket *t)
+{
+    if (t->left > 0)
+        invar_rollout_drop(d->rollout, t->samples, t->n_prompts * t->n);
+    d->live -= t->left;
+    t->left = 0;
+    settle(d, t);
+}
+
+static void fail(invar_dispatch *d, invar_ticket *t)
+{
+    invar_error_take(&t->error);
+    drop(d, t);
+}
+
+/* With the lock: what is done or withdrawn leaves the list. */
+static void clear(invar_dispatch *d)
+{
+    for (invar_ticket **at = &d->tickets; *at;) {
+        invar_ticket *t = *at;
+
+        if (!t->withdrawn && t->left > 0) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        if (t->withdrawn)
+            drop(d, t);
+        else
+            settle(d, t);
+    }
+}
+
+/* All of them, with the error that there is. */
+static void fail_all(invar_dispatch *d)
+{
+    invar_error error;
+
+    invar_error_take(&error);
+    lock(d);
+    d->closed = true;
+    *d->handed_end = d->tickets;
+    while (d->handed) {
+        invar_ticket *t = d->handed;
+
+        d->handed = t->next;
+        invar_error_put(&error);
+        fail(d, t);
+    }
+    d->handed_end = &d->handed;
+    d->tickets = NULL;
+    invar_dispatch_unlock(d);
+    invar_error_put(&error);
+}
+
+/* ---- the worker: taking up ------------------------------------------------------------------- */
+
+static invar_status make_sample(invar_rl_sample *s, const invar_ticket_prompt *prompt,
+                                uint32_t choice, int64_t group)
+{
+    *s = (invar_rl_sample){.index = choice,
+                           .group = group,
+                           .draw = choice,
+                           .prompt_tokens = prompt->count,
+                           .n_tokens = prompt->count};
+    INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens,
+                          "tokens of a prompt"));
+    memcpy(s->tokens, prompt->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    return INVAR_OK;
+}
+
+static invar_status add_prompt(invar_dispatch *d, invar_ticket *t, int64_t prompt)
+{
+    invar_rl_sample *samples = t->samples + prompt * t->n;
+
+    for (int64_t i = 0; i < t->n; i++)
+        INVAR_TRY(make_sample(&samples[i], &t->prompts[prompt], (uint32_t)i, d->group));
+    d->group++;
+    INVAR_TRY(invar_rollout_add(d->rollout, samples, t->n, t->sampling));
+    t->left += t->n;
+    d->live += t->n;
+    return INVAR_OK;
+}
+
+static invar_status begin(invar_dispatch *d, invar_ticket *t)
+{
+    for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
+        INVAR_TRY(add_prompt(d, t, i));
+    return INVAR_OK;
+}
+
+/* With the lock: the tickets that came, in their order. */
+static invar_ticket *take_handed(invar_dispatch *d)
+{
+    invar_ticket *first = d->handed;
+
+    d->handed = NULL;
+    d->handed_end = &d->handed;
+    return first;
+}
+
+/* Those whose samples cannot be begun have failed. */
+static void take_up(invar_dispatch *d, invar_ticket *first)
+{
+    invar_ticket **end = &d->tickets, *next;
+
+    while (*end)
+        end = &(*end)->next;
+    for (invar_ticket *t = first; t; t = next) {
+        next = t->next;
+        t->next = NULL;
+        if (begin(d, t) == INVAR_OK) {
+            *end = t;
+            end = &t->next;
+            continue;
+        }
+        lock(d);
+        fail(d, t);
+        invar_dispatch_unlock(d);
+    }
+}
+
+/* ---- the worker: scores ---------------------------------------------------------------------- */
+
+typedef struct sheet {
+    const int32_t **tokens;
+    int64_t *n;
+    float **logp;
+    int64_t count;
+} sheet;
+
+static invar_status make_sheet(sheet *out, invar_ticket *t)
+{
+    INVAR_TRY(make_zeroed((void **)&out->tokens, t->n_prompts, sizeof *out->tokens, "scores"));
+    INVAR_TRY(make_zeroed((void **)&out->n, t->n_prompts, sizeof *out->n, "scores"));
+    INVAR_TRY(make_zeroed((void **)&out->logp, t->n_prompts, sizeof *out->logp, "scores"));
+    for (int64_t i = 0; i < t->n_prompts; i++) {
+        invar_ticket_prompt *p = &t->prompts[i];
+
+        INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
+        out->tokens[i] = p->tokens;
+        out->n[i] = p->count;
+        out->logp[i] = p->logp;
+    }
+    out->count = t->n_prompts;
+    return INVAR_OK;
+}
+
+static invar_status score(invar_dispatch *d, invar_ticket *t)
+{
+    sheet all = {0};
+    invar_status status = make_sheet(&all, t);
+
+    if (status == INVAR_OK)
+        status = invar_rollout_score(d->scorer, all.tokens, all.n, all.count,
+                                     t->sampling->temperature, all.logp);
+    invar_free(all.tokens);
+    invar_free(all.n);
+    invar_free(all.logp);
+    return status;
+}
+
+/* ---- the worker: rounds ---------------------------------------------------------------------- */
+
+/* Appends the sample's new tokens to what others see of the choice. */
+static invar_status tell_choice(invar_ticket_choice *c, const invar_rl_sample *s)
+{
+    int64_t count = invar_rl_sample_response(s), room = c->room ? c->room : 64;
+    int32_t *tokens = NULL;
+    float *logp = NULL;
+
+    while (room < count)
+        room *= 2;
+    if (room > c->room) {
+        INVAR_TRY(invar_alloc((void **)&tokens, (size_t)room, sizeof *tokens, "tokens"));
+        if (invar_alloc((void **)&logp, (size_t)room, sizeof *logp, "log-probs") != INVAR_OK) {
+            invar_free(tokens);
+            return invar_error_last()->status;
+        }
+        invar_free(c->tokens);
+        invar_free(c->logp);
+        c->tokens = tokens;
+        c->logp = logp;
+        c->room = room;
+        c->count = 0;
+    }
+    if (count > c->count) {
+        size_t fresh = (size_t)(count - c->count);
+        memcpy(c->tokens + c->count, s->tokens + s->prompt_tokens + c->count,
+               fresh * sizeof *c->tokens);
+        memcpy(c->logp + c->count, s->logp + c->count, fresh * sizeof *c->logp);
+    }
+    c->count = count;
+    c->finish = s->finish;
+    return INVAR_OK;
+}
+
+static invar_status not_finite(void)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "the logits of a choice are not finite: the weights are damaged, or the "
+                      "prompt is too much for their number format");
+}
+
+static invar_status tell(invar_dispatch *d, invar_ticket *t)
+{
+    bool news = false;
+
+    for (int64_t i = 0; i < t->n_prompts * t->n; i++) {
+        invar_ticket_choice *c = &t->choices[i];
+        const invar_rl_sample *s = &t->samples[i];
+
+        if (c->finish == INVAR_FINISH_NONE && s->finish == INVAR_FINISH_ABORT)
+            return not_finite();
+        if (c->finish != INVAR_FINISH_NONE || invar_rl_sample_response(s) == c->count)
+            continue;
+        INVAR_TRY(tell_choice(c, s));
+        news = true;
+        if (c->finish == INVAR_FINISH_NONE)
+            continue;
+        t->left--;
+        d->live--;
+    }
+    if (news)
+        (void)pthread_cond_broadcast(&t->news);
+    return INVAR_OK;
+}
+
+/* With the lock. */
+static void tell_all(invar_dispatch *d)
+{
+    for (invar_ticket **at = &d->tickets; *at;) {
+        invar_ticket *t = *at;
+
+        if (tell(d, t) == INVAR_OK) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        fail(d, t);
+    }
+}
+
+/* Waits until there is something to do; false: there never will be. */
+static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
+{
+    lock(d);
+    clear(d);
+    while (!d->tickets && !d->handed && !*stop)
+        wait_for(&d->work, d, IDLE_MS);
+    d->closed = d->closed || *stop;
+    return d->tickets || d->handed;
+}
+
+static invar_status work_round(invar_dispatch *d)
+{
+    for (invar_ticket *t = d->tickets; t; t = t->next)
+        if (t->score) {
+            INVAR_TRY(score(d, t));
+            t->score = false;
+        }
+    return d->live > 0 ? invar_rollout_step(d->rollout) : INVAR_OK;
+}
+
+invar_status invar_dispatch_run(invar_dispatch *d, const volatile sig_atomic_t *stop)
+{
+    invar_status status = INVAR_OK;
+
+    while (status == INVAR_OK && wait_for_work(d, stop)) {
+        invar_ticket *first = take_handed(d);
+
+        invar_dispatch_unlock(d);
+        take_up(d, first);
+        status = work_round(d);
+        if (status != INVAR_OK)
+            break;
+        lock(d);
+        tell_all(d);
+        invar_dispatch_unlock(d);
+    }
+    if (status != INVAR_OK) {
+        fail_all(d);
+        return status;
+    }
+    invar_dispatch_unlock(d);
+    return INVAR_OK;
+}

@@ -1,0 +1,173 @@
+/*
+ * prompt.c - prompts as tokens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/serve/prompt.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/chat/template.h"
+
+#include "base/invar_banned.h"
+
+struct invar_prompter {
+    invar_prompter_options options;
+    pthread_mutex_t lock;
+    invar_template *chat; /* NULL: it could not be opened, or its program has died */
+    char why[512];        /* there are no chats; "": there are */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status open_template(invar_prompter *p)
+{
+    const invar_prompter_options *o = &p->options;
+
+    return invar_template_open(&p->chat, o->hf_dir, o->template_path, o->template_kwargs);
+}
+
+invar_status invar_prompter_new(invar_prompter **out, const invar_prompter_options *options)
+{
+    invar_prompter *p = NULL;
+
+    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a prompter"));
+    memset(p, 0, sizeof *p);
+    p->options = *options;
+    (void)pthread_mutex_init(&p->lock, NULL);
+    if (open_template(p) != INVAR_OK) { // texts can be completed all the same
+        (void)snprintf(p->why, sizeof p->why, "%.500s", invar_error_last()->message);
+        invar_error_clear();
+    }
+    *out = p;
+    return INVAR_OK;
+}
+
+void invar_prompter_free(invar_prompter *p)
+{
+    if (!p)
+        return;
+    invar_template_close(p->chat);
+    (void)pthread_mutex_destroy(&p->lock);
+    invar_free(p);
+}
+
+const char *invar_prompter_no_chat(const invar_prompter *p)
+{
+    return p->why[0] ? p->why : NULL;
+}
+
+/* ---- chats ----------------------------------------------------------------------------------- */
+
+/* With the lock. After a program that died the next render starts another. */
+static invar_status render_locked(char **out, size_t *bytes, invar_prompter *p,
+                                  const char *messages, const char *tools)
+{
+    invar_status status = p->chat ? INVAR_OK : open_template(p);
+
+    if (status == INVAR_OK)
+        status = invar_template_render(out, bytes, p->chat, messages, tools, true);
+    if (status != INVAR_OK && status != INVAR_E_INVALID) {
+        invar_template_close(p->chat);
+        p->chat = NULL;
+    }
+    return status;
+}
+
+static invar_status render(char **out, size_t *bytes, invar_prompter *p, const invar_ask *ask)
+{
+    char *messages = NULL, *tools = NULL;
+    size_t unused;
+    invar_status status;
+
+    status = invar_json_dump(&messages, &unused, ask->messages, JSON_COMPACT, "messages");
+    if (status == INVAR_OK && ask->tools)
+        status = invar_json_dump(&tools, &unused, ask->tools, JSON_COMPACT, "tools");
+    if (status == INVAR_OK) {
+        (void)pthread_mutex_lock(&p->lock);
+        status = render_locked(out, bytes, p, messages, tools ? tools : "");
+        (void)pthread_mutex_unlock(&p->lock);
+    }
+    invar_free(messages);
+    invar_free(tools);
+    return status;
+}
+
+static invar_status make_chat(invar_prompter *p, invar_ask *ask)
+{
+    char *text = NULL;
+    size_t bytes;
+    invar_status status;
+
+    ask->param = "messages";
+    if (p->why[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "this model takes no chats: %s", p->why);
+    INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
+    memset(ask->prompts, 0, sizeof *ask->prompts);
+    ask->n_prompts = 1;
+    INVAR_TRY(render(&text, &bytes, p, ask));
+    status = invar_tokenizer_encode(&ask->prompts->ids, &ask->prompts->n_ids, p->options.tokenizer,
+                                    text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static invar_status check_prompt(const invar_prompter *p, const invar_ask *ask, int64_t index)
+{
+    const invar_ask_prompt *prompt = &ask->prompts[index];
+    int64_t room = p->options.context - (ask->sampling.max_response != 0);
+
+    if (prompt->n_ids < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "prompt %" PRId64 " is empty: there is no token to begin with", index);
+    if (prompt->n_ids > room)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "prompt %" PRId64 " has %" PRId64 " tokens; the longest that is taken "
+                          "has %" PRId64,
+                          index, prompt->n_ids, room);
+    for (int64_t i = 0; i < prompt->n_ids; i++)
+        if (prompt->ids[i] >= p->options.vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "prompt %" PRId64 " has token %" PRId32 "; the vocabulary has "
+                              "%" PRId64,
+                              index, prompt->ids[i], p->options.vocab);
+    return INVAR_OK;
+}
+
+static invar_status check_stops(const invar_prompter *p, invar_ask *ask)
+{
+    ask->param = "stop_token_ids";
+    for (int64_t i = 0; i < ask->sampling.n_stop_ids; i++)
+        if (ask->sampling.stop_ids[i] >= p->options.vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "stop_token_ids has token %" PRId32 "; the vocabulary has %" PRId64,
+                              ask->sampling.stop_ids[i], p->options.vocab);
+    return INVAR_OK;
+}
+
+invar_status invar_prompter_make(invar_prompter *p, invar_ask *ask)
+{
+    INVAR_TRY(check_stops(p, ask));
+    if (ask->kind == INVAR_ASK_CHAT)
+        INVAR_TRY(make_chat(p, ask));
+    ask->param = ask->kind == INVAR_ASK_CHAT ? "messages" : "prompt";
+    for (int64_t i = 0; i < ask->n_prompts; i++) {
+        invar_ask_prompt *prompt = &ask->prompts[i];
+
+        if (prompt->text)
+            INVAR_TRY(invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, p->options.tokenizer,
+                                             prompt->text, strlen(prompt->text)));
+        INVAR_TRY(check_prompt(p, ask, i));
+    }
+    if (ask->sampling.max_response < 0)
+        ask->sampling.max_response = p->options.context;
+    ask->sampling.max_context = p->options.context;
+    ask->param = NULL;
+    return INVAR_OK;
+}

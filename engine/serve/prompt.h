@@ -1,0 +1,44 @@
+/*
+ * prompt.h - the prompts of a request as tokens: texts are encoded, chats rendered before.
+ *
+ * Threads may call it at once; the chat template is rendered for one at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_PROMPT_H
+#define INVAR_ENGINE_SERVE_PROMPT_H
+
+#include "engine/serve/ask.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_prompter invar_prompter;
+
+typedef struct invar_prompter_options {
+    const invar_tokenizer *tokenizer; /* borrowed, as all of them */
+    const char *hf_dir;               /* as for invar_template_open */
+    const char *template_path;
+    const char *template_kwargs;
+    int64_t vocab;
+    int64_t context; /* tokens of the longest sequence */
+} invar_prompter_options;
+
+invar_status invar_prompter_new(invar_prompter **out,
+                                const invar_prompter_options *options) INVAR_MUST_USE;
+void invar_prompter_free(invar_prompter *prompter);
+
+/* Why there are no chats; NULL: there are. */
+const char *invar_prompter_no_chat(const invar_prompter *prompter);
+
+/*
+ * All prompts of the request get their ids, and its sampling the length that is left where nobody
+ * has said one. INVAR_E_INVALID: one is empty, too long, or has a token that is none.
+ */
+invar_status invar_prompter_make(invar_prompter *prompter, invar_ask *ask) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+/*
+ * reply.h - replies: choices as the JSON of OpenAI's API, whole or as the events of a stream.
+ *
+ * The same request has the same bytes as its reply from the same server: the id is a hash of what
+ * was asked, and "created" is when the server started.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_REPLY_H
+#define INVAR_ENGINE_SERVE_REPLY_H
+
+#include "base/json/text.h"
+#include "engine/serve/ask.h"
+#include "engine/serve/dispatch.h"
+#include "engine/serve/facts.h"
+#include "engine/serve/voice.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is known of a choice, and how much of it was written. */
+typedef struct invar_reply_choice {
+    invar_voice voice;
+    int32_t *tokens; /* (count) copies of the ticket's */
+    float *logp;     /* (count) */
+    int64_t count;
+    int64_t room;
+    int64_t written; /* tokens that were */
+    int64_t offset;  /* characters of their texts */
+    invar_finish finish;
+    bool begun, ended; /* its first and its last event were written */
+} invar_reply_choice;
+
+/* Zeroed at first; release, also after a failure. All that is borrowed lives longer. */
+typedef struct invar_reply {
+    const invar_ask *ask;
+    const invar_ticket *ticket; /* its prompts are read */
+    const invar_serve_facts *facts;
+    const invar_tokenizer *tokenizer;
+    char id[64];
+    invar_reply_choice *choices; /* (n_choices) */
+    int64_t n_choices;
+    int64_t known; /* tokens of all choices */
+    bool over;     /* the last event was written */
+} invar_reply;
+
+invar_status invar_reply_init(invar_reply *reply, const invar_ask *ask, const invar_ticket *ticket,
+                              const invar_serve_facts *facts,
+                              const invar_tokenizer *tokenizer) INVAR_MUST_USE;
+void invar_reply_release(invar_reply *reply);
+
+/* Copies what is new of the ticket; with the lock that it is under. */
+invar_status invar_reply_copy(invar_reply *reply) INVAR_MUST_USE;
+
+/* All of it, when the ticket is done. */
+invar_status invar_reply_whole(invar_json_text *out, invar_reply *reply) INVAR_MUST_USE;
+
+/* Events for what is new since the last call; of a ticket that is `done` the last ones. */
+invar_status invar_reply_events(invar_json_text *out, invar_reply *reply, bool done) INVAR_MUST_USE;
+
+/* What went wrong, in OpenAI's form. NULL is null. */
+typedef struct invar_reply_error {
+    const char *message, *type, *param, *code;
+} invar_reply_error;
+
+void invar_reply_put_error(invar_json_text *out, const invar_reply_error *error);
+
+/* The model, or the list of the only one. */
+void invar_reply_put_model(invar_json_text *out, const invar_serve_facts *facts);
+void invar_reply_put_models(invar_json_text *out, const invar_serve_facts *facts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/*
+ * server.h - an HTTP server with OpenAI's API over a dispatch: routes, keys, limits, replies.
+ *
+ * The HTTP itself is the module invar-serve.so (module/serve_module.h), loaded when a server is
+ * opened. Its threads read requests and wait for their tickets; the thread that opened the server
+ * works them off (dispatch.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_SERVER_H
+#define INVAR_ENGINE_SERVE_SERVER_H
+
+#include "engine/serve/dispatch.h"
+#include "engine/serve/facts.h"
+#include "engine/serve/prompt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_server invar_server;
+
+typedef struct invar_server_options {
+    const char *host; /* borrowed, as all of them: a number, or "localhost" */
+    int64_t port;     /* 0: any that is free */
+    const char *key;  /* that requests must bring; NULL: none */
+    int64_t connections;
+    int64_t most_body;      /* bytes */
+    int64_t seconds;        /* that a request may take; 0: no limit */
+    int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
+    const invar_serve_facts *facts;
+    const invar_sampling *sampling; /* what holds where a request says nothing */
+    const invar_tokenizer *tokenizer;
+    invar_dispatch *dispatch;
+    invar_prompter *prompter;
+    const char *module; /* file of the HTTP server; NULL: the program's */
+} invar_server_options;
+
+/* Is this an address that no other machine reaches? */
+bool invar_server_is_local(const char *host);
+
+/*
+ * Listens, and answers from now on. INVAR_E_INVALID: the host is no address, or not local and there
+ * is no key. INVAR_E_IO: it cannot listen there. INVAR_E_UNSUPPORTED: there is no HTTP server.
+ */
+invar_status invar_server_open(invar_server **out,
+                               const invar_server_options *options) INVAR_MUST_USE;
+
+/* Where it listens. */
+int64_t invar_server_port(const invar_server *server);
+
+/* Takes no more requests, and waits until all replies are sent. The dispatch has ended before. */
+void invar_server_close(invar_server *server);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

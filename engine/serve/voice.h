@@ -1,0 +1,46 @@
+/*
+ * voice.h - the text of a choice, as its tokens come: what may be said already, where it ends.
+ *
+ * A stop string is no part of the text, and neither is what a tool call may begin with while it is
+ * not known whether one does. So some bytes at the end wait for those behind them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_VOICE_H
+#define INVAR_ENGINE_SERVE_VOICE_H
+
+#include "engine/rollout/rollout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed at first; release. */
+typedef struct invar_voice {
+    invar_text_stream stream;
+    int64_t tokens; /* so many were taken */
+    size_t end;     /* bytes of the text, without the stop string, once that is known */
+    bool ended;
+    size_t said; /* bytes that were given out */
+} invar_voice;
+
+void invar_voice_release(invar_voice *voice);
+
+/* The next token of the response. */
+invar_status invar_voice_take(invar_voice *voice, const invar_tokenizer *tokenizer,
+                              const invar_sampling *sampling, int32_t token) INVAR_MUST_USE;
+
+/* There are no more. */
+invar_status invar_voice_finish(invar_voice *voice,
+                                const invar_tokenizer *tokenizer) INVAR_MUST_USE;
+
+/* Bytes of the text that stay, whatever follows. `calls`: it may have tool calls, which wait. */
+size_t invar_voice_ready(const invar_voice *voice, const invar_sampling *sampling, bool calls);
+
+/* The text; "" at first. */
+const char *invar_voice_text(const invar_voice *voice);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
