@@ -101,6 +101,33 @@ static void test_evals__sets_inherit(void **state)
     invar_recipe_free(recipe);
 }
 
+/* What tasks need is no setting that a set from a file would ignore. */
+static void test_evals__task_size_is_for_tasks(void **state)
+{
+    static const char sets[] = "[a]\npath = a.jsonl\n[b]\npath = task:max\n";
+    char text[sizeof recipe_text], *rollout;
+    invar_recipe *recipe;
+    invar_evals evals;
+
+    (void)state;
+    memcpy(text, recipe_text, sizeof text);
+    memcpy(strstr(text, "task:max"), "in.jsonl", strlen("in.jsonl"));
+    rollout = strstr(text, "[rollout]"); // the model comes from files
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_parse(recipe, "good.ini", rollout, strlen(rollout)));
+    assert_ok(invar_recipe_set(recipe, "label-key", "answer", "--label-key"));
+    assert_ok(invar_recipe_set(recipe, "task-size", "9", "--task-size"));
+    assert_ok(invar_recipe_set(recipe, "hf-checkpoint", "model", "--hf-checkpoint"));
+    assert_ok(invar_recipe_set(recipe, "eval-config", path, "--eval-config"));
+    assert_ok(invar_config_check(recipe));
+    write_file(sets, sizeof sets - 1);
+    assert_ok(invar_evals_read(&evals, recipe));
+    assert_int_equal(evals.count, 2);
+    assert_int_equal(invar_recipe_int(evals.recipes[1], INVAR_KEY_TASK_SIZE), 9);
+    invar_evals_release(&evals);
+    invar_recipe_free(recipe);
+}
+
 static void test_evals__refusals(void **state)
 {
     static const struct {
@@ -189,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_evals__sets_inherit),
+        cmocka_unit_test(test_evals__task_size_is_for_tasks),
         cmocka_unit_test(test_evals__refusals),
         cmocka_unit_test(test_evals__damaged_files),
     };
