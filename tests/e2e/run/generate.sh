@@ -304,8 +304,8 @@ assert all(float(rows[1][n]) == v for n, v in want.items())
 assert all(rows[0][n] == "%.4g" % v for n, v in want.items())
 assert any(float(rows[0][n]) != v for n, v in want.items()), "no value that 4 digits cut"
 END
-expect 129 "no eval-prompt-data" eval tiny.ini --eval-prompt-data= --eval-interval 0 \
-    --n-samples-per-eval-prompt 1 --eval-temperature -1 --eval-label-key=
+expect 129 "neither eval-prompt-data nor eval-config" eval tiny.ini --eval-prompt-data= \
+    --eval-interval 0 --n-samples-per-eval-prompt 1 --eval-temperature -1 --eval-label-key=
 expect 129 "rollout-batch-size" eval --num-rollout 1
 expect 2 "nowhere" eval tiny.ini --load nowhere
 expect 129 "ckpt-step" eval tiny.ini --ckpt-step 1
