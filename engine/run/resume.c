@@ -787,6 +787,7 @@ static void go_back(invar_loop *loop)
     if (!loop->flew)
         return;
     invar_flight_release(&source->flight);
+    invar_rl_samples_reset(&source->ahead);
     source->flight = loop->flight;
     loop->flight = (invar_flight){.count = 0};
 }

@@ -239,6 +239,13 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return INVAR_OK;
 }
 
+/* Who only samples goes on with rollouts ahead while others train; else these would first score
+   what is drawn ahead, with the weights that training changes. */
+static bool overlaps(const invar_loop *loop)
+{
+    return loop->sides.first > 0 && loop->set.lag.rollouts > 0 && !loop->set.check_logprobs;
+}
+
 static invar_status open_source(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
@@ -263,7 +270,8 @@ static invar_status open_source(invar_loop *loop)
         .per_prompt = set->per_prompt,
         .round = set->round,
         .lag = set->lag,
-        .apart = loop->recorder.options.level > INVAR_PROBE_STEP,
+        .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop),
+        .overlaps = overlaps(loop),
         .end = loop->home.at.save[0] ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,

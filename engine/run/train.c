@@ -408,6 +408,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
     int signal;
 
+    INVAR_TRY(invar_source_join(&loop->source));
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)

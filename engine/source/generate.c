@@ -401,17 +401,21 @@ invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *
                             : invar_judge_run(how->judge, samples, count);
 }
 
-invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
-                                   int64_t count)
+invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
+                                  int64_t count)
 {
     invar_layout_share own = own_share(how, count);
 
     if (how->turns)
         return invar_turns_run(how, samples, count);
     INVAR_TRY(run_own(how, samples, count));
-    if (!how->judge->asks)
-        INVAR_TRY(judge_ended(how, samples + own.first, own.count));
-    return gather_all(how, samples, count);
+    return how->judge->asks ? INVAR_OK : judge_ended(how, samples + own.first, own.count);
+}
+
+invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
+                                   int64_t count)
+{
+    return how->turns ? INVAR_OK : gather_all(how, samples, count);
 }
 
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
@@ -422,6 +426,7 @@ invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    INVAR_TRY(invar_generate_tokens(how, samples, count));
+    INVAR_TRY(invar_generate_share(how, samples, count));
+    INVAR_TRY(invar_generate_gather(how, samples, count));
     return invar_generate_rewards(how, samples, count);
 }

@@ -35,17 +35,23 @@ struct invar_generation {
 };
 
 /*
- * Calls of all ranks. The first goes on with samples [0, count) as invar_rollout_run does, and sets
- * the rewards of those that end, where rules give them; the second asks who else gives rewards, of
- * samples that have ended. Samples that a plug-in leads end in the first, and have their rewards.
- * After a failure the samples are fit for release only.
+ * Goes on with this rank's share of samples [0, count) as invar_rollout_run does, and sets the
+ * rewards of those that end, where rules give them. After a failure the samples are fit for release
+ * only. Samples that a plug-in leads end in it, on all ranks, which call it together, and have their
+ * rewards.
  */
-invar_status invar_generate_tokens(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
+                                  int64_t count) INVAR_MUST_USE;
+
+/* A call of all ranks: each has the shares of all, whenever they were generated. */
+invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
                                    int64_t count) INVAR_MUST_USE;
+
+/* A call of all ranks: asks who else gives rewards, of samples that have ended. */
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
                                     int64_t count) INVAR_MUST_USE;
 
-/* Both: samples that are to end. */
+/* All of it, of samples that are to end. */
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples,
                             int64_t count) INVAR_MUST_USE;
 

@@ -35,6 +35,7 @@ void invar_source_close(invar_source *source)
 {
     forget(source);
     invar_flight_release(&source->flight);
+    invar_rl_samples_reset(&source->ahead);
     *source = (invar_source){0};
 }
 
@@ -265,14 +266,22 @@ static invar_generation generation_of(const invar_source *source)
                               .payload = o->payload};
 }
 
-static invar_status draw(invar_source *source, invar_rl_samples *samples)
+/* This rank's share has its tokens. */
+static invar_status draw_share(invar_source *source, invar_rl_samples *samples)
 {
     const invar_generation how = generation_of(source);
 
     source->active = samples->count;
     for (int64_t i = 0; i < samples->count; i++)
         sign(&samples->items[i], &source->order);
-    return samples->count ? invar_generate_tokens(&how, samples->items, samples->count) : INVAR_OK;
+    return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
+}
+
+static invar_status gather(const invar_source *source, invar_rl_samples *samples)
+{
+    const invar_generation how = generation_of(source);
+
+    return samples->count ? invar_generate_gather(&how, samples->items, samples->count) : INVAR_OK;
 }
 
 /* ---- rollouts in flight ---------------------------------------------------------------------- */
@@ -333,27 +342,34 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
     return from;
 }
 
-/* Rollouts [first, last) of the flight have their tokens of this tick, all of them in one run. */
-static invar_status go_on(invar_source *source, int64_t first, int64_t last)
+/* This rank's share of what the first `count` rollouts get at this tick, all of it in one run. */
+static invar_status begin_ahead(invar_source *source, int64_t count)
 {
-    invar_rl_samples *begun = source->flight.begun, active = {0};
-    invar_rl_sample *next;
-    invar_status status = INVAR_OK;
+    for (int64_t r = 0; r < count; r++)
+        INVAR_TRY(take_active(&source->ahead, source, &source->flight.begun[r]));
+    return draw_share(source, &source->ahead);
+}
 
-    for (int64_t r = first; r < last && status == INVAR_OK; r++)
-        status = take_active(&active, source, &begun[r]);
-    if (status == INVAR_OK)
-        status = draw(source, &active);
-    next = active.items;
-    for (int64_t r = first; r < last && status == INVAR_OK; r++)
-        next = fill_holes(&begun[r], next);
-    invar_rl_samples_reset(&active);
-    return status;
+invar_status invar_source_join(invar_source *source)
+{
+    invar_flight *flight = &source->flight;
+    invar_rl_sample *next = source->ahead.items;
+
+    INVAR_TRY(gather(source, &source->ahead));
+    for (int64_t r = 0; r < flight->count && source->ahead.count; r++)
+        next = fill_holes(&flight->begun[r], next);
+    invar_rl_samples_reset(&source->ahead);
+    return INVAR_OK;
 }
 
 invar_status invar_source_ahead(invar_source *source)
 {
-    return source->options.apart ? go_on(source, 0, source->flight.count) : INVAR_OK;
+    const invar_source_options *o = &source->options;
+
+    if (!o->apart)
+        return INVAR_OK;
+    INVAR_TRY(begin_ahead(source, source->flight.count));
+    return o->overlaps ? INVAR_OK : invar_source_join(source);
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
@@ -364,7 +380,8 @@ static invar_status first_round(invar_rl_samples *round_out, invar_source *sourc
     invar_flight *flight = &source->flight;
 
     INVAR_TRY(begin_rollouts(source));
-    INVAR_TRY(go_on(source, 0, source->options.apart ? 1 : flight->count));
+    INVAR_TRY(begin_ahead(source, source->options.apart ? 1 : flight->count));
+    INVAR_TRY(invar_source_join(source));
     invar_flight_pop(round_out, flight);
     return INVAR_OK;
 }
@@ -374,7 +391,8 @@ static invar_status next_round(invar_rl_samples *round_out, invar_source *source
 {
     for (int64_t g = 0; g < groups; g++)
         INVAR_TRY(add_group(source, round_out, source->order.rollout, source->choice.consumed + g));
-    return draw(source, round_out);
+    INVAR_TRY(draw_share(source, round_out));
+    return gather(source, round_out);
 }
 
 static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)

@@ -73,7 +73,8 @@ typedef struct invar_source_options {
     int64_t per_prompt; /* samples of a prompt */
     int64_t round;      /* prompts of a round of sampling */
     invar_lag lag;      /* rollouts begin before their turn */
-    bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn */
+    bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn, */
+    bool overlaps;      /* and other ranks need not wait for it: until invar_source_join */
     int64_t end;        /* rollouts from here on are never wanted; 0: there is no end */
     /* Told while samples are made; may be NULL. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
@@ -116,7 +117,8 @@ typedef struct invar_source {
     invar_group_choice choice;                                      /* of what is sampled */
     invar_flight flight;                                            /* what has begun */
     int64_t active;                                                 /* samples that get tokens */
-    invar_rollout_data loaded;                                      /* the file of this rollout */
+    invar_rl_samples ahead;    /* those of them that are out of the flight until they are joined */
+    invar_rollout_data loaded; /* the file of this rollout */
     invar_source_batch batch;
 } invar_source;
 
@@ -138,6 +140,9 @@ void invar_source_take(invar_source_batch *out, invar_source *source);
  * tick, from the weights of the order.
  */
 invar_status invar_source_ahead(invar_source *source) INVAR_MUST_USE;
+
+/* A call of all ranks, before anybody looks at the flight, or at the weights that come next. */
+invar_status invar_source_join(invar_source *source) INVAR_MUST_USE;
 
 /*
  * Before the first rollout, of one that will be loaded: its file is there and whole, and what its

@@ -165,6 +165,27 @@ def check_execution(chain):
         expect(got == chain, f"{name}: chain {got}, expected {chain}")
 
 
+def count(path, rank, name):
+    """How often the trace shows that a rank did something."""
+    return sum(e["ph"] == "X" and (e["pid"], e["tid"], e["name"]) == (2, rank, name)
+               for e in json.loads(path.read_text()))
+
+
+def check_overlap(chain):
+    """Ranks that only sample go on by themselves, unless what they draw is scored first."""
+    how = [*lagging(2, 3), "--ranks", "2", "--rollout-num-gpus", "1"]
+    for check, times in (("false", 2), ("true", 1)):
+        trace = FOLDER / f"trace-{check}"
+        got = train(f"overlap-{check}", *how, "--save", "none", "--check-logprobs", check,
+                    "--trace", str(trace))["chain"]
+        expect(got == chain, f"check-logprobs = {check}: chain {got}, expected {chain}")
+        drawn = count(trace, 1, "rollout")
+        expect(drawn == times * ROLLOUTS, f"check-logprobs = {check}: sampled {drawn} times")
+    for rollouts, ranks in ((2, how), (4, lagging(2, 3)), (ROLLOUTS, how)):
+        got = train("overlap-pieces", *ranks, "--check-logprobs", "false", rollouts=rollouts)
+    expect(got["chain"] == chain, f"overlapped, in pieces: chain {got['chain']}, not {chain}")
+
+
 def check_pieces(chain):
     """Stopped and extended, on other ranks each time; replayed from the middle."""
     how = lagging(2, 3)
@@ -178,24 +199,35 @@ def check_pieces(chain):
         expect(done.returncode == 0, f"replay of step {step}: {done.stdout}{done.stderr}")
 
 
+def newest(run):
+    """The step of the newest checkpoint; -1: none."""
+    latest = FOLDER / run / "checkpoints/latest_checkpointed_iteration.txt"
+    try:
+        return int(latest.read_text())
+    except (FileNotFoundError, ValueError):
+        return -1
+
+
 def check_kills(chain):
-    kills = 30 if FULL else 3
+    """Each life is killed some time after its first checkpoint, or comes to the end."""
     how = [*lagging(2, 3), "--save-interval", "1", "--keep-checkpoints", "2"]
-    chance, hits, begin = random.Random(7), 0, time.monotonic()
+    chance, hits = random.Random(7), 0
     expect(train("unkilled", *how)["chain"] == chain, "with checkpoints: another chain")
-    seconds = time.monotonic() - begin
-    while hits < kills:
+    while hits < (30 if FULL else 3):
+        before = newest("killed")
         run = subprocess.Popen(command("killed", *how), stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
-        try:
-            run.wait(timeout=chance.uniform(0.2, 0.9) * seconds)
-            shutil.rmtree(FOLDER / "killed")
-        except subprocess.TimeoutExpired:
-            run.kill()
-            run.wait()
+        while run.poll() is None and newest("killed") == before:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.05))
+        if run.poll() is None:
             hits += 1
+        run.kill()
+        run.wait()
+        if newest("killed") >= ROLLOUTS - 1:
+            shutil.rmtree(FOLDER / "killed")
     got = train("killed", *how)["chain"]
-    expect(got == chain, f"after {kills} kills: chain {got}, expected {chain}")
+    expect(got == chain, f"after {hits} kills: chain {got}, expected {chain}")
 
 
 def check_failure():
@@ -295,6 +327,7 @@ def main():
     check_schedule(2, 3, recipe="experts")
     expect(train("none", "--save", "none")["chain"] not in chains, "a lag of 0 has a lag's chain")
     check_execution(lagged)
+    check_overlap(lagged)
     check_pieces(lagged)
     check_kills(lagged)
     check_failure()
