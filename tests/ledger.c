@@ -144,6 +144,7 @@ static const char *const fault_names[] = {
     [INVAR_TEST_BATCH_REPEATED] = "batch_repeated",
     [INVAR_TEST_RNG_REUSED] = "rng_reused",
     [INVAR_TEST_REPLY] = "reply",
+    [INVAR_TEST_TURNS] = "turns",
     [INVAR_TEST_SPIKE] = "spike",
     [INVAR_TEST_REWARD_SHIFT] = "reward_shift",
     [INVAR_TEST_EVAL_DROP] = "eval_drop",
@@ -653,6 +654,10 @@ static invar_status append(invar_ledger *ledger, const place *at)
     reward_parts(parts, at);
     if (fault_at(at->spec, INVAR_TEST_REPLY, at->step))
         reply.data = "{\"rewards\": 7}";
+    if (fault_at(at->spec, INVAR_TEST_TURNS, at->step)) {
+        reply.data = "{\"turns\":[{\"insert\":\"a\"},{\"end\":true},{\"insert\":[3]}]}";
+        reply.bytes = strlen(reply.data);
+    }
     reply.request = digest_of(at, point_find(&at->points, "rollout.tokens"), "reward", 0);
     rollout_metrics(&metrics, at, samples);
     train_metrics(&metrics, at);

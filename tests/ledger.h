@@ -51,6 +51,7 @@ typedef enum invar_test_fault_kind {
     INVAR_TEST_BATCH_REPEATED, /* the batch of the step `other` */
     INVAR_TEST_RNG_REUSED,     /* its random coordinates, in the first sample too */
     INVAR_TEST_REPLY,          /* another reply of the plug-in to the same request */
+    INVAR_TEST_TURNS,          /* the plug-in leads three samples, one of which ends */
     /* metrics */
     INVAR_TEST_SPIKE,        /* a warning 3 steps before, KL high from 2 before, grad_norm 25 */
     INVAR_TEST_REWARD_SHIFT, /* [value] from `step` on rollout/raw_reward is that much higher */

@@ -308,6 +308,18 @@ static void test_ledger_queries__reply_drift(void **state)
     control(healthy, "reply-drift", "a=1 b=3", columns, "");
 }
 
+static void test_ledger_queries__turns(void **state)
+{
+    static const char columns[] = "step round samples ended";
+    const char *path = beside_healthy(
+        "turns.db",
+        &(invar_test_ledger){.steps = STEPS, .faults = {{INVAR_TEST_TURNS, .step = 17}}});
+
+    (void)state;
+    finds(path, "turns", "run=2", columns, "17|0|3|1\n");
+    control(healthy, "turns", "run=1", columns, "");
+}
+
 static void test_ledger_queries__nondet_twins(void **state)
 {
     static const char columns[] = "a b last_common first_step";
@@ -865,6 +877,7 @@ int main(void)
         cmocka_unit_test(test_ledger_queries__metric_divergence),
         cmocka_unit_test(test_ledger_queries__run_diff),
         cmocka_unit_test(test_ledger_queries__reply_drift),
+        cmocka_unit_test(test_ledger_queries__turns),
         cmocka_unit_test(test_ledger_queries__nondet_twins),
         cmocka_unit_test(test_ledger_queries__resume_overlap),
         cmocka_unit_test(test_ledger_queries__numerics_blame),
