@@ -36,9 +36,9 @@ struct invar_generation {
 
 /*
  * Goes on with this rank's share of samples [0, count) as invar_rollout_run does, and sets the
- * rewards of those that end, where rules give them. After a failure the samples are fit for release
- * only. Samples that a plug-in leads end in it, on all ranks, which call it together, and have their
- * rewards.
+ * rewards of those that end, where rules give them. Samples that a plug-in leads end in it, on all
+ * ranks, which call it together, and have their rewards. After a failure the samples are fit for
+ * release only.
  */
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
