@@ -123,8 +123,9 @@ static invar_status pass(invar_draft *d, int64_t count, bool draws)
     feed->n_turns = count;
     status = invar_feed_pass(feed);
     for (int64_t i = 0; i < feed->sequences; i++) {
+        if (i >= count)
+            d->draws[i] = (invar_draw){.filler = true};
         d->draws[i].row = feed->start[i + 1] - 1;
-        d->draws[i].filler = i >= count;
     }
     if (status == INVAR_OK && draws)
         status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
