@@ -679,19 +679,14 @@ static invar_status first_base(invar_session *s, uint32_t seed)
 }
 
 /* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
-static invar_status named_weights(invar_session *s, uint32_t seed)
+static invar_status named_weights(invar_session_origin *out, invar_session *s, uint32_t seed)
 {
-    invar_session_origin from;
-
-    INVAR_TRY(load_named(&from, s, s->actor, INVAR_KEY_REF_LOAD));
-    if (from.adapters) {
-        if (given(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
-            return invar_config_refuse(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
-                                       "would be ignored: ref-load names adapters, too");
+    INVAR_TRY(load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
+    if (out->adapters && given(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
+        return invar_config_refuse(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+                                   "would be ignored: ref-load names adapters, too");
+    if (out->adapters)
         INVAR_TRY(first_base(s, seed));
-        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
-        INVAR_TRY(check_base(s, &from));
-    }
     s->weights_from = "ref-load";
     return INVAR_OK;
 }
@@ -702,14 +697,16 @@ static invar_status first_weights(invar_session *s)
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
     uint32_t seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED);
     bool named = given(r, INVAR_KEY_REF_LOAD);
+    invar_session_origin from = {.adapters = false};
 
     if (dir[0] && !named)
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
     INVAR_TRY(first_adapters(s, seed));
-    INVAR_TRY(named ? named_weights(s, seed) : first_base(s, seed));
+    INVAR_TRY(named ? named_weights(&from, s, seed) : first_base(s, seed));
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+    INVAR_TRY(check_base(s, &from));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 

@@ -196,6 +196,7 @@ all_ways from-checkpoint dense --ref-load "$saved" --num-rollout 1
 [[ $chain == "$wanted" ]] || complain "adapters of ref-load: $chain, not $wanted"
 train from-step dense --ref-load "${newest[-1]}" --num-rollout 1 --ranks 2
 [[ $chain == "$wanted" ]] || complain "adapters of one checkpoint: $chain, not $wanted"
+layouts from-divided dense --ref-load "$saved" --num-rollout 1
 train whole-3 dense --num-rollout 3
 wanted=$chain
 train forked dense --fork "$saved" --num-rollout 3 --save "$folder/forked/save"
