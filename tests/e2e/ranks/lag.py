@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# lag.py INVAR FOLDER - rollouts that begin before their turn: each token from declared weights.
+# lag.py INVAR BENT FOLDER - rollouts that begin before their turn: tokens from declared weights.
 #
 # Runs with rollout-lag write checkpoints of all versions and files of their rollouts. By the
 # formula of docs/recipes.md each token belongs to one version: `invar score` with the checkpoint of
 # that version must give its log-probability, bit for bit, and with the next version must not. The
 # ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
-# ranks), stopped, killed, extended or replayed, it has one chain.
+# ranks), stopped, killed, extended or replayed, it has one chain. BENT records the log-probability
+# of one token in flight wrong, which the run must find before the weights change.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import time
 
-INVAR, FOLDER = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).absolute()
+INVAR, BENT = map(os.path.abspath, sys.argv[1:3])
+FOLDER = pathlib.Path(sys.argv[3]).absolute()
 HERE = pathlib.Path(__file__).absolute().parent
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 ROLLOUTS = 6
@@ -289,6 +291,20 @@ def check_losses():
     expect(got is not None, "without check-logprobs")
 
 
+def check_bent():
+    """Rollout 3 begins at tick 1, and there a token of it is wrong."""
+    words = command("bent", *lagging(2, 3), "--save", "none")
+    for ranks in ([], ["--ranks", "2"], ["--use-rollout-logprobs", "true"]):
+        shutil.rmtree(FOLDER / "bent", ignore_errors=True)
+        done = subprocess.run([BENT, *words[1:], *ranks], capture_output=True, text=True)
+        expect(done.returncode == 1 and "step 1: log-probabilities" in done.stderr
+               and "of rollout 3, which version 1 of the weights drew" in done.stderr,
+               f"a wrong token in flight: exit code {done.returncode}: {done.stderr}")
+    shutil.rmtree(FOLDER / "bent", ignore_errors=True)
+    done = subprocess.run([BENT, *words[1:], "--check-logprobs", "false"], capture_output=True)
+    expect(done.returncode == 0, "a wrong token in flight is found without check-logprobs")
+
+
 def check_refusals():
     train("x", "--rollout-segment-tokens", "3", code=129, says="a rollout-lag above 0")
     train("x", "--rollout-lag", "1", "--loss-type", "sft_loss",
@@ -335,6 +351,7 @@ def main():
     check_damage()
     check_filter()
     check_losses()
+    check_bent()
     check_refusals()
     print(f"{len(failures)} failures")
     return 1 if failures else 0
