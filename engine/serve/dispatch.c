@@ -347,38 +347,50 @@ static void take_up(invar_dispatch *d, invar_ticket *first)
 
 /* ---- the worker: scores ---------------------------------------------------------------------- */
 
+/* Prompts of several tickets. */
 typedef struct sheet {
     const int32_t **tokens;
     int64_t *n;
     float **logp;
-    int64_t count;
+    int64_t count, room;
 } sheet;
 
-static invar_status make_sheet(sheet *out, invar_ticket *t)
+static invar_status make_sheet(sheet *out, int64_t room)
 {
-    INVAR_TRY(make_zeroed((void **)&out->tokens, t->n_prompts, sizeof *out->tokens, "scores"));
-    INVAR_TRY(make_zeroed((void **)&out->n, t->n_prompts, sizeof *out->n, "scores"));
-    INVAR_TRY(make_zeroed((void **)&out->logp, t->n_prompts, sizeof *out->logp, "scores"));
+    INVAR_TRY(make_zeroed((void **)&out->tokens, room, sizeof *out->tokens, "scores"));
+    INVAR_TRY(make_zeroed((void **)&out->n, room, sizeof *out->n, "scores"));
+    INVAR_TRY(make_zeroed((void **)&out->logp, room, sizeof *out->logp, "scores"));
+    out->room = room;
+    return INVAR_OK;
+}
+
+static invar_status write_down(sheet *out, invar_ticket *t)
+{
     for (int64_t i = 0; i < t->n_prompts; i++) {
         invar_ticket_prompt *p = &t->prompts[i];
 
         INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
-        out->tokens[i] = p->tokens;
-        out->n[i] = p->count;
-        out->logp[i] = p->logp;
+        out->tokens[out->count] = p->tokens;
+        out->n[out->count] = p->count;
+        out->logp[out->count++] = p->logp;
     }
-    out->count = t->n_prompts;
+    t->score = false;
     return INVAR_OK;
 }
 
-static invar_status score(invar_dispatch *d, invar_ticket *t)
+/* All that wait for scores at this temperature; at least the first of them, then as many as fit. */
+static invar_status score_at(invar_dispatch *d, float temperature, int64_t first)
 {
     sheet all = {0};
-    invar_status status = make_sheet(&all, t);
+    invar_status status = make_sheet(&all, first > SCORE_SEQUENCES ? first : SCORE_SEQUENCES);
 
+    for (invar_ticket *t = d->tickets; t && status == INVAR_OK; t = t->next)
+        if (t->score && t->sampling->temperature == temperature &&
+            t->n_prompts <= all.room - all.count)
+            status = write_down(&all, t);
     if (status == INVAR_OK)
-        status = invar_rollout_score(d->scorer, all.tokens, all.n, all.count,
-                                     t->sampling->temperature, all.logp);
+        status =
+            invar_rollout_score(d->scorer, all.tokens, all.n, all.count, temperature, all.logp);
     invar_free(all.tokens);
     invar_free(all.n);
     invar_free(all.logp);
@@ -480,10 +492,8 @@ static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
 static invar_status work_round(invar_dispatch *d)
 {
     for (invar_ticket *t = d->tickets; t; t = t->next)
-        if (t->score) {
-            INVAR_TRY(score(d, t));
-            t->score = false;
-        }
+        if (t->score)
+            INVAR_TRY(score_at(d, t->sampling->temperature, t->n_prompts));
     return d->live > 0 ? invar_rollout_step(d->rollout) : INVAR_OK;
 }
 
