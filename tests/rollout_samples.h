@@ -79,7 +79,8 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->label = i ? "7" : "";
         s->metadata = i ? "{\"a\":[0.10000000000000001,null],\"b\":\"\\u0001\"}" : "{}";
         s->finish = i % 2 ? INVAR_FINISH_STOP : INVAR_FINISH_LENGTH;
-        s->weights_first = s->weights = 7;
+        s->weights = 7;
+        s->weights_first = i == 1 ? 5 : 7;
         s->weights_hash = (invar_digest){{2}};
         s->prompt_hash = (invar_digest){{0xfe, (uint8_t)i}};
         s->reward = i ? 0.1 * i : -0.0;
