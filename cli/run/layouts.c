@@ -222,11 +222,10 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
     return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
 }
 
-/* Adapters go with data-, tensor- and pipeline-parallel ranks that all sample. */
-static bool suits(const table *t, const invar_sides_sizes *s)
+/* Adapters go with data-, tensor- and pipeline-parallel ranks. */
+static bool suits(const table *t, const invar_layout_sizes *s)
 {
-    return t->view.ask.spec->lora.rank == 0 || (s->train.expert <= 1 && s->train.context <= 1 &&
-                                                !s->train.sequence && s->rollout_ranks == 0);
+    return t->view.ask.spec->lora.rank == 0 || (s->expert <= 1 && s->context <= 1 && !s->sequence);
 }
 
 /* Why a layout does not fit. */
@@ -245,7 +244,7 @@ static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes 
     *next = (row){.fits = false};
     sides.train = *sizes;
     sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
-    if (!suits(t, &sides) || !wanted(t, sizes, gpus - sides.rollout_ranks))
+    if (!suits(t, sizes) || !wanted(t, sizes, gpus - sides.rollout_ranks))
         return INVAR_OK;
     status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
                                      : plan_row(next, t, sizes, gpus);

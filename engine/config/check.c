@@ -152,7 +152,7 @@ static invar_status check_model(const invar_config_facts *f)
     return INVAR_OK;
 }
 
-/* Adapters of ranks that divide rows or experts, or whose samples others make, are not there. */
+/* Adapters of ranks that divide rows or experts are not there. */
 static invar_status check_lora(const invar_config_facts *f)
 {
     static const invar_key sizes[] = {INVAR_KEY_CONTEXT_PARALLEL_SIZE,
@@ -171,9 +171,6 @@ static invar_status check_lora(const invar_config_facts *f)
     if (invar_recipe_bool(r, INVAR_KEY_SEQUENCE_PARALLEL))
         return invar_config_refuse(r, INVAR_KEY_SEQUENCE_PARALLEL,
                                    "does not go with lora-rank: leave it out");
-    if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0)
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
-                                   "does not go with lora-rank: let all ranks sample");
     if (f->estimator->critic)
         return invar_config_refuse(r, INVAR_KEY_LORA_RANK,
                                    "does not go with a critic, which has no adapters: take another "

@@ -691,23 +691,41 @@ static invar_status named_weights(invar_session_origin *out, invar_session *s, u
     return INVAR_OK;
 }
 
+/* All of the actor but adapters that no checkpoint has. */
+static invar_status read_actor(invar_session *s, uint32_t seed)
+{
+    invar_session_origin from = {.adapters = false};
+
+    INVAR_TRY(given(s->recipe, INVAR_KEY_REF_LOAD) ? named_weights(&from, s, seed)
+                                                   : first_base(s, seed));
+    if (invar_model_is_adapted(s->actor))
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+    return check_base(s, &from);
+}
+
+static uint32_t seed_of(const invar_session *s)
+{
+    return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
+}
+
 static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
-    uint32_t seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED);
-    bool named = given(r, INVAR_KEY_REF_LOAD);
-    invar_session_origin from = {.adapters = false};
 
-    if (dir[0] && !named)
+    if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(first_adapters(s, seed));
-    INVAR_TRY(named ? named_weights(&from, s, seed) : first_base(s, seed));
-    if (invar_model_is_adapted(s->actor))
-        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
-    INVAR_TRY(check_base(s, &from));
+    INVAR_TRY(first_adapters(s, seed_of(s)));
+    INVAR_TRY(read_actor(s, seed_of(s)));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
+
+/* What is trained comes from those who train it; a frozen base stays what it is. */
+static invar_status weights_that_sample(invar_session *s)
+{
+    INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
+    return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
 }
 
 /* The actor's body; ranks that own its rows may own others of the critic. */
@@ -954,7 +972,7 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
 {
     INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
     if (wants & INVAR_SESSION_SAMPLE)
-        return invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev);
+        return weights_that_sample(s);
     INVAR_TRY(first_weights(s));
     INVAR_TRY(make_sampler(s));
     return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;

@@ -122,6 +122,14 @@ layouts() {
     done
 }
 layouts divided dense
+one=$(member chain "$folder/divided.json")
+for layout in '--ranks 2 --rollout-num-gpus 1' \
+    "--ranks 4 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2 $tp" \
+    "--ranks 4 --rollout-num-gpus 2 $pp"; do
+    # shellcheck disable=SC2086 # several words
+    train "beside${layout//[ -]/}" dense --logical-tp 2 $layout
+    [[ $chain == "$one" ]] || complain "$layout: $chain, not $one"
+done
 layouts divided-fp8 dense --dtype fp8 --kv-channels 128 --target-modules q_proj,o_proj,down_proj
 layouts divided-experts experts --dtype mxfp8 --kv-channels 32 --logical-etp 2 \
     --expert-tensor-parallel-size 1
