@@ -15,6 +15,7 @@
 #include "base/invar_banned.h"
 
 #define KIND "invar-checkpoint"
+#define MOST_ADAPTER_RANK 4096
 
 static const invar_safetensors_type types[] = {INVAR_SAFETENSORS_F32, INVAR_SAFETENSORS_BF16,
                                                INVAR_SAFETENSORS_I32, INVAR_SAFETENSORS_I64};
@@ -408,8 +409,10 @@ static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *r
 
     if (!object)
         return INVAR_OK;
-    INVAR_TRY(invar_json_int(&out->rank, object, "rank", where, 1, INT64_MAX));
+    INVAR_TRY(invar_json_int(&out->rank, object, "rank", where, 1, MOST_ADAPTER_RANK));
     INVAR_TRY(get_bits(&out->alpha, object, "alpha", where));
+    if (!(out->alpha >= 1e-6f && out->alpha <= 1e6f))
+        return refuse(where, "the number", "alpha", "is not from 1e-6 to 1e6");
     INVAR_TRY(get_text(out->targets, sizeof out->targets, object, "targets", where));
     return get_digest(&out->base, object, "base", where);
 }

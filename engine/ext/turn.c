@@ -118,9 +118,13 @@ static invar_status read_end(invar_turn_next *out, const json_t *object, const c
 
 static invar_status read_next(invar_turn_next *out, const json_t *object, const char *where)
 {
-    bool ends = json_is_true(json_object_get(object, "end"));
-    bool goes_on = json_object_get(object, "insert") != NULL;
+    const json_t *end = json_object_get(object, "end");
+    bool ends = json_is_true(end), goes_on = json_object_get(object, "insert") != NULL;
 
+    if (end && !json_is_boolean(end))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"end\" is neither true nor false", where);
+    if (!ends && json_object_get(object, "reward"))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a \"reward\" without \"end\": true", where);
     if (ends == goes_on)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: a turn needs \"insert\" to go on or \"end\": true, and not both",

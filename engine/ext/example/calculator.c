@@ -4,9 +4,10 @@
  *     custom-generate-function-path = build/plugins/calculator.so
  *     rollout-stop = ["</calc>"]
  *
- * A turn that ends with <calc>12*7</calc> is followed by <result>84</result>, and the model goes
- * on. A turn without a call is the end of the sample, which the recipe's rm-type judges: what the
- * model said in all its turns. Expressions have numbers, + - * / and parentheses.
+ * A turn with <calc>12*7</calc> is followed by <result>84</result>, and the model goes on. The
+ * token that completes the stop string may have more letters. A turn without a call is the end of
+ * the sample, which the recipe's rm-type judges: what the model said in all its turns. Expressions
+ * have numbers, + - * / and parentheses.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -116,22 +117,27 @@ static double sum(reader *r)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* The last call of a turn that ends with one; 0: it does not. */
+/* The last place of a word in a text; NULL: it is not there. */
+static const char *last_of(const char *word, const char *text, size_t bytes)
+{
+    const size_t length = strlen(word);
+
+    for (size_t at = bytes < length ? 0 : bytes - length + 1; at-- > 0;)
+        if (memcmp(text + at, word, length) == 0)
+            return text + at;
+    return NULL;
+}
+
+/* The last call of a turn; 0: it has none. */
 static int find_call(reader *out, const invar_plugin_turn *turn)
 {
-    const size_t begin = strlen(BEGIN), end = strlen(END);
-    size_t last;
+    const char *end = last_of(END, turn->text, turn->text_bytes);
+    const char *begin = end ? last_of(BEGIN, turn->text, (size_t)(end - turn->text)) : NULL;
 
-    if (turn->text_bytes < begin + end ||
-        memcmp(turn->text + turn->text_bytes - end, END, end) != 0)
+    if (!begin)
         return 0;
-    last = turn->text_bytes - end;
-    for (size_t at = last - begin + 1; at-- > 0;)
-        if (memcmp(turn->text + at, BEGIN, begin) == 0) {
-            *out = (reader){.at = turn->text + at + begin, .end = turn->text + last};
-            return 1;
-        }
-    return 0;
+    *out = (reader){.at = begin + strlen(BEGIN), .end = end};
+    return 1;
 }
 
 static void compute(char out[RESULT], reader *r)

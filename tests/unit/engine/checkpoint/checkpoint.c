@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <dirent.h>
+#include <math.h>
 
 #include "tests/unit/engine/checkpoint/scene.h"
 
@@ -106,6 +107,18 @@ static void test_engine_checkpoint__equal_contents_give_equal_hashes(void **stat
     assert_memory_not_equal(&a, &other, sizeof a);
 }
 
+/* Adapters that no recipe can ask for. */
+static void assert_adapters_refused(const invar_checkpoint_content *content, int64_t rank,
+                                    float alpha, const char *text)
+{
+    invar_checkpoint *c;
+
+    data.state.adapters.rank = rank;
+    data.state.adapters.alpha = alpha;
+    assert_ok(invar_checkpoint_write(NULL, save, content, NULL));
+    assert_fails(invar_checkpoint_open(&c, save, NULL), INVAR_E_CORRUPT, text);
+}
+
 static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
 {
     invar_checkpoint_content content = {.state = &data.state};
@@ -120,6 +133,10 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     assert_memory_equal(invar_checkpoint_state_of(c), &data.state, sizeof data.state);
     assert_false(invar_checkpoint_has(c, "model"));
     invar_checkpoint_close(c);
+    assert_adapters_refused(&content, 4097, 0.1f, "rank");
+    assert_adapters_refused(&content, 4, 0.0f, "alpha");
+    assert_adapters_refused(&content, 4, HUGE_VALF, "alpha");
+    data.state.adapters.rank = 0;
     content.tensors = data.tensors;
     content.n_tensors = CKPT_PARAMS; // the first set alone
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));

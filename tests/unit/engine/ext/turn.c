@@ -64,7 +64,9 @@ static void test_ext_turn__wrong_replies(void **state)
         {"[3]", "a turn needs \"insert\""},
         {"[{}]", "a turn needs \"insert\""},
         {"[{\"end\":false}]", "a turn needs \"insert\""},
-        {"[{\"end\":1}]", "a turn needs \"insert\""},
+        {"[{\"end\":1}]", "\"end\" is neither true nor false"},
+        {"[{\"insert\":\"a\",\"end\":\"yes\"}]", "\"end\" is neither true nor false"},
+        {"[{\"insert\":\"a\",\"reward\":1}]", "a \"reward\" without \"end\": true"},
         {"[{\"end\":true,\"insert\":\"a\"}]", "and not both"},
         {"[{\"insert\":7}]", "neither a text nor a list of token ids"},
         {"[{\"insert\":null}]", "neither a text nor a list of token ids"},
@@ -186,7 +188,8 @@ static void test_ext_turn__the_calculator_computes(void **state)
          "<result>error</result>"},
         {"</calc>", NULL},
         {"calc>1</calc>", NULL},
-        {"<calc>1</calc> and", NULL},
+        {"<calc>1</calc>\n", "<result>1</result>"},
+        {"<calc>1", NULL},
         {"", NULL},
     };
     invar_plugin *plugin = open_leader(CALCULATOR);
