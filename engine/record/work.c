@@ -30,11 +30,13 @@ typedef struct row {
 
 typedef struct open_phase {
     const char *name;
-    int64_t begin_ns, begin_unix_ns;
+    int64_t begin_ns;
 } open_phase;
 
 struct invar_work {
     const invar_layout *layout;
+    int64_t
+        unix_ns; /* of the calendar, when the monotonic clock began: read once, so slices nest */
     int64_t mark_ns; /* up to here all time is in a row */
     open_phase stack[INVAR_WORK_DEPTH];
     int depth;
@@ -109,7 +111,7 @@ void invar_work_begin(invar_work *work, const char *phase)
         return;
     INVAR_CHECK(work->depth < INVAR_WORK_DEPTH);
     compute(work, clock_ns(CLOCK_MONOTONIC), 0);
-    work->stack[work->depth++] = (open_phase){phase, work->mark_ns, clock_ns(CLOCK_REALTIME)};
+    work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
 }
 
 void invar_work_end(invar_work *work)
@@ -123,7 +125,7 @@ void invar_work_end(invar_work *work)
     compute(work, clock_ns(CLOCK_MONOTONIC), 0)->calls++;
     phase = &work->stack[--work->depth];
     is = row_of(phase->name, "");
-    is.start_ns = phase->begin_unix_ns;
+    is.start_ns = work->unix_ns + phase->begin_ns;
     is.duration_ns = work->mark_ns - phase->begin_ns;
     slice(work, &is);
 }
@@ -146,7 +148,7 @@ static void take_move(void *payload, const invar_comm_done *done)
     if (waited >= INVAR_WORK_SHORT) {
         row is = row_of(phase_of(work), done->phase);
 
-        is.start_ns = clock_ns(CLOCK_REALTIME) - waited;
+        is.start_ns = work->unix_ns + now - waited;
         is.duration_ns = waited;
         is.sent = (int64_t)done->sent;
         is.received = (int64_t)done->received;
@@ -173,6 +175,7 @@ invar_status invar_work_new(invar_work **out, const invar_layout *layout, bool s
     }
     work->leaving = work->rows + rows;
     work->mark_ns = clock_ns(CLOCK_MONOTONIC);
+    work->unix_ns = clock_ns(CLOCK_REALTIME) - work->mark_ns;
     invar_comm_watch(layout->world, take_move, work);
     *out = work;
     return INVAR_OK;
