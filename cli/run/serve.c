@@ -17,6 +17,7 @@
 #include "cli/flags.h"
 #include "cli/live.h"
 #include "cli/run/weights.h"
+#include "engine/config/check.h"
 #include "engine/serve/server.h"
 
 #include "base/invar_banned.h"
@@ -86,6 +87,17 @@ static const char *name_of(const settings *set, const invar_recipe *recipe)
         return set->name;
     slash = slash ? slash + 1 : dir;
     return *slash ? slash : "invar";
+}
+
+/* Keys that no request may leave to the recipe as they are. */
+static invar_status check_recipe(const invar_recipe *recipe)
+{
+    double temperature = invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
+
+    if (temperature > 0 && temperature < INVAR_ASK_LEAST_TEMPERATURE)
+        return invar_config_refuse(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
+                                   "is too near 0 to serve: give 0, or at least 0.001");
+    return INVAR_OK;
 }
 
 static int64_t seconds_now(void)
@@ -286,6 +298,8 @@ static int run(int argc, char **argv)
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = check_recipe(recipe);
     if (status == INVAR_OK)
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK && path)

@@ -163,13 +163,26 @@ static invar_status take_lengths(invar_ask *ask)
     return INVAR_OK;
 }
 
+static invar_status take_temperature(invar_ask *ask)
+{
+    double value = json_number_value(given(ask, "temperature"));
+
+    INVAR_TRY(take_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
+    if (value > 0 && value < INVAR_ASK_LEAST_TEMPERATURE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "temperature is %g; expected 0, which takes the best token, or at least "
+                          "%g",
+                          value, INVAR_ASK_LEAST_TEMPERATURE);
+    return INVAR_OK;
+}
+
 static invar_status take_sampling(invar_ask *ask)
 {
     invar_sampling *p = &ask->sampling;
     int64_t top_k = p->top_k, seed = p->seed;
 
     INVAR_TRY(take_lengths(ask));
-    INVAR_TRY(take_real(&p->temperature, ask, "temperature", 0, 100));
+    INVAR_TRY(take_temperature(ask));
     INVAR_TRY(take_real(&p->top_p, ask, "top_p", 1e-6, 1));
     INVAR_TRY(take_int(&top_k, ask, "top_k", -1, 4194304));
     INVAR_TRY(take_real(&p->min_p, ask, "min_p", 0, 1));

@@ -23,6 +23,7 @@ typedef enum invar_ask_kind {
 
 #define INVAR_ASK_MOST_CHOICES 1024 /* prompts * n */
 #define INVAR_ASK_MOST_STOPS 16
+#define INVAR_ASK_LEAST_TEMPERATURE 1e-3 /* above 0: far below, logits leave the numbers */
 
 /* One of the prompts: text, or tokens at once. */
 typedef struct invar_ask_prompt {

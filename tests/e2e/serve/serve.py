@@ -56,6 +56,9 @@ def check_generate(server):
             ({"temperature": 0}, ["--rollout-temperature", "0"]),
             ({"temperature": 0.7, "top_p": 0.8, "seed": 0},
              ["--rollout-temperature", "0.7", "--rollout-top-p", "0.8", "--rollout-seed", "0"]),
+            ({"temperature": 0.001, "top_p": 1e-6, "min_p": 1e-40},
+             ["--rollout-temperature", "0.001", "--rollout-top-p", "1e-6", "--rollout-min-p",
+              "1e-40"]),
             ({"top_k": 5, "min_p": 0.02, "seed": 4294967295},
              ["--rollout-top-k", "5", "--rollout-min-p", "0.02", "--rollout-seed", "4294967295"])]
     seen = []
@@ -207,6 +210,8 @@ BAD = [
     (TEXT, {"prompt": ["a"] * 1025}, "prompt", "a list of 1025"),
     (TEXT, {"prompt": ["a"] * 600, "n": 2}, "n", "at most 1024"),
     (TEXT, {"prompt": "a", "temperature": -1}, "temperature", "expected 0 to 100"),
+    (TEXT, {"prompt": "a", "max_tokens": 1, "temperature": 1e-39}, "temperature", "at least 0.001"),
+    (TEXT, {"prompt": "a", "temperature": 1e-60}, "temperature", "at least 0.001"),
     (TEXT, {"prompt": "a", "temperature": "hot"}, "temperature", "a finite number"),
     (TEXT, {"prompt": "a", "top_p": 0}, "top_p", "expected"),
     (TEXT, {"prompt": "a", "n": 0}, "n", "not in 1 to"),
@@ -458,6 +463,7 @@ def check_start(server):
             env={"INVAR_MODULES": str(FOLDER)})
     refused(2, "set speculative-algorithm to none", *WORDS, "--port", "0",
             "--speculative-algorithm", "ngram")
+    refused(129, "too near 0 to serve", *WORDS, "--rollout-temperature", "1e-39")
     refused(129, "--n", *WORDS, "--n", "3")
 
 

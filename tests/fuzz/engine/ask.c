@@ -22,7 +22,8 @@ static void check_refusal(invar_status status)
 
 static void check_sampling(const invar_sampling *p)
 {
-    INVAR_CHECK(p->temperature >= 0.0f && p->temperature <= 100.0f);
+    INVAR_CHECK(p->temperature == 0.0f || p->temperature >= (float)INVAR_ASK_LEAST_TEMPERATURE);
+    INVAR_CHECK(p->temperature <= 100.0f);
     INVAR_CHECK(p->top_p > 0.0f && p->top_p <= 1.0f && p->min_p >= 0.0f && p->min_p <= 1.0f);
     INVAR_CHECK(p->top_k >= 0 && p->max_response >= -1 && p->min_response >= 0);
     INVAR_CHECK(p->n_stop >= 1 && p->n_stop <= 1 + INVAR_ASK_MOST_STOPS);
