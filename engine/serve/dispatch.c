@@ -9,6 +9,7 @@
 #include "engine/serve/dispatch.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,6 +24,7 @@ struct invar_dispatch {
     invar_dispatch_options options;
     invar_rollout *rollout; /* generates */
     invar_rollout *scorer;  /* has a cache of its own */
+    int64_t score_rows;     /* that its pages hold */
     pthread_mutex_t lock;
     pthread_cond_t work; /* something was handed in or withdrawn */
     invar_ticket *handed, **handed_end;
@@ -89,13 +91,15 @@ void invar_ticket_release(invar_ticket *t)
 static invar_status open_rollouts(invar_dispatch *d)
 {
     const invar_dispatch_options *o = &d->options;
-    invar_rollout_limits limits = *o->limits;
+    invar_rollout_limits limits = *o->limits, settled;
 
     INVAR_TRY(invar_rollout_new(&d->rollout, o->model, o->tokenizer, o->dev, &limits));
     limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
                              ? limits.concurrency
                              : SCORE_SEQUENCES;
     INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
+    settled = invar_rollout_settle(&limits, o->model, o->dev, 1, o->context, 0);
+    d->score_rows = settled.pages * settled.page_size;
     return invar_rollout_open(d->rollout, o->context);
 }
 
@@ -238,6 +242,19 @@ static void fail(invar_dispatch *d, invar_ticket *t)
     drop(d, t);
 }
 
+/* The worker's: a ticket of the list fails by itself, with the error that there is. */
+static void dismiss(invar_dispatch *d, invar_ticket *t)
+{
+    invar_ticket **at = &d->tickets;
+
+    while (*at != t)
+        at = &(*at)->next;
+    *at = t->next;
+    lock(d);
+    fail(d, t);
+    invar_dispatch_unlock(d);
+}
+
 /* With the lock: what is done or withdrawn leaves the list. */
 static void clear(invar_dispatch *d)
 {
@@ -307,8 +324,22 @@ static invar_status add_prompt(invar_dispatch *d, invar_ticket *t, int64_t promp
     return INVAR_OK;
 }
 
+/* Whether the pages hold each of the prompts; the last token has no row. */
+static invar_status check_fit(const invar_dispatch *d, const invar_ticket *t)
+{
+    for (int64_t i = 0; t->score && i < t->n_prompts; i++)
+        if (t->prompts[i].count - 1 > d->score_rows)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "prompt %" PRId64 " has %" PRId64 " tokens; the server's KV cache "
+                              "has room to score %" PRId64 ": shorten it, or serve with more "
+                              "kv-pages",
+                              i, t->prompts[i].count, d->score_rows + 1);
+    return INVAR_OK;
+}
+
 static invar_status begin(invar_dispatch *d, invar_ticket *t)
 {
+    INVAR_TRY(check_fit(d, t));
     for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
         INVAR_TRY(add_prompt(d, t, i));
     return INVAR_OK;
@@ -349,6 +380,8 @@ static void take_up(invar_dispatch *d, invar_ticket *first)
 
 /* Prompts of several tickets. */
 typedef struct sheet {
+    invar_ticket **tickets; /* (n_tickets) */
+    int64_t n_tickets;
     const int32_t **tokens;
     int64_t *n;
     float **logp;
@@ -357,6 +390,7 @@ typedef struct sheet {
 
 static invar_status make_sheet(sheet *out, int64_t room)
 {
+    INVAR_TRY(make_zeroed((void **)&out->tickets, room, sizeof *out->tickets, "scores"));
     INVAR_TRY(make_zeroed((void **)&out->tokens, room, sizeof *out->tokens, "scores"));
     INVAR_TRY(make_zeroed((void **)&out->n, room, sizeof *out->n, "scores"));
     INVAR_TRY(make_zeroed((void **)&out->logp, room, sizeof *out->logp, "scores"));
@@ -364,37 +398,105 @@ static invar_status make_sheet(sheet *out, int64_t room)
     return INVAR_OK;
 }
 
+static void release_sheet(sheet *s)
+{
+    invar_free(s->tickets);
+    invar_free(s->tokens);
+    invar_free(s->n);
+    invar_free(s->logp);
+}
+
 static invar_status write_down(sheet *out, invar_ticket *t)
 {
+    out->tickets[out->n_tickets++] = t;
     for (int64_t i = 0; i < t->n_prompts; i++) {
         invar_ticket_prompt *p = &t->prompts[i];
 
-        INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
+        if (!p->logp) // else it was on a sheet that failed
+            INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
         out->tokens[out->count] = p->tokens;
         out->n[out->count] = p->count;
         out->logp[out->count++] = p->logp;
     }
-    t->score = false;
     return INVAR_OK;
 }
 
-/* All that wait for scores at this temperature; at least the first of them, then as many as fit. */
-static invar_status score_at(invar_dispatch *d, float temperature, int64_t first)
+/* Whether t may be on the sheet that `first` begins. */
+static bool goes_with(const invar_ticket *t, const invar_ticket *first)
+{
+    return t == first || (t->score && !t->alone && !first->alone &&
+                          t->sampling->temperature == first->sampling->temperature);
+}
+
+/* The first ticket, then as many as fit. */
+static invar_status fill_sheet(sheet *out, invar_ticket *first)
+{
+    INVAR_TRY(
+        make_sheet(out, first->n_prompts > SCORE_SEQUENCES ? first->n_prompts : SCORE_SEQUENCES));
+    for (invar_ticket *t = first; t; t = t->next)
+        if (goes_with(t, first) && t->n_prompts <= out->room - out->count)
+            INVAR_TRY(write_down(out, t));
+    return INVAR_OK;
+}
+
+static invar_status not_finite(void)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "logits are not finite: the weights are damaged, or the prompt is too much "
+                      "for their number format");
+}
+
+static invar_status check_scores(const invar_ticket *t)
+{
+    for (int64_t i = 0; i < t->n_prompts; i++)
+        for (int64_t n = 0; n + 1 < t->prompts[i].count; n++)
+            if (!isfinite(t->prompts[i].logp[n]))
+                return not_finite();
+    return INVAR_OK;
+}
+
+/* Whether an error says that nothing can be computed any more; others are those of a ticket. */
+static bool is_devices(invar_status status)
+{
+    return status == INVAR_E_CUDA || status == INVAR_E_NCCL || status == INVAR_E_MPI;
+}
+
+static void take_scores(invar_dispatch *d, const sheet *all)
+{
+    for (int64_t i = 0; i < all->n_tickets; i++) {
+        invar_ticket *t = all->tickets[i];
+
+        t->score = false;
+        if (check_scores(t) != INVAR_OK)
+            dismiss(d, t);
+    }
+}
+
+/* Tickets of a sheet that failed are scored one by one; one that fails alone is the guilty one. */
+static void blame(invar_dispatch *d, const sheet *all, invar_ticket *first)
+{
+    if (all->n_tickets <= 1)
+        dismiss(d, first);
+    else
+        for (int64_t i = 0; i < all->n_tickets; i++)
+            all->tickets[i]->alone = true;
+}
+
+/* A sheet that begins with this ticket. */
+static invar_status score_sheet(invar_dispatch *d, invar_ticket *first)
 {
     sheet all = {0};
-    invar_status status = make_sheet(&all, first > SCORE_SEQUENCES ? first : SCORE_SEQUENCES);
+    invar_status status = fill_sheet(&all, first);
 
-    for (invar_ticket *t = d->tickets; t && status == INVAR_OK; t = t->next)
-        if (t->score && t->sampling->temperature == temperature &&
-            t->n_prompts <= all.room - all.count)
-            status = write_down(&all, t);
     if (status == INVAR_OK)
-        status =
-            invar_rollout_score(d->scorer, all.tokens, all.n, all.count, temperature, all.logp);
-    invar_free(all.tokens);
-    invar_free(all.n);
-    invar_free(all.logp);
-    return status;
+        status = invar_rollout_score(d->scorer, all.tokens, all.n, all.count,
+                                     first->sampling->temperature, all.logp);
+    if (status == INVAR_OK)
+        take_scores(d, &all);
+    else if (!is_devices(status))
+        blame(d, &all, first);
+    release_sheet(&all);
+    return is_devices(status) ? status : INVAR_OK;
 }
 
 /* ---- the worker: rounds ---------------------------------------------------------------------- */
@@ -430,13 +532,6 @@ static invar_status tell_choice(invar_ticket_choice *c, const invar_rl_sample *s
     c->count = count;
     c->finish = s->finish;
     return INVAR_OK;
-}
-
-static invar_status not_finite(void)
-{
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "the logits of a choice are not finite: the weights are damaged, or the "
-                      "prompt is too much for their number format");
 }
 
 static invar_status tell(invar_dispatch *d, invar_ticket *t)
@@ -489,11 +584,19 @@ static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
     return d->tickets || d->handed;
 }
 
+static invar_ticket *first_unscored(const invar_dispatch *d)
+{
+    invar_ticket *t = d->tickets;
+
+    while (t && !t->score)
+        t = t->next;
+    return t;
+}
+
 static invar_status work_round(invar_dispatch *d)
 {
-    for (invar_ticket *t = d->tickets; t; t = t->next)
-        if (t->score)
-            INVAR_TRY(score_at(d, t->sampling->temperature, t->n_prompts));
+    for (invar_ticket *t = first_unscored(d); t; t = first_unscored(d))
+        INVAR_TRY(score_sheet(d, t));
     return d->live > 0 ? invar_rollout_step(d->rollout) : INVAR_OK;
 }
 

@@ -52,6 +52,7 @@ typedef struct invar_ticket {
     struct invar_ticket *next;
     invar_rl_sample *samples; /* (n_prompts * n) */
     int64_t left;             /* choices that are not finished */
+    bool alone;               /* it is scored beside no other: one of them was wrong */
 } invar_ticket;
 
 /*
@@ -98,7 +99,8 @@ int64_t invar_dispatch_load(invar_dispatch *dispatch);
 
 /*
  * Works until *stop is not 0; then no more tickets are taken, and those that are there are
- * finished. An error is one of the model or the memory: all tickets have failed with it.
+ * finished. An error is one of the device, the model or the memory, never of one ticket: all
+ * tickets have failed with it.
  */
 invar_status invar_dispatch_run(invar_dispatch *dispatch,
                                 const volatile sig_atomic_t *stop) INVAR_MUST_USE;

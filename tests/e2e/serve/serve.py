@@ -440,6 +440,30 @@ def check_end(words):
     server.stop(signal.SIGINT, 130)
 
 
+def check_scorer():
+    """What cannot be scored is one request's failure, and the server goes on."""
+    folder = FOLDER / "damaged"
+    shutil.copytree(MODEL, folder)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    head = int.from_bytes(weights[:8], "little")
+    row = json.loads(weights[8:8 + head])["model.embed_tokens.weight"]["data_offsets"][0]
+    row += 8 + head + 250 * 16 * 2
+    weights[row:row + 2] = b"\x00\x7e"  # of token 250: NaN
+    (folder / "model.safetensors").write_bytes(weights)
+    server = Server(INVAR, "--hf-checkpoint", str(folder), *WORDS[2:], "--kv-pages", "4",
+                    "--page-size", "16")
+    score = dict(max_tokens=0, echo=True, logprobs=0)
+    good = server.complete(prompt=[5, 6, 7, 8], **score)
+    for prompt, code, text in (([9] * 128, 400, "has room to score 65"),
+                               ([9, 250, 9], 500, "logits are not finite")):
+        status, reply = server.post(TEXT, prompt=prompt, **score)
+        expect(status == code and text in reply["error"]["message"],
+               f"a score of {prompt}: {status} {reply}, expected {code} {text}")
+    expect(server.complete(prompt=[5, 6, 7, 8], **score) == good, "a score after failures")
+    server.complete(prompt=[9] * 65, **score)
+    server.stop()
+
+
 # ---- starting -----------------------------------------------------------------------------------
 
 
@@ -526,6 +550,7 @@ def main():
     check_tools()
     check_key()
     check_adapters()
+    check_scorer()
     slow = slow_words()
     server = Server(INVAR, *slow, "--max-requests", "2")
     check_disconnects(server)
