@@ -152,6 +152,22 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
     return INVAR_OK;
 }
 
+/*
+ * Whether so many rollouts can be in flight. A fork begins with those of its parent, few or many;
+ * after its first rollout none are missing, and with each rollout one of those too many is gone.
+ */
+static bool can_fly(const invar_loop *loop, int64_t count)
+{
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // since it is a fork
+
+    if (count == loop->set.lag.rollouts)
+        return true;
+    if (loop->fork.step < 0)
+        return false;
+    return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MOST - done);
+}
+
 static invar_status take_flight(invar_loop *loop, const char *where, const char *text, size_t bytes)
 {
     const invar_flight_wants wants = flight_wants(loop, where);
@@ -159,7 +175,7 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
 
     if (bytes)
         INVAR_TRY(invar_flight_parse(&loop->source.flight, text, bytes, &wants));
-    if (loop->fork.now || loop->source.flight.count == lag)
+    if (can_fly(loop, loop->source.flight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,

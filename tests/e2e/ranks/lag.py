@@ -188,6 +188,12 @@ def check_overlap(chain):
     expect(got["chain"] == chain, f"overlapped, in pieces: chain {got['chain']}, not {chain}")
 
 
+def check_replay(name, step):
+    done = subprocess.run([INVAR, "replay", str(FOLDER / name), "--step", str(step)],
+                          capture_output=True, text=True)
+    expect(done.returncode == 0, f"{name}: replay of step {step}: {done.stdout}{done.stderr}")
+
+
 def check_pieces(chain):
     """Stopped and extended, on other ranks each time; replayed from the middle."""
     how = lagging(2, 3)
@@ -196,9 +202,7 @@ def check_pieces(chain):
         got = train("pieces", *how, *ranks, rollouts=rollouts)["chain"]
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
     for step in (1, ROLLOUTS - 1):
-        done = subprocess.run([INVAR, "replay", str(FOLDER / "pieces"), "--step", str(step)],
-                              capture_output=True, text=True)
-        expect(done.returncode == 0, f"replay of step {step}: {done.stdout}{done.stderr}")
+        check_replay("pieces", step)
 
 
 def newest(run):
@@ -247,14 +251,29 @@ def check_failure():
         expect(got == chain, f"{name}: chain {got}, expected {chain}")
 
 
+def check_fork(name, lag, parent):
+    """After each step, also its parent's last, it can be resumed; all of its steps be replayed."""
+    at, last = 2, ROLLOUTS - 1
+    fork = ["--fork", str(FOLDER / parent), "--fork-step", str(at)]
+    chain = train(name, *lag, *fork, "--save-interval", "1")["chain"]
+    expect(chain is not None, f"{name}: no chain")
+    for step in range(at, last):
+        got = train(name, *lag, "--save-interval", "1", "--ckpt-step", str(step))["chain"]
+        expect(got == chain, f"{name}, from step {step} on: chain {got}, expected {chain}")
+        check_replay(name, step + 1)
+
+
 def check_forks(chain):
     """What is in flight goes along; a fork may have another lag, and must keep the data."""
     how = lagging(2, 3)
     fork = ["--fork", str(FOLDER / "unkilled"), "--fork-step", "4"]
     first = train("fork", *how, *fork, "--name", "fork", "--lr", "0.01", rollouts=8)["chain"]
     expect(first not in (None, chain), "a fork with another lr has the same chain")
-    for name, words in (("fork-one", ["--rollout-lag", "1"]), ("fork-none", [])):
-        expect(train(name, *words, *fork, "--name", name, rollouts=8)["chain"], f"{name}: none")
+    train("unlagged", rollouts=3)
+    check_fork("fork-begun", how, "unlagged")
+    check_fork("fork-more", lagging(3, 3), "dense-2-3")
+    check_fork("fork-one", lagging(1, 0), "dense-3-1")
+    check_fork("fork-none", [], "dense-3-1")
     train("fork-data", *how, *fork, "--name", "x", "--rollout-seed", "9", rollouts=8, code=129,
           says="a fork keeps the data")
     train("fork-short", *how, *fork, "--name", "x", "--rollout-max-response-len", "3", rollouts=8,
