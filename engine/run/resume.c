@@ -127,18 +127,21 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
 {
     const invar_source_options *o = &loop->source.options;
     const invar_model *model = loop->session.actor;
-
-    return (invar_flight_wants){.where = where,
+    invar_flight_wants wants = {.where = where,
                                 .data = o->data,
                                 .spec = o->spec,
                                 .sampling = o->sampling,
                                 .first = loop->place.rollout,
                                 .weights = loop->place.weights,
                                 .samples = loop->source.place.samples,
+                                .groups = loop->source.place.groups,
                                 .round = o->round,
                                 .per_prompt = o->per_prompt,
                                 .route_size = invar_model_sparse_layers(model) *
                                               model->spec.experts_per_token};
+
+    invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
+    return wants;
 }
 
 /* The file of samples in flight; bytes 0: there is none. */

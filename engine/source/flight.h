@@ -45,11 +45,13 @@ invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flig
 typedef struct invar_flight_wants {
     const char *where; /* in messages */
     const invar_dataset *data;
+    invar_digest tokenizer; /* its hash */
     const invar_model_spec *spec;
     invar_sampling sampling;
     int64_t first;      /* rollout */
     int64_t weights;    /* the newest version */
-    int64_t samples;    /* index of the run's next one */
+    int64_t samples;    /* index of the run's next one, */
+    int64_t groups;     /* and number of its next group */
     int64_t round;      /* prompts of each rollout, */
     int64_t per_prompt; /* and samples of each of them */
     int64_t route_size; /* of a row */

@@ -74,6 +74,7 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const invar_f
     int64_t each = w->round * w->per_prompt;
     bool ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
     const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
+    const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
     const struct {
         const char *name;
         bool good;
@@ -81,7 +82,8 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const invar_f
         {"rollout", (int64_t)s->rollout == w->first + i / each},
         {"draw", (int64_t)s->draw == i % each},
         {"index", s->index < w->samples},
-        {"group", s->group == eldest->group},
+        {"group", s->group == eldest->group && s->group < w->groups &&
+                      (!before || s->group > before->group)},
         {"prompt", s->prompt == eldest->prompt},
         {"tokens", s->n_tokens > s->prompt_tokens},
         {"logprobs", s->logp != NULL},
@@ -122,6 +124,17 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const inva
                           ": give a larger rollout-max-response-len or rollout-max-context-len",
                           w->where, s->index, s->n_tokens, limit);
     return INVAR_OK;
+}
+
+static invar_status check_tokenizer(const invar_rollout_header *header, const invar_flight_wants *w)
+{
+    if (invar_digest_equal(&header->tokenizer, &w->tokenizer))
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0,
+        "%.1000s: samples in flight are of another tokenizer: a fork keeps it, unless "
+        "the other run has rollout-lag = 0",
+        w->where);
 }
 
 /* How many rollouts there are of what the recipe begins. */
@@ -177,7 +190,9 @@ invar_status invar_flight_parse(invar_flight *out, const char *text, size_t byte
 
     INVAR_TRY(invar_rollout_data_parse(&data, wants->where, text, bytes));
     out->first = wants->first;
-    status = count_rollouts(&out->count, &data, wants);
+    status = check_tokenizer(&data.header, wants);
+    if (status == INVAR_OK)
+        status = count_rollouts(&out->count, &data, wants);
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
         status = check_sample(&data.samples.items[i], i, wants);
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)

@@ -81,6 +81,7 @@ static invar_flight_wants wants_of(const scene *s, const invar_source *source, i
                                 .first = first,
                                 .weights = first,
                                 .samples = source->place.samples,
+                                .groups = source->place.groups,
                                 .round = PROMPTS,
                                 .per_prompt = PER_PROMPT,
                                 .route_size = invar_model_sparse_layers(s->model) *
@@ -219,6 +220,41 @@ static void in_another_group(invar_rollout_data *d, invar_flight_wants *w)
     d->samples.items[3].group++;
 }
 
+/* The second group gets the number of another one. */
+static void number_group(invar_rollout_data *d, int64_t group)
+{
+    third(d)->group = d->samples.items[3].group = group;
+}
+
+static void in_one_group(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    number_group(d, d->samples.items[0].group);
+}
+
+static void in_an_earlier_group(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    number_group(d, d->samples.items[0].group - 1);
+}
+
+static void in_a_later_group(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    number_group(d, d->samples.items[4].group); // of the next rollout, which is refused
+}
+
+static void in_a_group_to_come(invar_rollout_data *d, invar_flight_wants *w)
+{
+    w->groups = d->samples.items[2].group;
+}
+
+static void of_another_tokenizer(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->header.tokenizer.bytes[0] ^= 1;
+}
+
 static void of_another_prompt(invar_rollout_data *d, invar_flight_wants *w)
 {
     (void)w;
@@ -308,6 +344,11 @@ static void test_flight__odd_files_are_refused(void **state)
         {given_up, INVAR_E_CORRUPT, "\"finish\" of sample"},
         {of_another_model, INVAR_E_CORRUPT, "\"route_size\" of sample"},
         {in_another_group, INVAR_E_CORRUPT, "\"group\" of sample"},
+        {in_one_group, INVAR_E_CORRUPT, "\"group\" of sample"},
+        {in_an_earlier_group, INVAR_E_CORRUPT, "of group 3 after sample"},
+        {in_a_later_group, INVAR_E_CORRUPT, "\"group\" of sample"},
+        {in_a_group_to_come, INVAR_E_CORRUPT, "\"group\" of sample"},
+        {of_another_tokenizer, INVAR_E_INVALID, "another tokenizer"},
         {of_another_prompt, INVAR_E_INVALID, "a fork keeps the data"},
         {of_no_line, INVAR_E_INVALID, "a fork keeps the data"},
         {too_long, INVAR_E_INVALID, "rollout-max-response-len"},
