@@ -35,8 +35,7 @@ typedef struct open_phase {
 
 struct invar_work {
     const invar_layout *layout;
-    int64_t
-        unix_ns; /* of the calendar, when the monotonic clock began: read once, so slices nest */
+    int64_t unix_ns; /* calendar at the monotonic clock's 0; read once, so that slices nest */
     int64_t mark_ns; /* up to here all time is in a row */
     open_phase stack[INVAR_WORK_DEPTH];
     int depth;
