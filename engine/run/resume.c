@@ -171,13 +171,27 @@ static bool can_fly(const invar_loop *loop, int64_t count)
     return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MOST - done);
 }
 
+/* Whether the run draws samples that it can have begun before their turn. */
+static invar_status check_draws(const invar_source *source, const char *where)
+{
+    if (source->work == invar_source_sample && !source->options.turns.on)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: samples are in flight, and the recipe cannot go on with them "
+                      "(loss-type, load-debug-rollout-data, custom-generate-function-path): fork a "
+                      "run with rollout-lag = 0",
+                      where);
+}
+
 static invar_status take_flight(invar_loop *loop, const char *where, const char *text, size_t bytes)
 {
     const invar_flight_wants wants = flight_wants(loop, where);
     int64_t lag = loop->set.lag.rollouts;
 
-    if (bytes)
+    if (bytes) {
+        INVAR_TRY(check_draws(&loop->source, where));
         INVAR_TRY(invar_flight_parse(&loop->source.flight, text, bytes, &wants));
+    }
     if (can_fly(loop, loop->source.flight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,

@@ -174,6 +174,8 @@ static invar_status take_sample(invar_flight *out, invar_rl_sample *from, int64_
     s->label = p->label;
     s->metadata = p->metadata;
     s->fresh = s->n_tokens;
+    s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn
+    invar_reward_parts_release(&s->parts);
     if (s->finish != INVAR_FINISH_NONE)
         return INVAR_OK;
     invar_free(s->response); // it has its text when it ends

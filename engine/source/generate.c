@@ -26,9 +26,7 @@ typedef struct head {
     int64_t text_bytes; /* of the response; -1: there is no text */
     int64_t finish;
     int64_t arrival;
-    int64_t parts; /* of the reward */
     invar_rl_speculated speculated;
-    double reward;
 } head;
 
 /* An array of a sample, once its head is known. */
@@ -37,7 +35,7 @@ typedef struct part {
     size_t bytes;
 } part;
 
-enum { PARTS = 5 };
+enum { PARTS = 4 };
 
 static size_t routes_of(const invar_rl_sample *s, const head *h)
 {
@@ -53,7 +51,6 @@ static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
     out[1] = (part){(void **)&s->mask, n * sizeof *s->mask};
     out[2] = (part){(void **)&s->routing, routes_of(s, h)};
     out[3] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
-    out[4] = (part){(void **)&s->parts.items, (size_t)h->parts * sizeof *s->parts.items};
 }
 
 static head head_of(const invar_rl_sample *s)
@@ -63,9 +60,7 @@ static head head_of(const invar_rl_sample *s)
                   .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
                   .finish = s->finish,
                   .arrival = s->arrival,
-                  .parts = s->parts.count,
-                  .speculated = s->speculated,
-                  .reward = s->reward};
+                  .speculated = s->speculated};
 }
 
 static size_t bytes_of(invar_rl_sample *s, const head *h)
@@ -113,8 +108,7 @@ static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
     return h->response >= 0 && (uint64_t)h->response <= most && h->route_size >= 0 &&
            (uint64_t)h->route_size <= most / (uint64_t)(s->prompt_tokens + h->response) &&
            h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left) &&
-           h->parts >= 0 && h->parts <= INVAR_REWARD_PARTS && h->finish >= INVAR_FINISH_NONE &&
-           h->finish <= INVAR_FINISH_ABORT;
+           h->finish >= INVAR_FINISH_NONE && h->finish <= INVAR_FINISH_ABORT;
 }
 
 static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)
@@ -156,16 +150,11 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
     *at += bytes_of(s, &h);
     if (s->response && s->response[h.text_bytes] != '\0')
         return corrupt();
-    for (int64_t k = 0; k < h.parts; k++)
-        if (s->parts.items[k].name[INVAR_REWARD_NAME_SIZE - 1] != '\0')
-            return corrupt();
     s->route_size = h.route_size;
     s->response_bytes = h.text_bytes < 0 ? 0 : (size_t)h.text_bytes;
     s->finish = (invar_finish)h.finish;
     s->arrival = h.arrival;
-    s->parts.count = h.parts;
     s->speculated = h.speculated;
-    s->reward = h.reward;
     return INVAR_OK;
 }
 
@@ -372,16 +361,6 @@ static invar_status run_own(const invar_generation *how, invar_rl_sample *sample
     return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // who waits shows that others do
 }
 
-/* By a rule. */
-static invar_status judge_ended(const invar_generation *how, invar_rl_sample *samples,
-                                int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (samples[i].finish != INVAR_FINISH_NONE)
-            INVAR_TRY(invar_judge_run(how->judge, &samples[i], 1));
-    return INVAR_OK;
-}
-
 static invar_status gather_all(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
     return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
@@ -404,12 +383,7 @@ invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count)
 {
-    invar_layout_share own = own_share(how, count);
-
-    if (how->turns)
-        return invar_turns_run(how, samples, count);
-    INVAR_TRY(run_own(how, samples, count));
-    return how->judge->asks ? INVAR_OK : judge_ended(how, samples + own.first, own.count);
+    return how->turns ? invar_turns_run(how, samples, count) : run_own(how, samples, count);
 }
 
 invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
@@ -421,7 +395,7 @@ invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample 
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
                                     int64_t count)
 {
-    return how->judge->asks && !how->turns ? ask_plugin(how, samples, count) : INVAR_OK;
+    return how->turns ? INVAR_OK : invar_generate_judge(how, samples, count);
 }
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)

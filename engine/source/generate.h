@@ -35,10 +35,9 @@ struct invar_generation {
 };
 
 /*
- * Goes on with this rank's share of samples [0, count) as invar_rollout_run does, and sets the
- * rewards of those that end, where rules give them. Samples that a plug-in leads end in it, on all
- * ranks, which call it together, and have their rewards. After a failure the samples are fit for
- * release only.
+ * Goes on with this rank's share of samples [0, count) as invar_rollout_run does. Samples that a
+ * plug-in leads end in it, on all ranks, which call it together, and have their rewards. After a
+ * failure the samples are fit for release only.
  */
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
@@ -47,7 +46,7 @@ invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *
 invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
                                    int64_t count) INVAR_MUST_USE;
 
-/* A call of all ranks: asks who else gives rewards, of samples that have ended. */
+/* A call of all ranks: rewards of samples that have ended, where they have none of a plug-in's. */
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
                                     int64_t count) INVAR_MUST_USE;
 

@@ -8,6 +8,7 @@
 # ranks), stopped, killed, extended or replayed, it has one chain. BENT records the log-probability
 # of one token in flight wrong, which the run must find before the weights change.
 # SPDX-License-Identifier: Apache-2.0
+import hashlib
 import json
 import os
 import pathlib
@@ -263,6 +264,22 @@ def check_fork(name, lag, parent):
         check_replay(name, step + 1)
 
 
+def check_fork_rewards():
+    """Samples that ended in flight, under another rule, get the rewards of the fork's own."""
+    train("fork-rule", *lagging(1, 0), "--fork", str(FOLDER / "dense-1-0"), "--fork-step", "2",
+          "--rm-type", "deterministic_random", "--save-debug-rollout-data",
+          str(FOLDER / "fork-rule-{rollout_id}"))
+    seen = set()
+    for rollout in range(3, ROLLOUTS):
+        lines = (FOLDER / f"fork-rule-{rollout}").read_text(encoding="utf-8").splitlines()
+        for sample in (s for s in map(json.loads, lines) if "tokens" in s):
+            coin = hashlib.sha256((str(sample["tokens"]) + sample["response"]).encode())
+            seen.add((rollout, sample["reward"]))
+            expect(sample["reward"] == coin.digest()[0] % 2,
+                   f"rollout {rollout}, sample {sample['index']}: reward {sample['reward']}")
+    expect({(3, 0), (3, 1)} <= seen, f"all samples in flight have one reward: {seen}")
+
+
 def check_forks(chain):
     """What is in flight goes along; a fork may have another lag, and must keep the data."""
     how = lagging(2, 3)
@@ -274,6 +291,12 @@ def check_forks(chain):
     check_fork("fork-more", lagging(3, 3), "dense-2-3")
     check_fork("fork-one", lagging(1, 0), "dense-3-1")
     check_fork("fork-none", [], "dense-3-1")
+    check_fork_rewards()
+    guess = HERE.parents[2] / "engine/ext/example/guess.py"
+    for key, value in (("--load-debug-rollout-data", FOLDER / "dense-2-3-{rollout_id}"),
+                       ("--custom-generate-function-path", f"python3 {guess}")):
+        train("fork-undrawn", *fork, key, str(value), rollouts=8, code=129,
+              says="samples are in flight, and the recipe cannot go on with them")
     train("fork-data", *how, *fork, "--name", "x", "--rollout-seed", "9", rollouts=8, code=129,
           says="a fork keeps the data")
     train("fork-short", *how, *fork, "--name", "x", "--rollout-max-response-len", "3", rollouts=8,
