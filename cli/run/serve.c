@@ -97,6 +97,9 @@ static invar_status check_recipe(const invar_recipe *recipe)
     if (temperature > 0 && temperature < INVAR_ASK_LEAST_TEMPERATURE)
         return invar_config_refuse(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
                                    "is too near 0 to serve: give 0, or at least 0.001");
+    if (invar_config_filled(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
+        return invar_config_refuse(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
+                                   "leads no samples of a server: leave it out");
     return INVAR_OK;
 }
 

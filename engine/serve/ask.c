@@ -151,11 +151,18 @@ static invar_status take_lengths(invar_ask *ask)
 {
     invar_sampling *p = &ask->sampling;
     int64_t least = ask->kind == INVAR_ASK_TEXT ? 0 : 1; // no tokens: a text is only scored
+    int64_t most;
 
     if (p->max_response == 0)
         p->max_response = -1;
     INVAR_TRY(take_int(&p->max_response, ask, "max_tokens", least, MOST_TOKENS));
+    most = p->max_response;
     INVAR_TRY(take_int(&p->max_response, ask, "max_completion_tokens", 1, MOST_TOKENS));
+    if (given(ask, "max_tokens") && given(ask, "max_completion_tokens") && p->max_response != most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
+                          ": give one of them",
+                          p->max_response, most);
     INVAR_TRY(take_int(&p->min_response, ask, "min_tokens", 0, MOST_TOKENS));
     if (p->max_response >= 0 && p->min_response > p->max_response)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",

@@ -240,6 +240,8 @@ BAD = [
     (CHAT, {"messages": [GOOD], "tool_choice": "required"}, "tool_choice", "forced"),
     (CHAT, {"messages": [GOOD], "response_format": {"type": "json_object"}}, "response_format",
      "not offered"),
+    (CHAT, {"messages": [GOOD], "max_tokens": 2, "max_completion_tokens": 3},
+     "max_completion_tokens", "give one of them"),
     (CHAT, {"messages": [GOOD], "echo": True}, None, "'echo' is no field"),
 ]
 
@@ -488,6 +490,8 @@ def check_start(server):
     refused(2, "set speculative-algorithm to none", *WORDS, "--port", "0",
             "--speculative-algorithm", "ngram")
     refused(129, "too near 0 to serve", *WORDS, "--rollout-temperature", "1e-39")
+    refused(129, "leads no samples of a server", *WORDS, "--custom-generate-function-path", "./t",
+            "--rm-type", "none")
     refused(129, "--n", *WORDS, "--n", "3")
 
 
