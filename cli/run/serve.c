@@ -39,7 +39,8 @@ typedef struct service {
     invar_dispatch *dispatch;
     invar_prompter *prompter;
     invar_server *server;
-    char *key; /* NULL: none */
+    char *key;      /* NULL: none */
+    char name[256]; /* a folder's */
 } service;
 
 /* ---- the key --------------------------------------------------------------------------------- */
@@ -78,15 +79,17 @@ static invar_status read_key(char **out, const settings *set)
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 /* The last part of a folder's path; without one "invar". */
-static const char *name_of(const settings *set, const invar_recipe *recipe)
+static void set_name(service *s, const settings *set)
 {
-    const char *dir = invar_recipe_string(recipe, INVAR_KEY_HF_CHECKPOINT);
-    const char *slash = strrchr(dir, '/');
+    const char *dir = invar_recipe_string(s->session.recipe, INVAR_KEY_HF_CHECKPOINT);
+    size_t end = strlen(dir), first;
 
-    if (set->name)
-        return set->name;
-    slash = slash ? slash + 1 : dir;
-    return *slash ? slash : "invar";
+    while (end > 0 && dir[end - 1] == '/')
+        end--;
+    for (first = end; first > 0 && dir[first - 1] != '/';)
+        first--;
+    (void)snprintf(s->name, sizeof s->name, "%.*s", (int)(end - first), dir + first);
+    s->facts.model = set->name ? set->name : *s->name ? s->name : "invar";
 }
 
 /* Keys that no request may leave to the recipe as they are. */
@@ -116,14 +119,14 @@ static void set_facts(service *s, const settings *set)
     const invar_session *session = &s->session;
     int64_t context = s->sampling.max_context;
 
-    s->facts = (invar_serve_facts){.model = name_of(set, session->recipe),
-                                   .weights = session->weights,
+    s->facts = (invar_serve_facts){.weights = session->weights,
                                    .base = session->base_weights,
                                    .adapted = session->spec.lora.rank > 0,
                                    .numerics = invar_numerics_name(session->dev.numerics),
                                    .format = invar_format_name(session->rollout_format),
                                    .context = context ? context : session->spec.max_positions,
                                    .started = seconds_now()};
+    set_name(s, set);
 }
 
 static invar_status open_parts(service *s, const settings *set)

@@ -438,7 +438,8 @@ def check_end(words):
     server.said += server.process.stderr.read()
     expect(server.process.wait(20) == 143, "SIGTERM: exit code 143")
     expect("finishing the requests that are there" in server.said, server.said)
-    server = Server(INVAR, *WORDS)
+    server = Server(INVAR, "--hf-checkpoint", MODEL + "//", *WORDS[2:])
+    expect(server.name == "qwen3-fp16", f"slashes behind a folder: {server.name}")
     server.stop(signal.SIGINT, 130)
 
 
