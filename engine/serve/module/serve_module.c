@@ -2,8 +2,9 @@
  * serve_module.c - the table over the libmicrohttpd that this file is compiled with.
  *
  * Every connection has a thread, so whoever answers may wait. A watchman ends connections that have
- * not brought a whole request in time, however slowly they drip; the library itself ends those that
- * take nothing of their reply.
+ * not brought a whole request in time, however slowly they drip, or not taken the last bytes of a
+ * stream. Those that take nothing of a whole reply are ended by the library, whose clock would also
+ * run while a stream waits for its next bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +34,7 @@
 typedef struct visitor {
     struct visitor *next;
     int fd;
-    int64_t due; /* when its request must be there; 0: it is, and waits for its reply */
+    int64_t due; /* when its request must be there, or bytes be taken; 0: it waits for a reply */
 } visitor;
 
 typedef struct server {
@@ -107,7 +108,7 @@ static void on_connection(void *payload, struct MHD_Connection *connection, void
         leave(payload, *context);
 }
 
-/* Its request is there, or the next one may come. */
+/* It waits for us; or we for it: for its next request, or until it has taken what is there. */
 static void set_due(server *s, struct MHD_Connection *connection, bool waits_for_reply)
 {
     const union MHD_ConnectionInfo *info =
@@ -160,10 +161,13 @@ static bool alive(const void *connection)
 static ssize_t read_stream(void *payload, uint64_t position, char *out, size_t most)
 {
     inquiry *q = payload;
-    int64_t bytes =
-        q->owner->handler.next(q->owner->handler.payload, q->exchange.stream, out, most);
+    struct MHD_Connection *connection = (struct MHD_Connection *)(uintptr_t)q->exchange.connection;
+    int64_t bytes;
 
     (void)position;
+    set_due(q->owner, connection, true);
+    bytes = q->owner->handler.next(q->owner->handler.payload, q->exchange.stream, out, most);
+    set_due(q->owner, connection, false);
     if (bytes > 0)
         return (ssize_t)bytes;
     return bytes == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
@@ -192,6 +196,8 @@ static enum MHD_Result send_reply(inquiry *q, struct MHD_Connection *connection)
                                                              read_stream, q, NULL)
                          : MHD_create_response_from_buffer(e->reply_bytes, e->reply,
                                                            MHD_RESPMEM_PERSISTENT);
+    (void)MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
+                                    e->stream ? 0u : (unsigned)(q->owner->client_ms / 1000));
     if (response && add_headers(response, e))
         result = MHD_queue_response(connection, (unsigned)e->status, response);
     if (response)

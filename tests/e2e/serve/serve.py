@@ -424,6 +424,48 @@ def check_limits(server):
     expect(wait_for(lambda: server.load() == 0), "what took too long runs on")
 
 
+def check_patience(words):
+    """A stream may wait longer than its client may."""
+    server = Server(INVAR, *words, "--client-seconds", "1", "--rollout-concurrency", "1")
+    alone = server.events(TEXT, **SOME)
+    held = start_long(server)
+    expect(wait_for(lambda: server.load() == 1), "a long request runs")
+    threading.Timer(2.5, held.close).start()
+    begin = time.monotonic()
+    late = server.events(TEXT, **SOME)
+    expect(time.monotonic() - begin > 2, "control: the stream has waited")
+    expect(joined(late) == joined(alone), "a stream that waited is another one")
+    server.stop()
+
+
+def check_idlers():
+    """A client that does not read its stream has no end of it."""
+    server = Server(INVAR, *WORDS, "--client-seconds", "1")
+    body = json.dumps({"prompt": "Hello", "n": 512, "max_tokens": 100, "min_tokens": 100,
+                       "logprobs": 0, "stream": True}).encode()
+    ends = []
+    for pause in (0, 4):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        s.settimeout(60)
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                  b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+                  + body)
+        s.recv(1000)
+        time.sleep(pause)
+        got = b""
+        try:
+            while more := s.recv(1 << 20):
+                got = got[-100:] + more
+        except ConnectionError:
+            pass
+        ends.append(b"data: [DONE]" in got)
+        s.close()
+    expect(ends == [True, False], f"streams that are read, and not read, end: {ends}")
+    server.stop()
+
+
 def check_end(words):
     server = Server(INVAR, *words)
     kept = server.connect()
@@ -564,6 +606,8 @@ def main():
                     "--client-seconds", "1")
     check_limits(server)
     server.stop()
+    check_patience(slow)
+    check_idlers()
     check_end(slow)
     finish()
 
