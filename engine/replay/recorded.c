@@ -19,45 +19,32 @@
 #include "base/invar_banned.h"
 
 /* Where the run wrote, how it was watched, and whose guesses sped it up. */
-static const invar_key left_out[] = {
-    INVAR_KEY_RUN,
-    INVAR_KEY_LEDGER,
-    INVAR_KEY_LOAD,
-    INVAR_KEY_SAVE,
-    INVAR_KEY_SAVE_INTERVAL,
-    INVAR_KEY_SAVE_HF,
-    INVAR_KEY_NO_SAVE_OPTIM,
-    INVAR_KEY_KEEP_CHECKPOINTS,
-    INVAR_KEY_CKPT_STEP,
-    INVAR_KEY_SKIP_DAMAGED,
-    INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
-    INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT,
-    INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
-    INVAR_KEY_DEBUG_DUMP,
-    INVAR_KEY_DEBUG_DUMP_DIR,
-    INVAR_KEY_TRACE,
-    INVAR_KEY_AUDIT,
-    INVAR_KEY_SPECULATIVE_ALGORITHM,
-    INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS,
-    INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
-    INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
-    INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE,
-};
-
-/* Of those, what may be asked for again. */
-static const invar_key watching[] = {
-    INVAR_KEY_LOAD,
-    INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
-    INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
-    INVAR_KEY_DEBUG_DUMP,
-    INVAR_KEY_DEBUG_DUMP_DIR,
-    INVAR_KEY_TRACE,
-    INVAR_KEY_AUDIT,
-    INVAR_KEY_SPECULATIVE_ALGORITHM,
-    INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS,
-    INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH,
-    INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
-    INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE,
+static const struct {
+    invar_key key;
+    bool again; /* it may be asked for again */
+} left_out[] = {
+    {INVAR_KEY_RUN, false},
+    {INVAR_KEY_LEDGER, false},
+    {INVAR_KEY_LOAD, true},
+    {INVAR_KEY_SAVE, false},
+    {INVAR_KEY_SAVE_INTERVAL, false},
+    {INVAR_KEY_SAVE_HF, false},
+    {INVAR_KEY_NO_SAVE_OPTIM, false},
+    {INVAR_KEY_KEEP_CHECKPOINTS, false},
+    {INVAR_KEY_CKPT_STEP, false},
+    {INVAR_KEY_SKIP_DAMAGED, false},
+    {INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, true},
+    {INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT, false},
+    {INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY, true},
+    {INVAR_KEY_DEBUG_DUMP, true},
+    {INVAR_KEY_DEBUG_DUMP_DIR, true},
+    {INVAR_KEY_TRACE, true},
+    {INVAR_KEY_AUDIT, true},
+    {INVAR_KEY_SPECULATIVE_ALGORITHM, true},
+    {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, true},
+    {INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH, true},
+    {INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE, true},
+    {INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE, true},
 };
 
 static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,      INVAR_KEY_PROMPT_DATA,
@@ -67,11 +54,11 @@ static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,      INVAR_KEY_PROMPT
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static bool among(const invar_key *list, size_t count, invar_key key)
+static bool stays_out(invar_key key)
 {
-    for (size_t i = 0; i < count; i++)
-        if (list[i] == key)
-            return true;
+    for (size_t i = 0; i < COUNT(left_out); i++)
+        if (left_out[i].key == key)
+            return !left_out[i].again;
     return false;
 }
 
@@ -192,7 +179,7 @@ static invar_status leave_out(invar_recorded *recorded, const char *ledger, cons
         save = load;
     INVAR_TRY(remember_checkpoints(recorded, save));
     for (size_t i = 0; i < COUNT(left_out); i++)
-        INVAR_TRY(invar_recorded_put(recorded, left_out[i], NULL));
+        INVAR_TRY(invar_recorded_put(recorded, left_out[i].key, NULL));
     return INVAR_OK;
 }
 
@@ -327,7 +314,7 @@ static invar_status override(invar_recorded *recorded, const invar_recipe_entry 
                           "semantic)",
                           e->origin, e->key->name);
     if (key == INVAR_KEY_NAME || key == INVAR_KEY_NUM_ROLLOUT || key == INVAR_KEY_NUM_EPOCH ||
-        (among(left_out, COUNT(left_out), key) && !among(watching, COUNT(watching), key)))
+        stays_out(key))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a replay sets this by itself", e->origin);
     if (key == INVAR_KEY_LOAD) {
         INVAR_TRY(check_checkpoints(e->text));

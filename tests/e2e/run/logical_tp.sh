@@ -8,6 +8,8 @@ set -uo pipefail
 invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
+# shellcheck source=tests/e2e/exact.sh
+source "$(dirname "$0")/../exact.sh"
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
@@ -41,24 +43,6 @@ sed -e 's/^ffn-hidden-size.*/ffn-hidden-size = 1024\nmodel-type = qwen3_moe\nnum
     -e 's/^\[grpo\]/[grpo]\nuse-rollout-routing-replay = true/' \
     -e '/^num-experts/a moe-router-topk = 2' "$folder/dense.ini" >"$folder/experts.ini"
 wide=(--kv-channels 128) # an atom is a scale block at least
-ways=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
-    --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full
-    --log-probs-chunk-size 2 --audit 40)
-
-# train RUN RECIPE FLAG ...: sets `chain`. In every step rollout and training are equal.
-train() {
-    local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) found
-    shift 2
-    [[ " $* " == *" --save "* ]] || flags+=(--save none)
-    [[ " $* " == *" --threads "* ]] || flags+=(--threads 1)
-    "$invar" train "$folder/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
-        2>"$folder/$run.err" || complain "$run: exit code $?" "$(tail -n 2 "$folder/$run.err")"
-    chain=$(member chain "$folder/$run.json")
-    [[ $chain == ????????* ]] || complain "$run: no chain: \"$chain\""
-    found=$(sqlite3 -readonly "$folder/$run/ledger.db" "SELECT count(*) FROM sample
-        WHERE diff_bits <> 0 OR diff_at <> -1")
-    [[ $found == 0 ]] || complain "$run: $found log-probabilities differ"
-}
 
 # all_ways NAME RECIPE FLAG ...: 8 pieces, and the same in other ways; fewer have other chains.
 all_ways() {
