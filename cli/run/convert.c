@@ -23,7 +23,7 @@
 #include "engine/hf/hf.h"
 #include "engine/hf/peft.h"
 #include "engine/model/lora/adapters.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/train/trainer.h"
 
 #include "base/invar_banned.h"

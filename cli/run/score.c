@@ -20,7 +20,7 @@
 #include "cli/plain.h"
 #include "cli/run/logprobs.h"
 #include "cli/run/weights.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/train/trainer.h"
 
 #include "base/invar_banned.h"

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/record/revisions.h"
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 #include "engine/run/folders.h"
 
 #include "base/invar_banned.h"

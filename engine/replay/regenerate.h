@@ -10,7 +10,7 @@
 #define INVAR_ENGINE_REPLAY_REGENERATE_H
 
 #include "engine/rollout/coords.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 
 #ifdef __cplusplus
 extern "C" {

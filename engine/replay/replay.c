@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/record/revisions.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 
 #include "base/invar_banned.h"
 

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 typedef struct invar_draft invar_draft;
-typedef struct invar_open_rollout invar_open_rollout;
+typedef struct invar_batch invar_batch;
 
 struct invar_rollout {
     const invar_model *model;
@@ -35,9 +35,9 @@ struct invar_rollout {
     invar_cache *cache;     /* of the last run, used again where it fits */
     invar_show show;
     bool audited;
-    invar_draft *draft;       /* that guesses; NULL: none */
-    invar_guesser guesser;    /* instead of the one that the limits name; `make` NULL: none */
-    invar_open_rollout *open; /* between open and close; NULL: none */
+    invar_draft *draft;    /* that guesses; NULL: none */
+    invar_guesser guesser; /* instead of the one that the limits name; `make` NULL: none */
+    invar_batch *open;     /* between open and close; NULL: none */
     invar_rollout_counters counters;
 };
 

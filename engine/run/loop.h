@@ -23,7 +23,7 @@
 #include "engine/run/folders.h"
 #include "engine/run/memory.h"
 #include "engine/run/plugins.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/run/settings.h"
 #include "engine/run/train.h"
 #include "engine/source/source.h"
@@ -50,13 +50,15 @@ typedef struct invar_identity {
     invar_facts facts;      /* given along by whoever started it */
 } invar_identity;
 
+#define INVAR_LOOP_PARTS 3 /* models that a checkpoint keeps, at most */
+
 /* Its checkpoints. */
 typedef struct invar_store {
     invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
     invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
-    invar_masters masters[3];        /* of the models that are written, until they change */
-    int64_t next;                    /* the step that follows the newest one; 0: there is none */
+    invar_masters masters[INVAR_LOOP_PARTS]; /* of what is written, until it changes */
+    int64_t next; /* the step that follows the newest one; 0: there is none */
 } invar_store;
 
 /* Where the run is: what, with the place of the source, a checkpoint keeps. */
@@ -241,6 +243,18 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
  * decides, and all load the same.
  */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- save.c ---------------------------------------------------------------------------------- */
+
+/* One model with its optimizer as three sets of tensors. */
+typedef struct invar_loop_part {
+    const char *masters, *m, *v; /* names of sets */
+    invar_model *model;
+    invar_optimizer *optimizer; /* NULL: without moments */
+} invar_loop_part;
+
+/* What a checkpoint keeps; returns how many. */
+int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop);
 
 /* Before the run begins: fails where save-hf names a folder of somebody else. */
 invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;

@@ -7,7 +7,7 @@
 #define INVAR_ENGINE_RUN_MEMORY_H
 
 #include "engine/budget/budget.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/run/settings.h"
 
 #ifdef __cplusplus

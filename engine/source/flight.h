@@ -2,7 +2,7 @@
  * flight.h - rollouts that have begun and are not trained on yet.
  *
  * Their samples are parts of responses, or wait for the others of their rollout. In a checkpoint
- * they are a file of rollouts (engine/rollout/file.h): no KV cache, which the weights of the next
+ * they are a file of rollouts (engine/rollout/file): no KV cache, which the weights of the next
  * tick would have to compute anew in any case.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -11,7 +11,7 @@
 #define INVAR_ENGINE_SOURCE_FLIGHT_H
 
 #include "engine/data/dataset.h"
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 #include "engine/source/lag.h"
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/layout/layout.h"
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 #include "engine/rollout/group.h"
 #include "engine/rollout/rollout.h"
 #include "engine/source/flight.h"

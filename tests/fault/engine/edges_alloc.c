@@ -8,7 +8,7 @@
 
 #include "engine/ext/plugin.h"
 #include "engine/record/trace.h"
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 #include "tests/fault/faulty.h"
 #include "tests/rollout_samples.h"
 #include "tests/unit/engine/ext/samples.h"

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/rollout/file_end.h"
+#include "engine/rollout/file/end.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_refusal(invar_status status)

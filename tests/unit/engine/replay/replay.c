@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/replay/pack.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "tests/support.h"
 
 static char folder[] = INVAR_TEST_WORK "/replay-XXXXXX";

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 
 #include <math.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "engine/rollout/file_end.h"
+#include "engine/rollout/file/end.h"
 #include "tests/rollout_samples.h"
 #include "tests/support.h"
 

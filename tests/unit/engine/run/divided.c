@@ -10,7 +10,7 @@
 #include "engine/hf/hf.h"
 #include "engine/model/shard/masters.h"
 #include "engine/model/shard/whole.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/train/optimizer.h"
 #include "tests/divided.h"
 

@@ -9,7 +9,7 @@
 #include "engine/launch/launch.h"
 #include "engine/layout/exchange.h"
 #include "engine/model/shard/owners.h"
-#include "engine/run/session.h"
+#include "engine/run/session/session.h"
 #include "engine/train/micro_batch.h"
 #include "engine/train/plan.h"
 #include "tests/run.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 #include "tests/run.h"
 
 static int setup(void **state)

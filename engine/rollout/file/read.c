@@ -1,5 +1,5 @@
 /*
- * file_read.c - reads the samples of one rollout, from a file that may hold anything.
+ * read.c - reads the samples of one rollout, from a file that may hold anything.
  *
  * The last line is checked first: a file that was cut off or changed is refused before anything in
  * it is believed. What follows must be what file.c writes: no member more, none less, every
@@ -15,8 +15,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/json.h"
-#include "engine/rollout/file.h"
-#include "engine/rollout/file_end.h"
+#include "engine/rollout/file/end.h"
+#include "engine/rollout/file/file.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"

@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_SESSION_H
-#define INVAR_ENGINE_RUN_SESSION_H
+#ifndef INVAR_ENGINE_RUN_SESSION_SESSION_H
+#define INVAR_ENGINE_RUN_SESSION_SESSION_H
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"

@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_ROLLOUT_FILE_H
-#define INVAR_ENGINE_ROLLOUT_FILE_H
+#ifndef INVAR_ENGINE_ROLLOUT_FILE_FILE_H
+#define INVAR_ENGINE_ROLLOUT_FILE_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>

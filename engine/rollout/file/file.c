@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rollout/file.h"
+#include "engine/rollout/file/file.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/json/text.h"
-#include "engine/rollout/file_end.h"
+#include "engine/rollout/file/end.h"
 
 #include "base/invar_banned.h"
 

@@ -1,5 +1,5 @@
 /*
- * file_end.h - the last line of a rollout file.
+ * end.h - the last line of a rollout file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

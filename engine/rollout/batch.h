@@ -1,0 +1,100 @@
+/*
+ * batch.h - the samples that a rollout is working on: all of a run, or those that have joined.
+ *
+ * Every sample is a job. Where several samples of a group share a prompt, the prompt is a job of
+ * its own before them: its last row gives all of them their first token, and its pages are theirs.
+ *
+ * Only engine/rollout includes this.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_BATCH_H
+#define INVAR_ENGINE_ROLLOUT_BATCH_H
+
+#include "engine/rollout/draft/draft.h"
+#include "engine/rollout/draft/ngram.h"
+#include "engine/rollout/feed.h"
+#include "engine/rollout/sampler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A sample on its way. */
+typedef struct invar_writer {
+    invar_rl_sample *sample;
+    const invar_sampling *sampling;
+    int64_t job;
+    int64_t limit;   /* tokens in all, in this run */
+    int64_t room;    /* response tokens that the arrays can take */
+    int64_t guessed; /* tokens behind its own, in this pass */
+    bool doubted;    /* its next row has no guesses behind it */
+    bool left;       /* it needs no more tokens in this run */
+    invar_text_stream text;
+} invar_writer;
+
+/* Zeroed at first, but for its first three members. */
+struct invar_batch {
+    invar_rollout *rollout;
+    const invar_sampling *sampling; /* of all samples; NULL: each has its own */
+    const invar_rl_sample *given; /* (count) their tokens are taken instead of those drawn; NULL */
+    invar_writer *writers;        /* (count) */
+    int64_t count;
+    int64_t room;    /* samples that the arrays can take */
+    invar_job *jobs; /* (n_jobs) */
+    int64_t n_jobs;
+    invar_rollout_limits limits; /* settled */
+    invar_draw *draws;           /* (n_draws) of this pass, turn by turn; then those of fillers */
+    int64_t n_draws;
+    invar_ngram *ngram;
+    invar_draft *draft;    /* the rollout's, where it guesses */
+    invar_guesser guesser; /* `make` NULL: nobody guesses */
+    invar_guess *guesses;  /* (sequences of a pass) */
+    invar_feed feed;
+    invar_sampler sampler;
+    int64_t samples_done;
+    int64_t tokens_done;
+    invar_show *show;  /* NULL: nobody looks */
+    uint32_t *numbers; /* (count) the draw of each sample, where somebody does */
+};
+
+/* ---- batch.c --------------------------------------------------------------------------------- */
+
+/* All of a run with samples [0, count). `run` has its rollout and its sampling. */
+invar_status invar_batch_begin(invar_batch *run, invar_rl_sample *samples,
+                               int64_t count) INVAR_MUST_USE;
+void invar_batch_end(invar_batch *run);
+
+/* Its parts, for samples that join later. Room for `count` samples in all. */
+invar_status invar_batch_reserve(invar_batch *run, int64_t count) INVAR_MUST_USE;
+
+/* Samples behind those that there are, in arrays that have room for them. */
+invar_status invar_batch_add_samples(invar_batch *run, invar_rl_sample *samples, int64_t count,
+                                     const invar_sampling *sampling) INVAR_MUST_USE;
+
+/* Jobs of the samples from `first` on. */
+invar_status invar_batch_add_jobs(invar_batch *run, int64_t first) INVAR_MUST_USE;
+
+/* Passes of so many sequences at most. */
+invar_status invar_batch_begin_feed(invar_batch *run, int64_t sequences,
+                                    int64_t rows) INVAR_MUST_USE;
+
+/* Room for the draws of any pass, of so many samples. */
+invar_status invar_batch_make_draws(invar_batch *run, int64_t samples) INVAR_MUST_USE;
+
+/* Room for more response tokens: some at first, then twice as many, never beyond the limit. */
+invar_status invar_batch_make_room(invar_writer *writer) INVAR_MUST_USE;
+
+/* Tokens that the sample may ever have. */
+int64_t invar_batch_limit(const invar_rollout *rollout, const invar_sampling *sampling,
+                          const invar_rl_sample *sample);
+
+/* ---- rollout.c ------------------------------------------------------------------------------- */
+
+/* One pass, and what is drawn from it. */
+invar_status invar_batch_step(invar_batch *run) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

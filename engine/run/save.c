@@ -1,0 +1,474 @@
+/*
+ * save.c - checkpoints and exports of a run: what is kept, and when it is written.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
+#include "engine/hf/peft.h"
+#include "engine/model/shard/whole.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+/* Of a model with adapters these alone. */
+static invar_loop_part actor_part(invar_model *model, invar_optimizer *optimizer)
+{
+    if (invar_model_is_adapted(model))
+        return (invar_loop_part){INVAR_SESSION_ADAPTERS, INVAR_SESSION_ADAPTERS ".exp_avg",
+                                 INVAR_SESSION_ADAPTERS ".exp_avg_sq", model, optimizer};
+    return (invar_loop_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
+}
+
+int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop)
+{
+    const invar_session *s = &loop->session;
+    int n = 0;
+
+    if (loop->sides.samples) // it keeps nothing
+        return 0;
+    out[n++] = actor_part(s->actor, loop->actor.optimizer);
+    if (s->critic)
+        out[n++] = (invar_loop_part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
+                                     loop->critic.optimizer};
+    if (s->reference && invar_settings_reference_moves(loop->recipe))
+        out[n++] = (invar_loop_part){"reference", NULL, NULL, s->reference, NULL};
+    return n;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* The tensors of a checkpoint, and where they come from. */
+typedef struct listing {
+    invar_checkpoint_tensor *tensors; /* (count) */
+    invar_whole_source *sources;      /* (count) */
+    int64_t count;
+    bool divided; /* no rank has them whole */
+    invar_whole whole;
+} listing;
+
+static void add_set(listing *l, const char *set, const invar_model *model, const invar_tensor *of,
+                    const invar_device *dev)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        const invar_tensor *tensor = of ? &of[i] : invar_param_f32(p);
+
+        l->tensors[l->count] = (invar_checkpoint_tensor){
+            set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,
+            l->divided ? NULL : dev};
+        l->sources[l->count++] = (invar_whole_source){model, i, tensor, dev};
+    }
+}
+
+static void add_part(listing *l, const invar_loop_part *p, const invar_masters *masters,
+                     bool moments)
+{
+    const invar_optimizer *o = p->optimizer;
+
+    add_set(l, p->masters, p->model, masters->of, masters->of ? NULL : &p->model->dev);
+    if (!moments || !o)
+        return;
+    add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
+    add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
+}
+
+static invar_status list(listing *out, const invar_loop *loop)
+{
+    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
+    invar_loop_part parts[INVAR_LOOP_PARTS];
+    int n = invar_loop_parts(parts, loop);
+    size_t most = 0;
+
+    *out = (listing){.divided = invar_model_is_divided(loop->session.actor)};
+    for (int i = 0; i < n; i++)
+        most += 3 * (size_t)parts[i].model->n_params;
+    INVAR_TRY(invar_alloc((void **)&out->tensors, most, sizeof *out->tensors,
+                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(invar_alloc((void **)&out->sources, most, sizeof *out->sources,
+                          "the list of a checkpoint's tensors"));
+    for (int i = 0; i < n; i++)
+        add_part(out, &parts[i], &loop->store.masters[i], moments);
+    return INVAR_OK;
+}
+
+static void listing_release(listing *l)
+{
+    invar_whole_release(&l->whole);
+    invar_free(l->tensors);
+    invar_free(l->sources);
+}
+
+static invar_status fetch(const void **out, void *payload, int64_t number)
+{
+    listing *l = payload;
+    const invar_whole_source *from = &l->sources[number];
+
+    return invar_whole_read((const float **)out, &l->whole, from, 0,
+                            from->model->params[from->param].stack);
+}
+
+/* What rank 0 writes, from the other ranks. */
+static invar_status give(const invar_loop *loop)
+{
+    listing l;
+    invar_status status = list(&l, loop);
+    const void *none;
+
+    for (int64_t i = 0; i < l.count && status == INVAR_OK; i++)
+        status = fetch(&none, &l, i);
+    listing_release(&l);
+    return status;
+}
+
+static void fill_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
+{
+    if (o)
+        *out = (invar_checkpoint_optimizer){o->steps, o->beta1_power, o->beta2_power};
+}
+
+static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+
+    *out = (invar_checkpoint_state){.step = loop->place.step - 1,
+                                    .rollout = loop->place.rollout,
+                                    .weights = loop->place.weights,
+                                    .samples = loop->source.place.samples,
+                                    .groups = loop->source.place.groups,
+                                    .identity = loop->identity.digest,
+                                    .n_cursors = 1};
+    fill_optimizer(&out->actor, loop->actor.optimizer);
+    fill_optimizer(&out->critic, loop->critic.optimizer);
+    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.name);
+    (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
+    (void)snprintf(out->numerics, sizeof out->numerics, "%s",
+                   invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
+    if (invar_model_is_adapted(loop->session.actor))
+        invar_session_describe_adapters(&out->adapters, &loop->session);
+    (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
+    out->cursors[0].at = loop->source.place.cursor;
+}
+
+/*
+ * After a failure to write to `path`: true where the folder was moved meanwhile, which is why; then
+ * it is known where it is. Else the failure stays what it was.
+ */
+static bool was_moved(invar_loop *loop, const char *path)
+{
+    char before[INVAR_PATH_SIZE];
+    invar_error first;
+
+    (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
+    invar_error_take(&first);
+    if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->home.at.save) != 0)
+        return true;
+    invar_error_put(&first);
+    return false;
+}
+
+static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *content,
+                              const invar_checkpoint_options *options)
+{
+    invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
+
+    // what other ranks have given they do not give again
+    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->home.at.save))
+        status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
+    return status;
+}
+
+/*
+ * While a far device goes on its memory is copied away and written from the copy. After the last
+ * rollout nothing goes on, and the memory of a near device is copied by nobody.
+ */
+static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
+                                  bool last)
+{
+    const invar_recipe *r = loop->recipe;
+    invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
+                                        .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
+                                        .pool = loop->session.pool,
+                                        .claimed = loop->home.claim.held};
+
+    if (last || content->fetch || !invar_device_far(&loop->session.dev) ||
+        !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
+        return write_now(loop, content, &options);
+    if (!loop->store.writer)
+        INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
+    return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
+}
+
+/* *out stays NULL where nothing is in flight. */
+static invar_status format_flight(char **out, size_t *bytes_out, const invar_loop *loop)
+{
+    const invar_source_options *o = &loop->source.options;
+    invar_rollout_header header = {.run = loop->identity.digest,
+                                   .weights = loop->place.weights,
+                                   .n_samples_per_prompt = o->per_prompt,
+                                   .sampling = o->sampling};
+
+    if (loop->source.flight.count == 0)
+        return INVAR_OK;
+    invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
+    return invar_flight_format(out, bytes_out, &loop->source.flight, &header);
+}
+
+static invar_status write(invar_loop *loop, listing *l, bool last)
+{
+    invar_checkpoint_state state;
+    invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
+    invar_checkpoint_content content = {.state = &state,
+                                        .tensors = l->tensors,
+                                        .n_tensors = l->count,
+                                        .blobs = blobs,
+                                        .n_blobs = 1 + loop->store.hf_files.count,
+                                        .fetch = l->divided ? fetch : NULL,
+                                        .payload = l};
+    invar_checkpoint_blob *flight = &blobs[content.n_blobs];
+    char *text = NULL, *flying = NULL;
+    invar_status status;
+
+    fill_state(&state, loop);
+    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
+    memcpy(&blobs[1], loop->store.hf_files.items,
+           (size_t)loop->store.hf_files.count * sizeof *blobs);
+    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
+    blobs[0].data = text;
+    status = format_flight(&flying, &flight->bytes, loop);
+    *flight = (invar_checkpoint_blob){INVAR_FLIGHT_FILE, flying, flight->bytes};
+    content.n_blobs += flying != NULL;
+    if (status == INVAR_OK)
+        status = write_content(loop, &content, last);
+    invar_free(flying);
+    invar_free(text);
+    return status;
+}
+
+/*
+ * The export of a rollout goes into a folder that is new or empty. One of a rollout that the ledger
+ * had when the run was started may be the run's own, of before.
+ */
+static invar_status check_export(const invar_loop *loop, const char *pattern, int64_t rollout)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    bool empty;
+
+    if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
+    INVAR_TRY(invar_folder_is_empty(&empty, path));
+    if (empty)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "save-hf: %s is not empty, and this run did not write it; remove it, or give "
+                      "another name",
+                      shown);
+}
+
+invar_status invar_loop_check_exports(const invar_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    int64_t interval = invar_recipe_int(loop->recipe, INVAR_KEY_SAVE_INTERVAL);
+
+    if (!pattern[0] || loop->options->replay)
+        return INVAR_OK;
+    for (int64_t end = interval; interval > 0 && end < loop->set.course.rollouts; end += interval)
+        INVAR_TRY(check_export(loop, pattern, end - 1));
+    return check_export(loop, pattern, loop->set.course.rollouts - 1);
+}
+
+static invar_status export_hf(invar_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    char path[INVAR_PATH_SIZE];
+
+    if (!pattern[0])
+        return INVAR_OK;
+    if (invar_agree_leads(loop->world)) // a stop exports any
+        INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
+    if (!loop->store.masters[0].of) // no checkpoint has them already
+        INVAR_TRY(invar_masters_collect(&loop->store.masters[0], loop->session.actor));
+    if (invar_model_is_adapted(loop->session.actor))
+        return invar_peft_save(loop->session.actor, loop->store.masters[0].of, path,
+                               invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
+    return invar_hf_save(loop->session.actor, loop->store.masters[0].of, path,
+                         loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
+                                                                   : INVAR_DTYPE_BF16,
+                         0, &loop->store.hf_files);
+}
+
+static invar_status save_checkpoint(invar_loop *loop, bool last)
+{
+    listing l;
+    invar_status status;
+
+    INVAR_TRY(invar_loop_finish_save(loop));
+    INVAR_TRY(invar_loop_follow(loop));
+    status = list(&l, loop);
+    if (status == INVAR_OK)
+        status = write(loop, &l, last);
+    listing_release(&l);
+    if (status == INVAR_OK)
+        loop->store.next = loop->place.step;
+    return status;
+}
+
+/* Of all ranks to the one that writes, and a checkpoint before may still read what was. */
+static invar_status collect(invar_loop *loop)
+{
+    invar_loop_part parts[INVAR_LOOP_PARTS];
+    int n = invar_loop_parts(parts, loop);
+
+    INVAR_TRY(invar_loop_finish_save(loop));
+    for (int i = 0; i < n; i++) {
+        INVAR_TRY(invar_masters_collect(&loop->store.masters[i], parts[i].model));
+        if (parts[i].optimizer && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM))
+            INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
+    }
+    return INVAR_OK;
+}
+
+/* One rank writes; those that have a part of the model give it. */
+static invar_status save_together(invar_loop *loop, bool last)
+{
+    INVAR_TRY(collect(loop));
+    return invar_agree_leads(loop->world) ? save_checkpoint(loop, last) : give(loop);
+}
+
+invar_status invar_loop_save(invar_loop *loop, bool last)
+{
+    if (loop->home.at.save[0])
+        INVAR_TRY(save_together(loop, last));
+    return export_hf(loop);
+}
+
+invar_status invar_loop_keep_fork(invar_loop *loop)
+{
+    return loop->fork.now && !loop->sides.samples ? save_together(loop, true) : INVAR_OK;
+}
+
+/* ---- after a failure ------------------------------------------------------------------------- */
+
+invar_status invar_loop_remember(invar_loop *loop)
+{
+    invar_loop_forget(loop);
+    loop->flew = true;
+    if (loop->home.at.save[0] && invar_agree_leads(loop->world))
+        INVAR_TRY(invar_flight_copy(&loop->flight, &loop->source.flight));
+    loop->untouched = true;
+    return INVAR_OK;
+}
+
+void invar_loop_forget(invar_loop *loop)
+{
+    loop->before = loop->source.place;
+    loop->flew = false;
+    invar_flight_release(&loop->flight);
+}
+
+/* The source is where it was before the rollout. */
+static void go_back(invar_loop *loop)
+{
+    invar_source *source = &loop->source;
+
+    source->place = loop->before;
+    if (!loop->flew)
+        return;
+    invar_flight_release(&source->flight);
+    invar_rl_samples_reset(&source->ahead);
+    source->flight = loop->flight;
+    loop->flight = (invar_flight){.count = 0};
+}
+
+bool invar_loop_whole(const invar_loop *loop)
+{
+    return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
+}
+
+/* Where a rank is, for the others. */
+typedef struct stand {
+    int64_t whole, step;
+    int64_t next; /* of rank 0: its newest checkpoint is of the step before */
+} stand;
+
+/* Whether all ranks are where a checkpoint can be made of what they have. */
+static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand *own)
+{
+    size_t size = (size_t)invar_agree_size(loop->world);
+    stand *all = NULL;
+    invar_status status;
+
+    *out = false;
+    INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
+    status = invar_agree_gather(loop->world, "rescue", own, sizeof *own, all);
+    if (status == INVAR_OK)
+        *out = all[0].step > all[0].next;
+    for (size_t r = 0; r < size && status == INVAR_OK; r++)
+        *out = *out && all[r].whole && all[r].step == all[0].step;
+    invar_free(all);
+    return status;
+}
+
+invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
+{
+    const stand own = {sound && invar_loop_whole(loop), loop->place.step, loop->store.next};
+    int64_t unused;
+
+    *saved_out = false;
+    if (loop->world && !invar_comm_revive(loop->world->world))
+        return INVAR_OK; // a rank is gone, and what it had of the moments
+    INVAR_TRY(agree_rescue(saved_out, loop, &own));
+    if (!*saved_out)
+        return INVAR_OK;
+    go_back(loop);
+    INVAR_TRY(invar_loop_renew_layout(loop));
+    if (!loop->sides.samples)
+        INVAR_TRY(save_together(loop, true));
+    // a launcher ends all ranks as soon as one has ended
+    return invar_agree_least(&unused, loop->world, "rescue", 0);
+}
+
+void invar_loop_forget_masters(invar_loop *loop)
+{
+    for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
+        invar_masters_release(&loop->store.masters[i]);
+}
+
+/* ---- a checkpoint that is being written ------------------------------------------------------ */
+
+void invar_loop_before_change(invar_loop *loop)
+{
+    loop->untouched = false;
+    if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
+        invar_trace_begin(loop->recorder.trace, "save");
+        invar_checkpoint_await_copy(loop->store.writer);
+        invar_trace_end(loop->recorder.trace);
+    }
+    invar_loop_forget_masters(loop);
+}
+
+invar_status invar_loop_finish_save(invar_loop *loop)
+{
+    invar_status status;
+
+    if (!loop->store.writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_follow(loop));
+    status = invar_checkpoint_finish(NULL, loop->store.writer);
+    if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
+        return status;
+    invar_recorder_say(&loop->recorder,
+                       "a checkpoint is missing: the run was moved while it was written");
+    return INVAR_OK;
+}

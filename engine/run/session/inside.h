@@ -1,0 +1,46 @@
+/*
+ * inside.h - a session from the inside: what its files ask of each other.
+ *
+ * Only engine/run/session includes this.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_SESSION_INSIDE_H
+#define INVAR_ENGINE_RUN_SESSION_INSIDE_H
+
+#include "engine/run/session/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- spec.c ---------------------------------------------------------------------------------- */
+
+/* Of the actor and the draft model; of the models beside them where `wants` may need these. */
+invar_status invar_session_read_specs(invar_session *session, unsigned wants) INVAR_MUST_USE;
+
+/* Tokens of a prompt with its response, at most. */
+int64_t invar_session_context(const invar_session *session);
+
+/* ---- weights.c ------------------------------------------------------------------------------- */
+
+/*
+ * One folder with weights, a checkpoint, which is verified, or Hugging Face's, into a model.
+ * `compared`: a config.json beside them must agree with the model.
+ */
+invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
+                                       const char *path, bool compared,
+                                       const invar_device *dev) INVAR_MUST_USE;
+
+/* The newest weights of what the key names, which must be of this model. */
+invar_status invar_session_load_named(invar_session_origin *out, const invar_session *session,
+                                      invar_model *model, int key) INVAR_MUST_USE;
+
+/* INVAR_E_INVALID: the weights are adapters of another base than the actor's. */
+invar_status invar_session_check_base(const invar_session *session,
+                                      const invar_session_origin *from) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,220 @@
+/*
+ * models.c - the models of a session, and the weights that they begin with.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/check.h"
+#include "engine/hf/hf.h"
+#include "engine/hf/peft.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/model/lora/base.h"
+#include "engine/model/shard/fill.h"
+#include "engine/model/shard/masters.h"
+#include "engine/run/session/inside.h"
+#include "engine/run/settings.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the actor ------------------------------------------------------------------------------- */
+
+/* A model that was named is never made up. */
+static invar_status check_given(const char *dir)
+{
+    invar_status status = invar_hf_check_weights(dir);
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    return INVAR_FAIL(status, 0, "%s; or name weights for this model with ref-load",
+                      invar_error_last()->message);
+}
+
+/* Of a model that has any. */
+static invar_status first_adapters(invar_session *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
+
+    if (dir[0])
+        return invar_peft_load(s->actor, dir, &s->dev);
+    return invar_model_init_adapters(s->actor, seed, &s->dev);
+}
+
+static invar_status first_base(invar_session *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    invar_session_origin origin;
+
+    s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
+    if (!dir[0])
+        return invar_model_init_base(s->actor, seed, &s->dev);
+    INVAR_TRY(invar_session_load_folder(&origin, s->actor, dir, false, &s->dev));
+    if (origin.adapters)
+        return invar_config_refuse(s->recipe, INVAR_KEY_HF_CHECKPOINT,
+                                   "has adapters alone: name their base here, and them with "
+                                   "ref-load");
+    return INVAR_OK;
+}
+
+/* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
+static invar_status named_weights(invar_session_origin *out, invar_session *s, uint32_t seed)
+{
+    INVAR_TRY(invar_session_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
+    if (out->adapters && invar_config_filled(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
+        return invar_config_refuse(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+                                   "would be ignored: ref-load names adapters, too");
+    if (out->adapters)
+        INVAR_TRY(first_base(s, seed));
+    s->weights_from = "ref-load";
+    return INVAR_OK;
+}
+
+/* All of the actor but adapters that no checkpoint has. */
+static invar_status read_actor(invar_session *s, uint32_t seed)
+{
+    invar_session_origin from = {.adapters = false};
+
+    INVAR_TRY(invar_config_filled(s->recipe, INVAR_KEY_REF_LOAD) ? named_weights(&from, s, seed)
+                                                                 : first_base(s, seed));
+    if (invar_model_is_adapted(s->actor))
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+    return invar_session_check_base(s, &from);
+}
+
+static uint32_t seed_of(const invar_session *s)
+{
+    return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
+}
+
+static invar_status first_weights(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+
+    if (dir[0] && !invar_config_filled(r, INVAR_KEY_REF_LOAD))
+        INVAR_TRY(check_given(dir)); // before any memory
+    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
+    INVAR_TRY(first_adapters(s, seed_of(s)));
+    INVAR_TRY(read_actor(s, seed_of(s)));
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
+
+/* What is trained comes from those who train it; a frozen base stays what it is. */
+static invar_status weights_that_sample(invar_session *s)
+{
+    INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
+    return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
+}
+
+/* ---- models beside it ------------------------------------------------------------------------ */
+
+/* The actor's body; ranks that own its rows may own others of the critic. */
+static invar_status take_body(const invar_session *s, invar_fill *fill)
+{
+    for (int64_t i = 0; i < s->critic->n_params; i++) {
+        const invar_param *to = &s->critic->params[i];
+        float *values;
+
+        if (to->own.experts == 0)
+            continue;
+        if (to->kind == INVAR_PARAM_HEAD) {
+            INVAR_TRY(invar_fill_zero(fill, to));
+            continue;
+        }
+        INVAR_TRY(invar_fill_room_all(&values, fill, to));
+        INVAR_TRY(invar_masters_read(values, s->actor,
+                                     invar_model_find(s->actor, to->name) - s->actor->params));
+        INVAR_TRY(invar_fill_put(fill));
+    }
+    return INVAR_OK;
+}
+
+/* Where the critic has no weights of its own; its head starts at zero. */
+static invar_status critic_from_actor(invar_session *s)
+{
+    invar_fill fill;
+    invar_status status;
+
+    invar_fill_init(&fill, s->critic, &s->dev);
+    status = take_body(s, &fill);
+    invar_fill_release(&fill);
+    return status;
+}
+
+/* With adapters it has the actor's base. One that never moves is in no checkpoint. */
+static invar_status new_reference(invar_session *s)
+{
+    if (invar_model_is_adapted(s->actor))
+        return invar_model_new_beside(&s->reference, s->actor, &s->dev);
+    if (!invar_settings_reference_moves(s->recipe))
+        return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+    return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+}
+
+const invar_model *invar_session_sampler(const invar_session *s)
+{
+    return s->rollout_actor ? s->rollout_actor : s->actor;
+}
+
+invar_status invar_session_refresh_sampler(invar_session *s)
+{
+    if (!s->rollout_actor)
+        return INVAR_OK;
+    return invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev);
+}
+
+static invar_status make_sampler(invar_session *s)
+{
+    if (s->rollout_format == s->format)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
+                                      &s->dev));
+    return invar_session_refresh_sampler(s);
+}
+
+static invar_status other_models(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_session_origin from;
+
+    if (invar_settings_reference(r)) {
+        INVAR_TRY(new_reference(s));
+        INVAR_TRY(invar_model_copy(s->reference, s->actor));
+    }
+    if (invar_settings_teacher(r)) {
+        INVAR_TRY(invar_model_new(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(invar_session_load_named(&from, s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
+        INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
+    }
+    if (invar_settings_critic(r)) {
+        INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(invar_config_filled(r, INVAR_KEY_CRITIC_LOAD)
+                      ? invar_session_load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
+                      : critic_from_actor(s));
+        INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
+    }
+    return INVAR_OK;
+}
+
+/* Ranks that train beside ranks that only sample need none. */
+static invar_status load_draft(invar_session *s, bool samples)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    invar_session_origin origin;
+
+    if (!invar_session_drafts(s) ||
+        (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
+        return INVAR_OK;
+    INVAR_TRY(invar_hf_check_weights(dir));
+    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_session_draft_format(s),
+                                      NULL, &s->dev));
+    return invar_session_load_folder(&origin, s->draft, dir, false, &s->dev);
+}
+
+invar_status invar_session_make_models(invar_session *s, unsigned wants)
+{
+    INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
+    if (wants & INVAR_SESSION_SAMPLE)
+        return weights_that_sample(s);
+    INVAR_TRY(first_weights(s));
+    INVAR_TRY(make_sampler(s));
+    return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
+}

@@ -1,0 +1,289 @@
+/*
+ * weights.c - weights out of checkpoints and folders of Hugging Face, into models that are there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/config/check.h"
+#include "engine/hf/hf.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/model/shard/fill.h"
+#include "engine/run/session/inside.h"
+
+#include "base/invar_banned.h"
+
+#define MODEL_SET "model" /* of a checkpoint */
+
+/* ---- sets of a checkpoint -------------------------------------------------------------------- */
+
+/* Of a parameter of which the rank has not all: through the host's memory. */
+static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *c, const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&whole.data, (size_t)invar_param_all_elements(p), sizeof(float),
+                          "a tensor of a checkpoint"));
+    status = invar_checkpoint_load(&whole, c, set, p->name);
+    if (status == INVAR_OK)
+        invar_box_take(out, p, &p->own, whole.data);
+    invar_free(whole.data);
+    return status;
+}
+
+invar_status invar_session_load_own(float *out, const invar_param *p, invar_checkpoint *c,
+                                    const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, out);
+
+    if (p->own.experts == 0)
+        return invar_checkpoint_pass(c, set, p->name);
+    if (invar_param_elements(p) < invar_param_all_elements(p))
+        return cut_out(out, p, c, set);
+    return invar_checkpoint_load(&whole, c, set, p->name);
+}
+
+static invar_status load_param(invar_fill *fill, const invar_param *p, invar_checkpoint *checkpoint,
+                               const char *set)
+{
+    float *near;
+
+    if (p->own.experts == 0)
+        return invar_checkpoint_pass(checkpoint, set, p->name);
+    INVAR_TRY(invar_fill_room_all(&near, fill, p));
+    INVAR_TRY(invar_session_load_own(near, p, checkpoint, set));
+    return invar_fill_put(fill);
+}
+
+/* The model's parameters, or those of its frozen base. */
+static invar_status load_params(invar_model *model, const invar_param *params, int64_t count,
+                                invar_checkpoint *checkpoint, const char *set)
+{
+    invar_status status = INVAR_OK;
+    invar_fill fill;
+
+    invar_fill_init(&fill, model, &model->dev);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = load_param(&fill, &params[i], checkpoint, set);
+    invar_fill_release(&fill);
+    return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
+}
+
+invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkpoint,
+                                    const char *set)
+{
+    return load_params(model, model->params, model->n_params, checkpoint, set);
+}
+
+/* "q_proj,v_proj" */
+static void name_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targets)
+{
+    const char *name;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; (name = invar_lora_target(targets, i)) != NULL; i++) {
+        INVAR_CHECK(used + strlen(name) + 2 <= INVAR_CHECKPOINT_TARGETS_SIZE);
+        used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_TARGETS_SIZE - used, "%s%s",
+                                 i ? "," : "", name);
+    }
+}
+
+/* Adapters that would compute something else here than where they were trained. */
+static invar_status check_trained(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
+    char targets[INVAR_CHECKPOINT_TARGETS_SIZE];
+
+    if (had->rank == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s does not say how its adapters were trained: an earlier version "
+                          "wrote it; resume its run once, which writes another",
+                          invar_checkpoint_path(checkpoint));
+    name_targets(targets, lora->targets);
+    if (had->rank == lora->rank && had->alpha == lora->alpha && strcmp(had->targets, targets) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of lora-rank %lld, lora-alpha %.9g, target-modules %s, "
+                      "and the recipe asks for %lld, %.9g, %s: give what they were trained with",
+                      invar_checkpoint_path(checkpoint), (long long)had->rank, (double)had->alpha,
+                      had->targets, (long long)lora->rank, (double)lora->alpha, targets);
+}
+
+/* Adapters alone need the base that they were trained with. */
+static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
+{
+    if (!invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+        return INVAR_OK;
+    if (invar_model_is_adapted(model))
+        return check_trained(&model->spec.lora, checkpoint);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters alone: give the lora-rank and the hf-checkpoint that "
+                      "they were trained with; invar convert makes a folder of peft of them",
+                      invar_checkpoint_path(checkpoint));
+}
+
+/* Of a model with adapters: these, or, where a whole model is there, its base. */
+static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint)
+{
+    const char *set = MODEL_SET;
+
+    INVAR_TRY(check_set(model, checkpoint));
+    if (invar_model_is_adapted(model) && !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+        return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
+    if (invar_model_is_adapted(model))
+        set = INVAR_SESSION_ADAPTERS;
+    if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
+        set = "critic"; // of a run; a converted critic is the only model there
+    return invar_session_load_set(model, checkpoint, set);
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+/* `compared`: a config.json beside the weights must agree with the model. */
+static invar_status check_config(const invar_model *model, const char *dir, bool compared)
+{
+    return compared ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
+}
+
+static void describe(invar_session_origin *out, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
+
+    *out =
+        (invar_session_origin){.rollout = state->rollout,
+                               .adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS),
+                               .base = state->adapters.base};
+    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
+    memcpy(out->format, state->format, sizeof out->format);
+}
+
+/* The checkpoint is closed. */
+static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
+                                    invar_checkpoint *checkpoint, bool compared)
+{
+    invar_status status;
+
+    describe(out, checkpoint);
+    status = check_config(model, invar_checkpoint_path(checkpoint), compared);
+    if (status == INVAR_OK)
+        status = load_sets(model, checkpoint);
+    invar_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
+invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
+                                       const char *path, bool compared, const invar_device *dev)
+{
+    invar_checkpoint *checkpoint;
+
+    if (invar_checkpoint_is(path)) {
+        INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
+        return load_checkpoint(out, model, checkpoint, compared);
+    }
+    *out = (invar_session_origin){.rollout = 0};
+    (void)snprintf(out->folder, sizeof out->folder, "%s", path);
+    INVAR_TRY(check_config(model, path, compared));
+    return invar_hf_load(model, path, dev);
+}
+
+static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *path,
+                                 const invar_checkpoint_choice *choice, bool compared,
+                                 const invar_device *dev)
+{
+    char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    invar_checkpoint *checkpoint;
+    invar_status status;
+
+    invar_path_whole(whole, path);
+    INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
+    if (invar_path_exists(latest)) {
+        INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
+        return load_checkpoint(out, model, checkpoint, compared);
+    }
+    if (!invar_path_exists(path))
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
+    status = invar_checkpoint_is(path) ? INVAR_OK : invar_hf_check_weights(path);
+    invar_checkpoint_hint(hint, path);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
+                          invar_error_last()->message, hint);
+    if (choice->step != INVAR_CHECKPOINT_LATEST)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
+                          path);
+    return invar_session_load_folder(out, model, path, compared, dev);
+}
+
+invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
+                                const invar_device *dev)
+{
+    const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_session_origin origin;
+
+    return load_weights(&origin, model, path, &choice, false, dev);
+}
+
+/* The newest weights of what the key names, which must be of this model. */
+invar_status invar_session_load_named(invar_session_origin *out, const invar_session *s,
+                                      invar_model *model, int key)
+{
+    const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
+
+    return load_weights(out, model, invar_recipe_string(s->recipe, key), &newest, true, &s->dev);
+}
+
+/* Adapters beside another base are another model. In other number formats any base is another. */
+invar_status invar_session_check_base(const invar_session *s, const invar_session_origin *from)
+{
+    if (!from->adapters || strcmp(from->format, invar_format_name(s->format)) != 0 ||
+        invar_digest_equal(&from->base, &s->base_weights))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of another base: give the hf-checkpoint, ref-load or "
+                      "seed that they were trained with",
+                      from->folder);
+}
+
+void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar_session *session)
+{
+    const invar_lora_spec *lora = &session->spec.lora;
+
+    *out = (invar_checkpoint_adapters){
+        .rank = lora->rank, .alpha = lora->alpha, .base = session->base_weights};
+    name_targets(out->targets, lora->targets);
+}
+
+invar_status invar_session_check_adapters(const invar_session *session,
+                                          const invar_checkpoint *checkpoint)
+{
+    invar_session_origin from;
+
+    describe(&from, checkpoint);
+    INVAR_TRY(check_set(session->actor, checkpoint));
+    return invar_session_check_base(session, &from);
+}
+
+invar_status invar_session_load_newest(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_checkpoint_choice choice = {.step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
+                                      .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
+                                      .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                  INVAR_CHECKPOINT_SKIP_DAMAGED};
+
+    if (!invar_config_filled(r, INVAR_KEY_LOAD) && choice.step >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
+    if (!invar_config_filled(r, INVAR_KEY_LOAD))
+        return INVAR_OK;
+    INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
+                           true, &s->dev));
+    INVAR_TRY(invar_session_check_base(s, &s->loaded));
+    INVAR_TRY(invar_session_refresh_sampler(s));
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
