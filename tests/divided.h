@@ -200,4 +200,43 @@ static inline void divided_run(int size, uint64_t schedule, invar_status (*part)
             fail_msg("%s: rank %d of %d: %s", what, r, size, runs[r].error.message);
 }
 
+/* A model that the ranks of a world divide, and what each does with its part. */
+typedef struct divided_model {
+    const divided_world *world;
+    invar_model_spec spec;
+    invar_format format;
+    const invar_device *dev, *far; /* of the ranks, and of rank 1; `far` NULL: no other */
+    size_t bucket;                 /* of the layout; 0: as large as ever */
+    invar_model *one;              /* one rank's, whole */
+    invar_status (*check)(void *payload, invar_model *model, const invar_device *dev);
+    void *payload;
+} divided_model;
+
+static inline invar_status divided_rank(rank_run *run)
+{
+    const divided_model *of = run->payload;
+    invar_device dev = divided_device(of->dev, of->far, invar_comm_rank(run->comm));
+    invar_model *model = NULL;
+    invar_layout layout;
+    invar_status status = divided_layout(&layout, run->comm, of->world);
+
+    if (of->bucket)
+        layout.bucket = of->bucket;
+    if (status == INVAR_OK)
+        status = invar_model_new(&model, &of->spec, of->format, &layout, &dev);
+    if (status == INVAR_OK)
+        status = of->check(of->payload, model, &dev);
+    if (status != INVAR_OK)
+        invar_comm_abort(run->comm, invar_error_last()->message);
+    invar_model_free(model);
+    invar_layout_release(&layout);
+    return status;
+}
+
+/* All ranks of the model's world. */
+static inline void divided_check(divided_model *of, uint64_t schedule, const char *what)
+{
+    divided_run(of->world->size, schedule, divided_rank, of, what);
+}
+
 #endif

@@ -11,12 +11,8 @@
 enum { SEED = 7 };
 
 typedef struct lesson {
-    const divided_world *world;
-    invar_model_spec spec;
-    invar_format format;
-    const invar_device *dev, *far;
-    invar_model *one; /* one rank's */
-    invar_digest *digests, hash;
+    divided_model of;
+    invar_digest *digests, hash; /* one rank's */
 } lesson;
 
 /* Digests of all ranks are those of one, and those of one other value are not. */
@@ -54,7 +50,7 @@ static invar_status spoil(const lesson *l, const invar_model *model)
 /* What another rank of the tensor axis has is something else. */
 static invar_status check_others(const lesson *l, const invar_model *model)
 {
-    const invar_param *p = &model->params[model->first[l->spec.layers - 1] + 1]; // q_proj
+    const invar_param *p = &model->params[model->first[l->of.spec.layers - 1] + 1]; // q_proj
     invar_model_part other = model->part;
     invar_param_box box;
     bool equal;
@@ -63,56 +59,41 @@ static invar_status check_others(const lesson *l, const invar_model *model)
     box = invar_model_part_box(&other, &model->spec, p);
     if (model->part.tensors == 1 || p->own.experts == 0 || box.rows != p->own.rows)
         return INVAR_OK;
-    INVAR_TRY(divided_compare(&equal, p, &box, &l->one->params[p - model->params].weight,
-                              &l->one->dev, &p->weight, 0, &model->dev));
+    INVAR_TRY(divided_compare(&equal, p, &box, &l->of.one->params[p - model->params].weight,
+                              &l->of.one->dev, &p->weight, 0, &model->dev));
     return equal ? INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: ranks have the same", p->name) : INVAR_OK;
 }
 
-static invar_status check_model(const lesson *l, invar_model *model, const invar_device *dev)
+static invar_status check_model(void *payload, invar_model *model, const invar_device *dev)
 {
+    const lesson *l = payload;
+
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(l->one, model));
+    INVAR_TRY(divided_same_model(l->of.one, model));
     INVAR_TRY(check_others(l, model));
     INVAR_TRY(check_digests(l, model, dev, true));
     INVAR_TRY(spoil(l, model));
     return check_digests(l, model, dev, false);
 }
 
-static invar_status rank_part(rank_run *run)
-{
-    const lesson *l = run->payload;
-    invar_device dev = divided_device(l->dev, l->far, invar_comm_rank(run->comm));
-    invar_model *model = NULL;
-    invar_layout layout;
-    invar_status status = divided_layout(&layout, run->comm, l->world);
-
-    if (status == INVAR_OK)
-        status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
-    if (status == INVAR_OK)
-        status = check_model(l, model, &dev);
-    if (status != INVAR_OK)
-        invar_comm_abort(run->comm, invar_error_last()->message);
-    invar_model_free(model);
-    invar_layout_release(&layout);
-    return status;
-}
-
 static void check(invar_test_model kind, invar_format format, const divided_world *world,
                   uint64_t schedule, const invar_device *dev, const invar_device *far)
 {
-    lesson l = {.world = world,
-                .spec = divided_spec(kind, format),
-                .format = format,
-                .dev = dev,
-                .far = far};
+    lesson l = {.of = {.world = world,
+                       .spec = divided_spec(kind, format),
+                       .format = format,
+                       .dev = dev,
+                       .far = far,
+                       .check = check_model,
+                       .payload = &l}};
 
-    assert_ok(invar_model_new(&l.one, &l.spec, format, NULL, dev));
-    assert_ok(invar_model_init(l.one, SEED, dev));
-    l.digests = calloc((size_t)l.one->n_params, sizeof *l.digests);
-    assert_ok(invar_model_digests(l.digests, l.one, NULL, dev));
-    assert_ok(invar_model_hash(&l.hash, l.one, dev));
-    divided_run(world->size, schedule, rank_part, &l, invar_test_model_name(kind));
-    invar_model_free(l.one);
+    assert_ok(invar_model_new(&l.of.one, &l.of.spec, format, NULL, dev));
+    assert_ok(invar_model_init(l.of.one, SEED, dev));
+    l.digests = calloc((size_t)l.of.one->n_params, sizeof *l.digests);
+    assert_ok(invar_model_digests(l.digests, l.of.one, NULL, dev));
+    assert_ok(invar_model_hash(&l.hash, l.of.one, dev));
+    divided_check(&l.of, schedule, invar_test_model_name(kind));
+    invar_model_free(l.of.one);
     free(l.digests);
 }
 

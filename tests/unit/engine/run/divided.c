@@ -17,12 +17,8 @@
 enum { SETS = 3 };
 
 typedef struct lesson {
-    const divided_world *world;
-    invar_model_spec spec;
-    invar_format format;
-    const invar_device *dev;
-    invar_model *one;  /* one rank's, */
-    char *hf, *save;   /* its folders, */
+    divided_model of;
+    char *hf, *save;   /* one rank's folders, */
     char *again;       /* and one that ranks write into */
     invar_digest hash; /* of its checkpoint */
 } lesson;
@@ -118,8 +114,7 @@ static invar_status write(invar_digest *hash, content *c, const char *save, bool
     return INVAR_OK;
 }
 
-static invar_status save_all(invar_digest *hash, invar_model *model, const char *save,
-                             const invar_layout *layout)
+static invar_status save_all(invar_digest *hash, invar_model *model, const char *save)
 {
     content c = {.model = model};
     invar_status status;
@@ -132,7 +127,8 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
         status = invar_masters_collect(&c.masters, model);
     if (status == INVAR_OK) {
         list(&c);
-        status = write(hash, &c, save, !layout || invar_comm_rank(layout->world) == 0);
+        status =
+            write(hash, &c, save, !model->layout || invar_comm_rank(model->layout->world) == 0);
     }
     free(c.tensors);
     free(c.sources);
@@ -148,8 +144,8 @@ static void check_plain(const lesson *l)
     invar_checkpoint *checkpoint;
 
     assert_ok(invar_checkpoint_open(&checkpoint, l->save, NULL));
-    for (int64_t i = 0; i < l->one->n_params; i++) {
-        const invar_param *p = &l->one->params[i];
+    for (int64_t i = 0; i < l->of.one->n_params; i++) {
+        const invar_param *p = &l->of.one->params[i];
         invar_tensor into = p->master;
 
         into.data = malloc(invar_near_span(&into));
@@ -171,14 +167,14 @@ static invar_status forget(invar_model *model, const invar_device *dev)
 static invar_status check_loads(const lesson *l, invar_model *model, const invar_device *dev)
 {
     INVAR_TRY(forget(model, dev));
-    if (divided_same_model(l->one, model) == INVAR_OK)
+    if (divided_same_model(l->of.one, model) == INVAR_OK)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "models of two seeds are the same");
     invar_error_clear();
     INVAR_TRY(invar_hf_load(model, l->hf, dev));
-    INVAR_TRY(divided_same_model(l->one, model));
+    INVAR_TRY(divided_same_model(l->of.one, model));
     INVAR_TRY(forget(model, dev));
     INVAR_TRY(invar_session_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
-    return divided_same_model(l->one, model);
+    return divided_same_model(l->of.one, model);
 }
 
 static invar_status export_hf(const invar_model *model, const char *dir)
@@ -193,42 +189,26 @@ static invar_status export_hf(const invar_model *model, const char *dir)
 }
 
 /* The hash of a checkpoint is of all its bytes. */
-static invar_status check_saves(const lesson *l, invar_model *model, const invar_layout *layout,
-                                const invar_device *dev)
+static invar_status check_saves(const lesson *l, invar_model *model, const invar_device *dev)
 {
-    bool leads = invar_comm_rank(layout->world) == 0;
+    bool leads = invar_comm_rank(model->layout->world) == 0;
     invar_digest hash;
 
     INVAR_TRY(export_hf(model, l->again));
-    INVAR_TRY(save_all(&hash, model, l->again, layout));
+    INVAR_TRY(save_all(&hash, model, l->again));
     if (leads && !invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the checkpoint is another");
     INVAR_TRY(forget(model, dev));
-    INVAR_TRY(save_all(&hash, model, l->again, layout));
+    INVAR_TRY(save_all(&hash, model, l->again));
     if (leads && invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other weights have the same checkpoint");
     return INVAR_OK;
 }
 
-static invar_status rank_part(rank_run *run)
+static invar_status check_rank(void *payload, invar_model *model, const invar_device *dev)
 {
-    const lesson *l = run->payload;
-    invar_device dev = divided_device(l->dev, NULL, invar_comm_rank(run->comm));
-    invar_model *model = NULL;
-    invar_layout layout;
-    invar_status status = divided_layout(&layout, run->comm, l->world);
-
-    if (status == INVAR_OK)
-        status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
-    if (status == INVAR_OK)
-        status = check_loads(l, model, &dev);
-    if (status == INVAR_OK)
-        status = check_saves(l, model, &layout, &dev);
-    if (status != INVAR_OK)
-        invar_comm_abort(run->comm, invar_error_last()->message);
-    invar_model_free(model);
-    invar_layout_release(&layout);
-    return status;
+    INVAR_TRY(check_loads(payload, model, dev));
+    return check_saves(payload, model, dev);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
@@ -248,9 +228,9 @@ static void assert_same_file(const char *a, const char *b, const char *name)
 
 static void check_world(lesson *l, const divided_world *world, const char *what, int number)
 {
-    l->world = world;
+    l->of.world = world;
     l->again = in_work("again", number);
-    divided_run(world->size, (uint64_t)number, rank_part, l, what);
+    divided_check(&l->of, (uint64_t)number, what);
     assert_same_file(l->hf, l->again, "model.safetensors");
     assert_same_file(l->hf, l->again, "config.json");
     free(l->again);
@@ -258,20 +238,24 @@ static void check_world(lesson *l, const divided_world *world, const char *what,
 
 static void check(invar_test_model kind, invar_format format, int number, const invar_device *dev)
 {
-    lesson l = {.dev = dev, .spec = divided_spec(kind, format), .format = format};
+    lesson l = {.of = {.spec = divided_spec(kind, format),
+                       .format = format,
+                       .dev = dev,
+                       .check = check_rank,
+                       .payload = &l}};
 
     l.hf = in_work("hf", number);
     l.save = in_work("save", number);
-    assert_ok(invar_model_new(&l.one, &l.spec, format, NULL, dev));
-    assert_ok(invar_model_init(l.one, 5, dev));
-    assert_ok(invar_hf_save(l.one, NULL, l.hf, INVAR_DTYPE_F32, 0, NULL));
-    assert_ok(save_all(&l.hash, l.one, l.save, NULL));
+    assert_ok(invar_model_new(&l.of.one, &l.of.spec, format, NULL, dev));
+    assert_ok(invar_model_init(l.of.one, 5, dev));
+    assert_ok(invar_hf_save(l.of.one, NULL, l.hf, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(save_all(&l.hash, l.of.one, l.save));
     check_plain(&l);
     for (int w = number; w < DIVIDED_WORLDS; w += 3)
         check_world(&l, &divided_worlds[w], invar_test_model_name(kind), w);
-    for (int w = 0; l.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS; w++)
+    for (int w = 0; l.of.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS; w++)
         check_world(&l, &divided_expert_worlds[w], "experts of ranks", w);
-    invar_model_free(l.one);
+    invar_model_free(l.of.one);
     free(l.hf);
     free(l.save);
 }

@@ -20,13 +20,9 @@ static const invar_adamw_options adamw = {
     .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f};
 
 typedef struct lesson {
-    const divided_world *world;
-    invar_model_spec spec;
-    invar_format format;
-    const invar_device *dev, *far;
+    divided_model of;      /* one rank's after STEPS */
     float **gradients;     /* whole */
-    invar_model *one;      /* one rank's, after STEPS */
-    float norm, clip;      /* of its gradients, */
+    float norm, clip;      /* of one rank's gradients, */
     invar_digest *digests; /* (n_params) and their digests */
 } lesson;
 
@@ -117,13 +113,13 @@ static invar_status check_digests(const lesson *l, const invar_model *model,
                                   const invar_device *dev)
 {
     invar_digest *is = calloc((size_t)model->n_params, sizeof *is), *one = NULL;
-    invar_device alone = *l->dev;
+    invar_device alone = *l->of.dev;
     invar_status status = invar_model_digests(is, model, NULL, dev);
 
     alone.pool = NULL; // a rank is a thread
     one = calloc((size_t)model->n_params, sizeof *one);
     if (status == INVAR_OK)
-        status = invar_model_digests(one, l->one, NULL, &alone);
+        status = invar_model_digests(one, l->of.one, NULL, &alone);
     for (int64_t i = 0; status == INVAR_OK && i < model->n_params; i++)
         if (!invar_digest_equal(&is[i], &one[i]))
             status =
@@ -144,7 +140,7 @@ static invar_status check_steps(const lesson *l, invar_model *model, const invar
     if (status == INVAR_OK)
         status = check_digests(l, model, dev);
     if (status == INVAR_OK)
-        status = divided_same_model(l->one, model);
+        status = divided_same_model(l->of.one, model);
     invar_optimizer_free(o);
     return status;
 }
@@ -170,8 +166,9 @@ static invar_status check_fault(const invar_model *model, invar_grads *grads,
     return INVAR_OK;
 }
 
-static invar_status check_rank(const lesson *l, invar_model *model, const invar_device *dev)
+static invar_status check_rank(void *payload, invar_model *model, const invar_device *dev)
 {
+    const lesson *l = payload;
     invar_grads *grads;
     invar_status status;
 
@@ -188,26 +185,6 @@ static invar_status check_rank(const lesson *l, invar_model *model, const invar_
     return status;
 }
 
-static invar_status rank_part(rank_run *run)
-{
-    const lesson *l = run->payload;
-    invar_device dev = divided_device(l->dev, l->far, invar_comm_rank(run->comm));
-    invar_model *model = NULL;
-    invar_layout layout;
-    invar_status status = divided_layout(&layout, run->comm, l->world);
-
-    layout.bucket = 1 << 17; // several of a tied head
-    if (status == INVAR_OK)
-        status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
-    if (status == INVAR_OK)
-        status = check_rank(l, model, &dev);
-    if (status != INVAR_OK)
-        invar_comm_abort(run->comm, invar_error_last()->message);
-    invar_model_free(model);
-    invar_layout_release(&layout);
-    return status;
-}
-
 /* ---- one rank -------------------------------------------------------------------------------- */
 
 static void make_one(lesson *l)
@@ -215,17 +192,17 @@ static void make_one(lesson *l)
     invar_optimizer *o;
     invar_grads *grads;
 
-    assert_ok(invar_model_new(&l->one, &l->spec, l->format, NULL, l->dev));
-    assert_ok(invar_model_init(l->one, SEED, l->dev));
-    l->gradients = gradients_of(l->one);
-    assert_ok(invar_grads_new(&grads, l->one));
-    assert_ok(fill_gradients(grads, l->one, l->gradients));
-    assert_ok(invar_grads_join(grads, l->one, l->dev));
-    assert_ok(invar_optimizer_norm(&l->norm, &l->clip, l->one, grads, true, 1.0f, l->dev));
-    l->digests = calloc((size_t)l->one->n_params, sizeof *l->digests);
-    memcpy(l->digests, grads->digests, (size_t)l->one->n_params * sizeof *l->digests);
-    assert_ok(invar_optimizer_new(&o, l->one, 0));
-    assert_ok(steps(o, l->one, grads, l->clip, l->dev));
+    assert_ok(invar_model_new(&l->of.one, &l->of.spec, l->of.format, NULL, l->of.dev));
+    assert_ok(invar_model_init(l->of.one, SEED, l->of.dev));
+    l->gradients = gradients_of(l->of.one);
+    assert_ok(invar_grads_new(&grads, l->of.one));
+    assert_ok(fill_gradients(grads, l->of.one, l->gradients));
+    assert_ok(invar_grads_join(grads, l->of.one, l->of.dev));
+    assert_ok(invar_optimizer_norm(&l->norm, &l->clip, l->of.one, grads, true, 1.0f, l->of.dev));
+    l->digests = calloc((size_t)l->of.one->n_params, sizeof *l->digests);
+    memcpy(l->digests, grads->digests, (size_t)l->of.one->n_params * sizeof *l->digests);
+    assert_ok(invar_optimizer_new(&o, l->of.one, 0));
+    assert_ok(steps(o, l->of.one, grads, l->clip, l->of.dev));
     invar_optimizer_free(o);
     invar_grads_free(grads);
 }
@@ -233,16 +210,19 @@ static void make_one(lesson *l)
 static void check(invar_test_model kind, invar_format format, const divided_world *world,
                   uint64_t schedule, const invar_device *dev, const invar_device *far)
 {
-    lesson l = {.world = world,
-                .spec = divided_spec(kind, format),
-                .format = format,
-                .dev = dev,
-                .far = far};
+    lesson l = {.of = {.world = world,
+                       .spec = divided_spec(kind, format),
+                       .format = format,
+                       .dev = dev,
+                       .far = far,
+                       .bucket = 1 << 17, // several of a tied head
+                       .check = check_rank,
+                       .payload = &l}};
 
     make_one(&l);
-    divided_run(world->size, schedule, rank_part, &l, invar_test_model_name(kind));
-    free_gradients(l.gradients, l.one->n_params);
-    invar_model_free(l.one);
+    divided_check(&l.of, schedule, invar_test_model_name(kind));
+    free_gradients(l.gradients, l.of.one->n_params);
+    invar_model_free(l.of.one);
     free(l.digests);
 }
 

@@ -1,312 +1,13 @@
 /*
  * queries.c - every named query finds the fault that it is for, and nothing in a healthy run.
  *
+ * Those that compare two runs have their tests in compare.c.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/query/asking.h"
 
-#define STEPS 60
-#define MOST_QUERIES 64
-#define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger.c
-#define DIFF "864299ced3cfefa05b8b8a8e5ada9307"           // xxhsum -H2 of its diff
-
-/* ---- asking ---------------------------------------------------------------------------------- */
-
-/* What has been asked of each query, by its index: of a faulty run, of a healthy one. */
-static bool asked[MOST_QUERIES], controlled[MOST_QUERIES];
-
-static int index_of(const char *name)
-{
-    for (int i = 0; i < invar_ledger_query_count(); i++) {
-        invar_ledger_query query;
-
-        assert_ok(invar_ledger_query_at(&query, i));
-        if (strcmp(query.name, name) == 0)
-            return i;
-    }
-    fail_msg("no query '%s'", name);
-    return -1;
-}
-
-/* The value of this key in "key=value key=value"; or the fallback. */
-static void argument_text(char out[64], const invar_ledger_query_param *param,
-                          const char *arguments)
-{
-    const char *at = arguments, *value = NULL;
-    size_t length = strlen(param->name);
-
-    while (*at && !value) {
-        if (strncmp(at, param->name, length) == 0 && at[length] == '=')
-            value = at + length + 1;
-        at += strcspn(at, " ");
-        at += strspn(at, " ");
-    }
-    if (!value && !param->optional)
-        fail_msg("no value for :%s in '%s'", param->name, arguments);
-    if (!value)
-        value = param->fallback;
-    (void)snprintf(out, 64, "%.*s", (int)strcspn(value, " "), value);
-}
-
-static invar_ledger_value argument_value(char type, const char *text)
-{
-    if (type == 'n')
-        return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL, .real = strtod(text, NULL)};
-    if (type == 't')
-        return (invar_ledger_value){
-            .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
-    return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = strtoll(text, NULL, 10)};
-}
-
-/* The answer as text: the columns that were asked for, one line a row, "-" for NULL. */
-typedef struct answer {
-    const char *columns; // separated by spaces
-    size_t used;
-    char text[4096];
-} answer;
-
-static void add(answer *to, const char *format, const char *text, int bytes)
-{
-    to->used +=
-        (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, format, bytes, text);
-    assert_true(to->used < sizeof to->text);
-}
-
-static void add_value(answer *to, const invar_ledger_value *value)
-{
-    char number[32];
-
-    switch (value->type) {
-    case INVAR_LEDGER_TYPE_NULL: add(to, "%.*s", "-", 1); break;
-    case INVAR_LEDGER_TYPE_INT:
-        (void)snprintf(number, sizeof number, "%" PRId64, value->integer);
-        add(to, "%.*s", number, 31);
-        break;
-    case INVAR_LEDGER_TYPE_REAL:
-        (void)snprintf(number, sizeof number, "%.6g", value->real);
-        add(to, "%.*s", number, 31);
-        break;
-    case INVAR_LEDGER_TYPE_TEXT: add(to, "%.*s", value->data, (int)value->bytes); break;
-    case INVAR_LEDGER_TYPE_BLOB: fail_msg("a BLOB in an answer"); break;
-    }
-}
-
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
-{
-    answer *to = payload;
-    const char *at = to->columns;
-
-    if (!values)
-        return INVAR_OK;
-    while (*at) {
-        size_t length = strcspn(at, " ");
-        int column = 0;
-
-        while (column < count &&
-               (strncmp(columns[column], at, length) != 0 || columns[column][length] != '\0'))
-            column++;
-        if (column == count)
-            fail_msg("no column '%s'", at);
-        add_value(to, &values[column]);
-        at += length;
-        at += strspn(at, " ");
-        add(to, "%.*s", *at ? "|" : "\n", 1);
-    }
-    return INVAR_OK;
-}
-
-static void ask(answer *out, const char *path, const char *name, const char *arguments)
-{
-    char texts[INVAR_LEDGER_QUERY_PARAMS][64];
-    invar_ledger_argument list[INVAR_LEDGER_QUERY_PARAMS];
-    invar_ledger_query query;
-    invar_ledger *ledger;
-
-    assert_ok(invar_ledger_query_find(&query, name));
-    for (int i = 0; i < query.n_params; i++) {
-        argument_text(texts[i], &query.params[i], arguments);
-        list[i] = (invar_ledger_argument){query.params[i].name,
-                                          argument_value(query.params[i].type, texts[i])};
-    }
-    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(
-        invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                            .arguments = list,
-                                                            .n_arguments = (size_t)query.n_params,
-                                                            .limit_ms = 60000,
-                                                            .row = take_row,
-                                                            .payload = out}));
-    invar_ledger_close(ledger);
-}
-
-static void expect(const char *path, const char *name, const char *arguments, const char *columns,
-                   const char *rows)
-{
-    answer got = {.columns = columns};
-
-    ask(&got, path, name, arguments);
-    if (strcmp(got.text, rows) != 0)
-        fail_msg("%s %s of %s:\n%sexpected:\n%s", name, arguments, path, got.text, rows);
-}
-
-/* The query finds this in a faulty ledger. */
-static void finds(const char *path, const char *name, const char *arguments, const char *columns,
-                  const char *rows)
-{
-    asked[index_of(name)] = true;
-    expect(path, name, arguments, columns, rows);
-}
-
-/* The control: this is what it says of a healthy one. */
-static void control(const char *path, const char *name, const char *arguments, const char *columns,
-                    const char *rows)
-{
-    controlled[index_of(name)] = true;
-    expect(path, name, arguments, columns, rows);
-}
-
-/* ---- ledgers --------------------------------------------------------------------------------- */
-
-/* Runs 1 and 2 are the same; run 3 is the same once more, interrupted and resumed. */
-static char healthy[512];
-
-/* Run 1 is healthy, run 2 has other bits from the point layer.1.mlp.out of step 37 on. */
-static char diverged[512];
-
-/* A ledger with one run that has one fault. */
-static const char *with_fault(const char *name, invar_test_fault fault)
-{
-    const char *path = raw_path(name);
-
-    assert_ok(
-        invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
-    return path;
-}
-
-/* A ledger with a healthy run, 1, and a faulty one, 2. */
-static const char *beside_healthy(const char *name, const invar_test_ledger *second)
-{
-    const char *path = raw_path(name);
-
-    assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
-    assert_ok(invar_test_ledger_add(path, second));
-    return path;
-}
-
-static int set_up(void **state)
-{
-    const invar_test_fault fault = {INVAR_TEST_DIVERGES, .step = 37, .point = "layer.1.mlp.out"};
-
-    if (raw_setup(state) != 0)
-        return -1;
-    (void)snprintf(healthy, sizeof healthy, "%s", raw_path("healthy.db"));
-    assert_ok(invar_test_ledger_write(healthy, &(invar_test_ledger){.steps = STEPS}));
-    assert_ok(invar_test_ledger_add(healthy, &(invar_test_ledger){.steps = STEPS}));
-    assert_ok(invar_test_ledger_add(
-        healthy, &(invar_test_ledger){.steps = STEPS, .crash = 45, .resume = 35}));
-    (void)snprintf(
-        diverged, sizeof diverged, "%s",
-        beside_healthy("diverged.db", &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
-    return 0;
-}
-
-/* ---- two runs -------------------------------------------------------------------------------- */
-
-static void test_ledger_queries__first_divergence(void **state)
-{
-    static const char columns[] = "compared_steps differing_steps first_step same_batch same_rng";
-    const char *path = diverged;
-
-    (void)state;
-    finds(path, "first-divergence", "a=1 b=2", columns, "60|23|37|1|1\n");
-    control(healthy, "first-divergence", "a=1 b=2", columns, "60|0|-|-|-\n");
-    control(healthy, "first-divergence", "a=1 b=3", columns, "60|0|-|-|-\n");
-    expect(healthy, "first-divergence", "a=1 b=9", columns, "0|0|-|-|-\n");
-}
-
-static void test_ledger_queries__first_divergent_point(void **state)
-{
-    static const char columns[] = "step point phase layer op kind level inputs inputs_equal";
-    const char *path = diverged;
-
-    (void)state;
-    finds(path, "first-divergent-point", "a=1 b=2 count=2", columns,
-          "37|layer.1.mlp.out|forward|1|swiglu|act|0|1|1\n"
-          "37|head.logits|forward|-|linear|logits|0|1|0\n");
-    control(healthy, "first-divergent-point", "a=1 b=3", columns, "");
-    // points have names: a finer manifest moves them, and is no difference by itself
-    path = beside_healthy("finer.db", &(invar_test_ledger){.steps = STEPS, .finer = true});
-    control(path, "first-divergent-point", "a=1 b=2", columns, "");
-    raw_tamper(path, "UPDATE step SET root = zeroblob(16) WHERE run = 2");
-    finds(path, "first-divergence", "a=1 b=2", "differing_steps first_step", "60|0\n");
-    control(path, "first-divergent-point", "a=1 b=2", columns, "");
-    path = beside_healthy("finer_diverged.db",
-                          &(invar_test_ledger){.steps = STEPS,
-                                               .finer = true,
-                                               .faults = {{INVAR_TEST_DIVERGES, .step = 20,
-                                                           .point = "layer.0.attn.out"}}});
-    finds(path, "first-divergent-point", "a=1 b=2 count=1", columns,
-          "20|layer.0.attn.out|forward|0|attention|act|1|1|1\n");
-    // seen from the finer run one input is unknown, so nothing is known to be the first
-    finds(path, "first-divergent-point", "a=2 b=1 count=1", columns,
-          "20|layer.0.attn.out|forward|0|attention|act|1|2|0\n");
-}
-
-static void test_ledger_queries__divergence_spread(void **state)
-{
-    static const char columns[] = "step phase differing compared first_ord";
-
-    (void)state;
-    finds(diverged, "divergence-spread", "a=1 b=2 steps=2", columns,
-          "37|rollout|0|2|-\n37|forward|3|7|6\n37|backward|3|3|9\n37|optimizer|3|3|12\n"
-          "38|rollout|2|2|0\n38|forward|7|7|2\n38|backward|3|3|9\n38|optimizer|3|3|12\n");
-    control(healthy, "divergence-spread", "a=1 b=2", columns, "");
-}
-
-static void test_ledger_queries__metric_divergence(void **state)
-{
-    static const char columns[] = "first_step metric differing_steps";
-
-    (void)state;
-    finds(diverged, "metric-divergence", "a=1 b=2", columns,
-          "37|train/entropy_loss|23\n37|train/grad_norm|23\n37|train/kl_loss|23\n"
-          "37|train/loss|23\n37|train/pg_clipfrac|23\n37|train/pg_loss|23\n37|train/ppo_kl|23\n"
-          "38|rollout/entropy|22\n38|rollout/log_probs|22\n");
-    control(healthy, "metric-divergence", "a=1 b=3", columns, "");
-}
-
-static void test_ledger_queries__run_diff(void **state)
-{
-    static const char columns[] = "scope key value_a value_b";
-    const invar_ledger_fact facts[] = {{"env", "NCCL_ALGO", "Ring"}};
-    const char *path =
-        beside_healthy("run_diff.db", &(invar_test_ledger){.steps = 1,
-                                                           .seed = 7,
-                                                           .facts = facts,
-                                                           .n_facts = 1,
-                                                           .faults = {{.kind = INVAR_TEST_DIRTY}}});
-
-    (void)state;
-    finds(path, "run-diff", "a=1 b=2", columns,
-          "identity|seed|0|7\n"
-          "build|diff|-|" DIFF "\n"
-          "build|dirty|clean|modified\n"
-          "env|NCCL_ALGO|-|Ring\n");
-    control(healthy, "run-diff", "a=1 b=3", columns, "");
-}
-
-static void test_ledger_queries__reply_drift(void **state)
-{
-    static const char columns[] = "step plugin call bytes_a bytes_b";
-    const char *path = beside_healthy(
-        "reply.db",
-        &(invar_test_ledger){.steps = STEPS, .faults = {{INVAR_TEST_REPLY, .step = 21}}});
-
-    (void)state;
-    finds(path, "reply-drift", "a=1 b=2", columns, "21|reward|0|14|14\n");
-    control(healthy, "reply-drift", "a=1 b=3", columns, "");
-}
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 static void test_ledger_queries__turns(void **state)
 {
@@ -331,8 +32,6 @@ static void test_ledger_queries__nondet_twins(void **state)
     finds(path, "nondet-twins", "", columns, "1|2|59|37\n");
     control(healthy, "nondet-twins", "", columns, "");
 }
-
-/* ---- bits of one run ------------------------------------------------------------------------- */
 
 static void test_ledger_queries__resume_overlap(void **state)
 {
@@ -853,30 +552,15 @@ static void test_ledger_queries__unsealed(void **state)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* Runs last: it looks at what the others have asked. */
 static void test_ledger_queries__each_has_a_test_and_a_control(void **state)
 {
     (void)state;
-    assert_in_range(invar_ledger_query_count(), 25, MOST_QUERIES);
-    for (int i = 0; i < invar_ledger_query_count(); i++) {
-        invar_ledger_query query;
-
-        assert_ok(invar_ledger_query_at(&query, i));
-        if (!asked[i] || !controlled[i])
-            fail_msg("%s has no test with a fault, or no control", query.name);
-        assert_true(query.question[0] && query.question[strlen(query.question) - 1] == '?');
-    }
+    each_was_asked(false);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ledger_queries__first_divergence),
-        cmocka_unit_test(test_ledger_queries__first_divergent_point),
-        cmocka_unit_test(test_ledger_queries__divergence_spread),
-        cmocka_unit_test(test_ledger_queries__metric_divergence),
-        cmocka_unit_test(test_ledger_queries__run_diff),
-        cmocka_unit_test(test_ledger_queries__reply_drift),
         cmocka_unit_test(test_ledger_queries__turns),
         cmocka_unit_test(test_ledger_queries__nondet_twins),
         cmocka_unit_test(test_ledger_queries__resume_overlap),

@@ -12,11 +12,7 @@
 enum { SEED = 11 };
 
 typedef struct lesson {
-    invar_model_spec spec;
-    invar_format format;
-    const divided_world *world;
-    const invar_device *dev, *far;
-    invar_model *one;
+    divided_model of;
     invar_digest hash;
 } lesson;
 
@@ -49,38 +45,21 @@ static invar_status check_hash(const lesson *l, const invar_model *model, const 
                             same ? "another" : "the same");
 }
 
-static invar_status check_rank(const lesson *l, invar_model *model, const invar_device *dev)
+static invar_status check_rank(void *payload, invar_model *model, const invar_device *dev)
 {
+    const lesson *l = payload;
+
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(l->one, model)); // adapters
+    INVAR_TRY(divided_same_model(l->of.one, model)); // adapters
     INVAR_TRY(check_hash(l, model, dev, true));
     INVAR_TRY(spoil(model, dev));
     return check_hash(l, model, dev, false);
 }
 
-static invar_status rank_part(rank_run *run)
-{
-    const lesson *l = run->payload;
-    invar_device dev = divided_device(l->dev, l->far, invar_comm_rank(run->comm));
-    invar_model *model = NULL;
-    invar_layout layout;
-    invar_status status = divided_layout(&layout, run->comm, l->world);
-
-    if (status == INVAR_OK)
-        status = invar_model_new(&model, &l->spec, l->format, &layout, &dev);
-    if (status == INVAR_OK)
-        status = check_rank(l, model, &dev);
-    if (status != INVAR_OK)
-        invar_comm_abort(run->comm, invar_error_last()->message);
-    invar_model_free(model);
-    invar_layout_release(&layout);
-    return status;
-}
-
 static void check(lesson *l, int world)
 {
-    l->world = &divided_worlds[world];
-    divided_run(l->world->size, (uint64_t)world, rank_part, l, invar_format_name(l->format));
+    l->of.world = &divided_worlds[world];
+    divided_check(&l->of, (uint64_t)world, invar_format_name(l->of.format));
 }
 
 static void test_base_ranks__one_hash(void **state)
@@ -89,19 +68,21 @@ static void test_base_ranks__one_hash(void **state)
 
     assert_ok(invar_far_open(&far, *state));
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-        lesson l = {.spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
-                    .format = (invar_format)format,
-                    .dev = *state,
-                    .far = format % 2 ? &far : NULL};
+        lesson l = {.of = {.spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
+                           .format = (invar_format)format,
+                           .dev = *state,
+                           .far = format % 2 ? &far : NULL,
+                           .check = check_rank,
+                           .payload = &l}};
 
-        l.spec.lora = (invar_lora_spec){.rank = 3, .alpha = 2.0f};
-        assert_ok(invar_lora_targets(&l.spec.lora.targets, "all-linear"));
-        assert_ok(invar_model_new(&l.one, &l.spec, l.format, NULL, *state));
-        assert_ok(invar_model_init(l.one, SEED, *state));
-        assert_ok(invar_base_hash(&l.hash, l.one, *state));
+        l.of.spec.lora = (invar_lora_spec){.rank = 3, .alpha = 2.0f};
+        assert_ok(invar_lora_targets(&l.of.spec.lora.targets, "all-linear"));
+        assert_ok(invar_model_new(&l.of.one, &l.of.spec, l.of.format, NULL, *state));
+        assert_ok(invar_model_init(l.of.one, SEED, *state));
+        assert_ok(invar_base_hash(&l.hash, l.of.one, *state));
         for (int w = 1 + format % 3; w < DIVIDED_WORLDS; w += invar_test_full() ? 1 : 5)
             check(&l, w);
-        invar_model_free(l.one);
+        invar_model_free(l.of.one);
     }
     invar_device_close(&far);
 }
