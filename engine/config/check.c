@@ -82,6 +82,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
                                         INVAR_KEY_CUSTOM_INIT_PATH,
                                         INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
                                         INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
+                                        INVAR_KEY_OPD_TEACHER_URL,
                                         INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH};
     static const invar_estimator_facts none;
     const invar_estimator estimator =
@@ -400,15 +401,21 @@ static bool has_user(const char *url)
     return host && host[3 + strcspn(host + 3, "/?#@")] == '@';
 }
 
+static invar_status check_url(const invar_recipe *r, invar_key key)
+{
+    if (has_user(invar_recipe_string(r, key)))
+        return invar_config_refuse(r, key,
+                                   "names a user, which ledgers and packs would keep: leave that "
+                                   "out; a proxy of yours can add it to the questions");
+    return INVAR_OK;
+}
+
 /* Who judges elsewhere judges all samples, of training and of evaluations. */
 static invar_status check_asked(const invar_recipe *r, invar_reward reward, invar_reward eval)
 {
     if (reward == INVAR_REWARD_REMOTE_RM && !invar_config_filled(r, INVAR_KEY_RM_URL))
         return invar_config_refuse(r, INVAR_KEY_RM_URL, "is missing: rm-type = remote_rm asks it");
-    if (has_user(invar_recipe_string(r, INVAR_KEY_RM_URL)))
-        return invar_config_refuse(r, INVAR_KEY_RM_URL,
-                                   "names a user, which ledgers and packs would keep: leave that "
-                                   "out; a proxy of yours can add it to the questions");
+    INVAR_TRY(check_url(r, INVAR_KEY_RM_URL));
     INVAR_TRY(check_boxed(r, reward, INVAR_KEY_RM_TYPE));
     INVAR_TRY(check_boxed(r, eval, INVAR_KEY_EVAL_RM_TYPE));
     if (invar_reward_asked(eval) && eval != reward)
@@ -486,6 +493,23 @@ static invar_status check_order(const invar_recipe *r, invar_key low, invar_key 
                                invar_config_set(r, low) ? why : "is below its lower bound");
 }
 
+/* There is one teacher, here or on a server. */
+static invar_status check_teacher(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    bool load = invar_config_filled(r, INVAR_KEY_OPD_TEACHER_LOAD);
+    bool url = invar_config_filled(r, INVAR_KEY_OPD_TEACHER_URL);
+
+    if (f->distills && !load && !url)
+        return invar_config_refuse(
+            r, f->estimator->teacher ? INVAR_KEY_ADVANTAGE_ESTIMATOR : INVAR_KEY_USE_OPD,
+            "needs opd-teacher-load, or opd-teacher-url");
+    if (load && url)
+        return invar_config_refuse(r, INVAR_KEY_OPD_TEACHER_URL,
+                                   "and opd-teacher-load exclude each other");
+    return check_url(r, INVAR_KEY_OPD_TEACHER_URL);
+}
+
 static invar_status check_algorithm(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
@@ -496,10 +520,7 @@ static invar_status check_algorithm(const invar_config_facts *f)
         return refuse_word(r, INVAR_KEY_LOSS_TYPE, "needs custom-loss-function-path");
     if (f->estimator->whitened && !invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES))
         return refuse_word(r, INVAR_KEY_ADVANTAGE_ESTIMATOR, "needs normalize-advantages = true");
-    if (f->distills && !invar_config_filled(r, INVAR_KEY_OPD_TEACHER_LOAD))
-        return invar_config_refuse(
-            r, f->estimator->teacher ? INVAR_KEY_ADVANTAGE_ESTIMATOR : INVAR_KEY_USE_OPD,
-            "needs opd-teacher-load");
+    INVAR_TRY(check_teacher(f));
     if (high < 0 && high != -1)
         return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
     if (dual > 0 && dual <= 1)

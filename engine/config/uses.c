@@ -128,6 +128,9 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
         {INVAR_KEY_SKIP_DAMAGED, load, "load, or a save that is not none"},
         {INVAR_KEY_CRITIC_LOAD, f->estimator->critic, critic},
         {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
+        {INVAR_KEY_OPD_TEACHER_URL, f->distills, "use-opd = true"},
+        {INVAR_KEY_OPD_TEACHER_NAME, invar_config_filled(f->recipe, INVAR_KEY_OPD_TEACHER_URL),
+         "opd-teacher-url"},
     };
 
     need_estimator(critic, has_critic, "");

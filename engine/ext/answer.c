@@ -222,6 +222,9 @@ static invar_status read_values(const invar_plugin_call *call, const json_t *rep
     case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
     case INVAR_PLUGIN_KIND_HOOK: return read_measures(call, reply, where);
     case INVAR_PLUGIN_KIND_GENERATE: return invar_turn_read(call->next, call->count, reply, where);
+    case INVAR_PLUGIN_KIND_TEACHER:
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a teacher's reply is stored as plain numbers",
+                          where);
     default: return read_rewards(call, reply, where);
     }
 }
@@ -252,6 +255,16 @@ typedef struct answer_part {
 
 enum { MOST_PARTS = 2 };
 
+/* Numbers of a teacher: one for each token of a response. */
+static int64_t scored_tokens(const invar_plugin_call *call)
+{
+    int64_t count = 0;
+
+    for (size_t i = 0; call->logp && i < call->count; i++)
+        count += call->samples[i].n_tokens - call->samples[i].prompt_tokens;
+    return count;
+}
+
 static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
 {
     size_t tokens = call->tokens ? (size_t)call->tokens->count * sizeof(float) : 0;
@@ -263,6 +276,9 @@ static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
         out[1] = (answer_part){call->loss, tokens};
         return 2;
     case INVAR_PLUGIN_KIND_HOOK: return 0;
+    case INVAR_PLUGIN_KIND_TEACHER:
+        out[0] = (answer_part){call->logp, (size_t)scored_tokens(call) * sizeof *call->logp};
+        return 1;
     default: out[0] = (answer_part){call->reward, call->count * sizeof(double)}; return 1;
     }
 }
@@ -276,6 +292,7 @@ static invar_status not_finite(const invar_plugin_call *call, const char *what, 
 static invar_status check_values(const invar_plugin_call *call)
 {
     int64_t tokens = call->kind == INVAR_PLUGIN_KIND_LOSS ? call->tokens->count : 0;
+    int64_t scored = scored_tokens(call);
 
     for (size_t i = 0; call->reward && i < call->count; i++) {
         if (!isfinite(call->reward[i]))
@@ -292,6 +309,9 @@ static invar_status check_values(const invar_plugin_call *call)
         if (!isfinite(call->dlogp[i]) || !isfinite(call->loss[i]))
             return not_finite(call, "the loss or dlogp of token", i);
     }
+    for (int64_t i = 0; i < scored; i++)
+        if (!isfinite(call->logp[i]))
+            return not_finite(call, "the log-probability of token", i);
     return INVAR_OK;
 }
 

@@ -20,6 +20,7 @@ const char *invar_plugin_kind_name(uint32_t kind)
     case INVAR_PLUGIN_KIND_LOSS: return "loss";
     case INVAR_PLUGIN_KIND_HOOK: return "hook";
     case INVAR_PLUGIN_KIND_GENERATE: return "generate";
+    case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
     default: return NULL;
     }
 }

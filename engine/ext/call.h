@@ -27,7 +27,7 @@ typedef struct invar_plugin_call {
     uint32_t kind;
     int64_t step;
     int64_t id;                         /* its number in the step */
-    const invar_plugin_sample *samples; /* rewards and filter */
+    const invar_plugin_sample *samples; /* rewards, filter and teacher */
     size_t count;
     const invar_plugin_turn *turns;    /* (count) generate */
     const invar_plugin_tokens *tokens; /* loss */
@@ -39,6 +39,7 @@ typedef struct invar_plugin_call {
     uint8_t *verdict;                  /* (count) */
     invar_turn_next *next;             /* (count) zeroed before; the caller releases each */
     float *dlogp, *loss;               /* (tokens->count) */
+    float *logp;                       /* teacher: of all responses of `samples` */
 } invar_plugin_call;
 
 /* "reward", "group_reward", ...; NULL for what is not exactly one kind. */

@@ -1,5 +1,5 @@
 /*
- * plugin.c - rewards, filters, turns, losses and hooks that are attached at launch.
+ * plugin.c - rewards, filters, turns, teachers, losses and hooks that are attached at launch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 #include "engine/ext/command.h"
 #include "engine/ext/object.h"
 #include "engine/ext/program.h"
-#include "engine/ext/remote.h"
+#include "engine/ext/server/remote.h"
 
 #include "base/invar_banned.h"
 
@@ -29,9 +29,10 @@ struct invar_plugin {
     bool hashed;
     invar_digest hash;    /* of its files, when they are `hashed` */
     uint32_t kinds;       /* what it was opened for */
-    invar_object *object; /* one of the three, or none */
+    invar_object *object; /* one of the four, or none */
     invar_line_program *program;
     invar_http *server;
+    invar_teacher *teacher;
     int64_t step;
     int64_t calls; /* of this step */
     const invar_plugin_replies *stored;
@@ -62,6 +63,20 @@ static invar_status attach_server(invar_plugin *plugin, const invar_plugin_optio
 {
     (void)snprintf(plugin->title, sizeof plugin->title, "server");
     return invar_remote_open(&plugin->server, plugin->name, options->url, options->timeout);
+}
+
+/* Who it is, is the name of its model, if the server gives one. */
+static invar_status attach_teacher(invar_plugin *plugin, const invar_plugin_options *options)
+{
+    const char *print;
+
+    INVAR_TRY(invar_teacher_open(&plugin->teacher, options->teacher));
+    print = invar_teacher_print(plugin->teacher);
+    plugin->hashed = print[0] != '\0';
+    (void)snprintf(plugin->title, sizeof plugin->title, "%s", plugin->hashed ? print : "server");
+    if (plugin->hashed)
+        invar_hash_bytes(&plugin->hash, print, strlen(print));
+    return INVAR_OK;
 }
 
 static invar_status attach(invar_plugin *plugin, const invar_plugin_options *options)
@@ -107,6 +122,8 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     plugin->step = -1;
     if (options->url)
         status = attach_server(plugin, options);
+    else if (options->teacher)
+        status = attach_teacher(plugin, options);
     else if (options->spec)
         status = attach(plugin, options);
     if (status != INVAR_OK) {
@@ -123,6 +140,8 @@ void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void
         invar_line_program_watch(plugin->program, waits, payload);
     if (plugin && plugin->server)
         invar_http_watch(plugin->server, waits, payload);
+    if (plugin && plugin->teacher)
+        invar_teacher_watch(plugin->teacher, waits, payload);
 }
 
 static void forget(invar_plugin *plugin)
@@ -139,6 +158,7 @@ void invar_plugin_close(invar_plugin *plugin)
     invar_object_close(plugin->object);
     invar_line_program_close(plugin->program);
     invar_http_close(plugin->server);
+    invar_teacher_close(plugin->teacher);
     forget(plugin);
     invar_free(plugin->replies);
     invar_json_text_release(&plugin->text);
@@ -169,7 +189,7 @@ invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
     plugin->step = step;
     plugin->calls = 0;
     plugin->stored = stored;
-    if (!stored && !plugin->object && !plugin->program && !plugin->server)
+    if (!stored && !plugin->object && !plugin->program && !plugin->server && !plugin->teacher)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "plug-in %s: step %" PRId64 " has no stored replies, and there is no "
                           "plug-in to ask",
@@ -313,6 +333,30 @@ static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *ca
     return keep_copy(plugin, call, request, line->data, line->bytes);
 }
 
+/* Its numbers alone are kept: of a long answer they are a small part. */
+static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request)
+{
+    invar_teacher_question *questions = NULL;
+    invar_status status;
+    size_t bytes;
+    char *data;
+
+    INVAR_TRY(invar_alloc((void **)&questions, call->count, sizeof *questions, "questions"));
+    for (size_t i = 0; i < call->count; i++) {
+        const invar_plugin_sample *s = &call->samples[i];
+        questions[i] = (invar_teacher_question){.tokens = s->tokens,
+                                                .count = s->n_tokens,
+                                                .first = s->prompt_tokens,
+                                                .index = s->index};
+    }
+    status = invar_teacher_ask(call->logp, plugin->teacher, questions, call->count);
+    invar_free(questions);
+    INVAR_TRY(status);
+    INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
+    return keep(plugin, call, request, data, bytes);
+}
+
 /* What the ledger has of a hook counts; without a row it had given no factor. */
 static invar_status recall(invar_plugin *plugin, const invar_plugin_call *call,
                            const invar_digest *request)
@@ -365,6 +409,8 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
         return ask_program(plugin, call, &request);
     if (plugin->server)
         return ask_server(plugin, call, &request);
+    if (plugin->teacher)
+        return ask_teacher(plugin, call, &request);
     return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began", plugin->name);
 }
 
@@ -455,6 +501,22 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
         if (memchr(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n))
             memset(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n);
     }
+    return status;
+}
+
+invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
+                                const invar_rl_sample *samples, int64_t count)
+{
+    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_TEACHER, .logp = logp_out};
+    invar_plugin_sample *shown = NULL;
+    invar_status status = show_samples(&shown, plugin, samples, count);
+
+    if (status == INVAR_OK) {
+        call.samples = shown;
+        call.count = (size_t)count;
+        status = ask(plugin, &call);
+    }
+    invar_free(shown);
     return status;
 }
 

@@ -1,17 +1,17 @@
 /*
- * plugin.h - rewards, filters, turns, losses and hooks that are attached at launch.
+ * plugin.h - rewards, filters, turns, teachers, losses and hooks that are attached at launch.
  *
  * A plug-in is a C shared object (engine/ext/invar_plugin.h), any program that speaks JSON lines on
- * standard input and output (docs/plugins.md), or a server (remote.h). All look the same from here.
- * Whatever goes wrong inside a program, also its death, silence or rubbish, is an error that names
- * the plug-in; it is then ended and reaped, and every later call fails.
+ * standard input and output (docs/plugins.md), or a server (engine/ext/server). All look the same
+ * from here. Whatever goes wrong inside a program, also its death, silence or rubbish, is an error
+ * that names the plug-in; it is then ended and reaped, and every later call fails.
  *
- * What a plug-in replies to a reward, filter, turn or loss is kept until the next step begins, as
- * rows for the ledger. A step that the ledger already has is answered from those rows instead: the
- * plug-in is not asked, and a request that is not the recorded one is refused, as is a plug-in
- * whose files are not those of the one that replied. So resume and replay end on the same bits
- * whatever the plug-in would say today. The requests of a step are a function of the step: one call
- * for each list of samples, each group or each sample of the loss, in order. Hooks are told of
+ * What a plug-in replies to a reward, filter, turn, teacher or loss is kept until the next step
+ * begins, as rows for the ledger. A step that the ledger already has is answered from those rows
+ * instead: the plug-in is not asked, and a request that is not the recorded one is refused, as is a
+ * plug-in whose files are not those of the one that replied. So resume and replay end on the same
+ * bits whatever the plug-in would say today. The requests of a step are a function of the step: one
+ * call for each list of samples, each group or each sample of the loss, in order. Hooks are told of
  * things, also in a step that the ledger has; of what they say only a factor for the loss is kept.
  *
  * A plug-in belongs to one thread at a time.
@@ -27,6 +27,7 @@
 
 #include "base/status.h"
 #include "engine/ext/invar_plugin.h"
+#include "engine/ext/server/teacher.h"
 #include "engine/ext/turn.h"
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"
@@ -45,17 +46,19 @@ typedef struct invar_plugin invar_plugin;
 #define INVAR_PLUGIN_KIND_LOSS 8u
 #define INVAR_PLUGIN_KIND_HOOK 16u
 #define INVAR_PLUGIN_KIND_GENERATE 32u
-#define INVAR_PLUGIN_KINDS 63u /* all of them */
+#define INVAR_PLUGIN_KIND_TEACHER 64u /* of servers alone */
+#define INVAR_PLUGIN_KINDS 127u       /* all of them */
 
 typedef struct invar_plugin_options {
     const char *name; /* its role, "custom-rm": in messages and in the ledger */
     const char *spec; /* "FILE.so", or "PROGRAM ARG..." with '...' or "..." around blanks;
                          NULL: there is none, everything comes from stored replies */
     const char *url;  /* in place of `spec`: a server that is asked for rewards; NULL: none */
-    bool titled;      /* who it is, is the name that it gives itself, not a file */
-    uint32_t kinds;   /* what it is wanted for; one that it does not offer is an error */
-    double timeout;   /* seconds that a program may take for its start or a reply; 0: no limit */
-    int log_fd;       /* where a program's standard error goes; -1: nowhere */
+    const invar_teacher_options *teacher; /* likewise one that is asked for log-probs */
+    bool titled;    /* who it is, is the name that it gives itself, not a file */
+    uint32_t kinds; /* what it is wanted for; one that it does not offer is an error */
+    double timeout; /* seconds that a program may take for its start or a reply; 0: no limit */
+    int log_fd;     /* where a program's standard error goes; -1: nowhere */
 } invar_plugin_options;
 
 /* Loads or starts it. `name` and `spec` are copied. */
@@ -130,6 +133,10 @@ invar_status invar_plugin_generate_read(const char *name, const char *reply, siz
 
 /* A sample as plug-ins see it; borrows. */
 void invar_plugin_show(invar_plugin_sample *out, const invar_rl_sample *sample);
+
+/* A teacher's log-probs of all responses, one behind the other; one call for all. Finite. */
+invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
+                                const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
 /* One sample; `plugin` is an invar_plugin: this is the `run` of an invar_loss_custom. Finite. */
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,

@@ -166,11 +166,12 @@ invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger 
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "plug-in %s: its file has changed (hash %.8s, was %.8s) and the recorded "
-                      "replies of step %" PRId64 " are the old one's; put that file back, or start "
-                      "a new run with --run",
-                      invar_plugin_name(plugin), now, was, step);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "plug-in %s: it has changed (hash %.8s, was %.8s) and the recorded replies of "
+        "step %" PRId64 " are the old one's; put that back, or start a new run with "
+        "--run",
+        invar_plugin_name(plugin), now, was, step);
 }
 
 /* ---- a factor that was given ----------------------------------------------------------------- */

@@ -19,6 +19,8 @@
 
 #define URL_BYTES 2000
 #define NAME_BYTES 64
+#define KEY_BYTES 4096
+#define BEARER "Authorization: Bearer "
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic small */
 #define NAP 0.5                /* seconds of a pause after which whoever watches is called */
 #define TEXT(name) TEXT_OF(name)
@@ -27,6 +29,7 @@
 struct invar_http {
     char name[NAME_BYTES + 1];
     char url[URL_BYTES + 1];
+    char header[sizeof BEARER + KEY_BYTES]; /* "": none */
     invar_http_options options;
     const invar_http_table *client;
     void (*waits)(void *payload);
@@ -61,6 +64,20 @@ static invar_status check_url(const char *name, const char *url)
                       name, quoted);
 }
 
+/* It becomes a line of its own, and so is one. The message does not show it. */
+static invar_status check_key(const char *name, const char *key)
+{
+    bool good = strlen(key) <= KEY_BYTES;
+
+    for (const char *c = key; *c; c++)
+        good = good && *c > ' ' && *c <= '~';
+    return good ? INVAR_OK
+                : INVAR_FAIL(INVAR_E_INVALID, 0,
+                             "%.80s: the key for its server has a blank, or what is no printable "
+                             "ASCII, or more than %d characters",
+                             name, KEY_BYTES);
+}
+
 static invar_status load(const invar_http_table **out, const char *file)
 {
     const void *symbol;
@@ -80,17 +97,21 @@ static invar_status load(const invar_http_table **out, const char *file)
 
 invar_status invar_http_open(invar_http **out, const invar_http_options *options)
 {
+    const char *key = options->key ? options->key : "";
     const invar_http_table *client;
     invar_http *http;
 
     *out = NULL;
     INVAR_CHECK(strlen(options->name) <= NAME_BYTES && options->attempts > 0 && options->parallel);
     INVAR_TRY(check_url(options->name, options->url));
+    INVAR_TRY(check_key(options->name, key));
     INVAR_TRY(load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
     INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
     memcpy(http->url, options->url, strlen(options->url));
+    if (key[0])
+        (void)snprintf(http->header, sizeof http->header, "%s%s", BEARER, key);
     http->options = *options;
     http->client = client;
     *out = http;
@@ -193,6 +214,7 @@ static invar_status run(const invar_http *http, invar_http_call *calls, size_t c
 {
     double seconds = http->options.timeout < MOST_TIMEOUT ? http->options.timeout : MOST_TIMEOUT;
     const invar_http_settings settings = {.url = http->url,
+                                          .header = http->header[0] ? http->header : NULL,
                                           .timeout_ms = (long)(seconds * 1000),
                                           .parallel = http->options.parallel,
                                           .waits = http->waits,
@@ -247,7 +269,9 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
     INVAR_TRY(invar_alloc((void **)&calls, count + 1, sizeof *calls, "calls of a server"));
     status = invar_alloc((void **)&states, count + 1, sizeof *states, "answers of a server");
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        states[i] = (call_state){.exchange = &exchanges[i], .most = http->options.most_bytes};
+        states[i] = (call_state){.exchange = &exchanges[i],
+                                 .most = exchanges[i].most_bytes ? exchanges[i].most_bytes
+                                                                 : http->options.most_bytes};
         calls[i] = (invar_http_call){.body = exchanges[i].body,
                                      .bytes = exchanges[i].bytes,
                                      .take = take,

@@ -28,6 +28,7 @@ typedef struct invar_http_options {
     double pause;       /* seconds before the second call */
     size_t parallel;    /* calls at a time, at least 1 */
     size_t most_bytes;  /* of an answer */
+    const char *key;    /* shown to the server ("Bearer"), copied; NULL or "": none */
     const char *module; /* file of the client; NULL: the program's */
 } invar_http_options;
 
@@ -42,6 +43,7 @@ void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payl
 typedef struct invar_http_exchange {
     const char *body;
     size_t bytes;
+    size_t most_bytes; /* of its answer; 0: as of all */
     char *reply; /* zeroed before; then owned by the caller (invar_free), also after a failure */
     size_t reply_bytes;
 } invar_http_exchange;

@@ -222,6 +222,18 @@ static invar_status score(invar_loop *loop)
                    f->score_logp, &gap);
 }
 
+/* Rank 0 asks the server, and tells the others. */
+static invar_status ask_teacher(invar_loop *loop)
+{
+    invar_flat *f = &loop->flat;
+
+    if (invar_agree_leads(loop->ranks))
+        INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_PLUGINS_TEACHER],
+                                     loop->batch.samples.items, f->samples));
+    return invar_agree_share(loop->ranks, "teacher", 0, f->teacher_logp,
+                             (size_t)f->tokens * sizeof *f->teacher_logp);
+}
+
 static invar_status score_others(invar_loop *loop)
 {
     invar_session *s = &loop->session;
@@ -241,6 +253,8 @@ static invar_status score_others(invar_loop *loop)
     if (s->teacher)
         INVAR_TRY(invar_trainer_score(loop->trainer, s->teacher, samples, f->samples,
                                       f->teacher_logp, NULL));
+    else if (f->teacher_logp)
+        INVAR_TRY(ask_teacher(loop));
     if (s->critic)
         INVAR_TRY(invar_trainer_values(loop->trainer, s->critic, samples, f->samples, f->values));
     return INVAR_OK;
@@ -249,7 +263,8 @@ static invar_status score_others(invar_loop *loop)
 invar_status invar_loop_prepare(invar_loop *loop)
 {
     const invar_session *s = &loop->session;
-    invar_flat_wants wants = {s->reference != NULL, s->teacher != NULL, s->critic != NULL};
+    invar_flat_wants wants = {s->reference != NULL, invar_settings_distills(loop->recipe),
+                              s->critic != NULL};
     invar_rl_batch all;
 
     invar_flat_release(&loop->flat);

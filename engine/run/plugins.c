@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,6 +16,8 @@
 #include "engine/source/turns.h"
 
 #include "base/invar_banned.h"
+
+#define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
 
 static invar_status attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
                            uint32_t kinds, bool replay)
@@ -32,7 +35,34 @@ static invar_status attach(invar_plugin **out, const invar_recipe *recipe, invar
     return invar_plugin_open(out, &o);
 }
 
-invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, bool replay)
+static const char *text_of(size_t *bytes_out, const void *tokenizer, int32_t token)
+{
+    return invar_tokenizer_bytes(bytes_out, tokenizer, token);
+}
+
+static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recipe,
+                                   const invar_tokenizer *tokenizer, bool replay)
+{
+    invar_recipe_entry url;
+    invar_teacher_options o = {
+        .model = invar_recipe_string(recipe, INVAR_KEY_OPD_TEACHER_NAME),
+        .key = getenv(TEACHER_KEY_VARIABLE),
+        .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+        .temperature = (double)(float)invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .words = {text_of, tokenizer, invar_tokenizer_size(tokenizer)}};
+
+    invar_recipe_entry_get(&url, recipe, INVAR_KEY_OPD_TEACHER_URL);
+    if (!url.text || !url.text[0])
+        return INVAR_OK;
+    o.name = url.key->name;
+    o.url = url.text;
+    return invar_plugin_open(out, &(invar_plugin_options){.name = o.name,
+                                                          .kinds = INVAR_PLUGIN_KIND_TEACHER,
+                                                          .teacher = replay ? NULL : &o});
+}
+
+invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
+                                const invar_tokenizer *tokenizer, bool replay)
 {
     static const struct {
         invar_key key;
@@ -49,6 +79,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, 
     *out = (invar_plugins){.replay = replay};
     INVAR_TRY(invar_judge_attach(&out->of[INVAR_PLUGINS_REWARD], recipe, replay));
     INVAR_TRY(invar_turns_attach(&out->of[INVAR_PLUGINS_TURNS], recipe, replay));
+    INVAR_TRY(attach_teacher(&out->of[INVAR_PLUGINS_TEACHER], recipe, tokenizer, replay));
     for (int i = INVAR_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
         INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
     return INVAR_OK;
@@ -73,7 +104,7 @@ static invar_status tell_change(const invar_plugin *plugin, invar_recorder *reco
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
     (void)snprintf(line, sizeof line,
-                   "plug-in %s: its file has changed since step %" PRId64
+                   "plug-in %s: it has changed since step %" PRId64
                    ", hash %s, was %s; the run continues with the new one",
                    invar_plugin_name(plugin), step, now, was);
     invar_recorder_say(recorder, "%s", line);

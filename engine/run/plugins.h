@@ -9,6 +9,7 @@
 #include "base/recipe/recipe.h"
 #include "engine/ext/stored.h"
 #include "engine/record/recorder.h"
+#include "engine/tokenizer/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,8 +17,9 @@ extern "C" {
 
 enum {
     INVAR_PLUGINS_REWARD,
-    INVAR_PLUGINS_TURNS,  /* leads samples */
-    INVAR_PLUGINS_GROUPS, /* filters them */
+    INVAR_PLUGINS_TURNS,   /* leads samples */
+    INVAR_PLUGINS_TEACHER, /* scores them */
+    INVAR_PLUGINS_GROUPS,  /* filters them */
     INVAR_PLUGINS_FILTER,
     INVAR_PLUGINS_LOSS,
     INVAR_PLUGINS_HOOKS
@@ -33,8 +35,9 @@ typedef struct invar_plugins {
     bool replay; /* they are not started: their replies come from the ledger */
 } invar_plugins;
 
+/* `tokenizer` is borrowed. */
 invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
-                                bool replay) INVAR_MUST_USE;
+                                const invar_tokenizer *tokenizer, bool replay) INVAR_MUST_USE;
 void invar_plugins_close(invar_plugins *plugins);
 
 /* Tells, and notes in the ledger, which are others than when `step` was executed. */
@@ -57,8 +60,8 @@ void invar_plugins_forget(invar_plugins *plugins);
 
 /*
  * What was replied in this step, `first` of its rollout or not: of the loss and of hooks, and of
- * rewards and filters, which are asked once for the whole rollout. The caller frees the array,
- * which borrows.
+ * rewards, filters and teachers, which are asked once for the whole rollout. The caller frees the
+ * array, which borrows.
  */
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
                                    const invar_plugins *plugins, bool first) INVAR_MUST_USE;

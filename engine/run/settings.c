@@ -63,7 +63,7 @@ static void read_rl(invar_rl_options *o, const invar_recipe *r)
         .entropy_coef = real(r, INVAR_KEY_ENTROPY_COEF),
         .per_token_loss = invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS),
         .constant_divisor = real(r, INVAR_KEY_LOSS_DIVISOR),
-        .opd_kl_coef = invar_settings_teacher(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
+        .opd_kl_coef = invar_settings_distills(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
     read_importance(o, r);
 }
 
@@ -224,9 +224,14 @@ bool invar_settings_reference_moves(const invar_recipe *r)
     return invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
 }
 
-bool invar_settings_teacher(const invar_recipe *r)
+bool invar_settings_distills(const invar_recipe *r)
 {
     return invar_recipe_bool(r, INVAR_KEY_USE_OPD) || estimator_of(r)->teacher;
+}
+
+bool invar_settings_teacher(const invar_recipe *r)
+{
+    return invar_settings_distills(r) && !invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)[0];
 }
 
 bool invar_settings_critic(const invar_recipe *r)

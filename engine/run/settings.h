@@ -56,6 +56,9 @@ invar_status invar_settings_sides(invar_sides_sizes *out,
 /* What is sampled in: rollout-dtype, or dtype where it is empty. */
 invar_format invar_settings_rollout_format(const invar_recipe *recipe);
 
+/* There is a teacher: a model of this run, or one that a server has. */
+bool invar_settings_distills(const invar_recipe *recipe);
+
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);
 bool invar_settings_reference_moves(const invar_recipe *recipe);

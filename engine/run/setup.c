@@ -436,7 +436,8 @@ static void wait_for_reply(void *payload)
 
 static invar_status open_plugins(invar_loop *loop)
 {
-    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
+    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
+                                 loop->options->replay));
     for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_plugin_watch(loop->plugins.of[i], wait_for_reply, loop);
     return INVAR_OK;

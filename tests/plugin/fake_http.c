@@ -5,6 +5,7 @@
  *     later N   the first N calls: 503         dead      no answer
  *     teapot    418 and a text                 long      2 MiB that do not end
  *     none      200 without a body             broken    the client itself fails
+ *     header    the line of settings
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -46,6 +47,8 @@ static int answer(invar_http_call *call, const invar_http_settings *settings)
         return give_much(call);
     if (strcmp(call->body, "none") == 0)
         return 0;
+    if (strcmp(call->body, "header") == 0)
+        return give(call, 200, settings->header ? settings->header : "");
     if (strcmp(call->body, "slow") == 0 && settings->waits)
         settings->waits(settings->payload);
     for (const char *c = "1.5"; *c; c++)

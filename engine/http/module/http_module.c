@@ -107,10 +107,28 @@ static int drive(CURLM *multi, invar_http_call *calls, size_t count,
     return code;
 }
 
+/* Lines of every call; NULL: there is no room for them. */
+static struct curl_slist *make_headers(const char *own)
+{
+    // no pause before the body
+    const char *const lines[] = {"Content-Type: application/json", "Expect:", own};
+    struct curl_slist *headers = NULL;
+
+    for (size_t i = 0; i < sizeof lines / sizeof *lines && lines[i]; i++) {
+        struct curl_slist *longer = curl_slist_append(headers, lines[i]);
+        if (!longer) {
+            curl_slist_free_all(headers);
+            return NULL;
+        }
+        headers = longer;
+    }
+    return headers;
+}
+
 static int run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct curl_slist *headers = NULL, *more;
+    struct curl_slist *headers;
     CURLM *multi;
     int code = CURLM_OUT_OF_MEMORY;
 
@@ -118,9 +136,8 @@ static int run(invar_http_call *calls, size_t count, const invar_http_settings *
     if (started)
         return (int)started;
     multi = curl_multi_init();
-    headers = curl_slist_append(NULL, "Content-Type: application/json");
-    more = headers ? curl_slist_append(headers, "Expect:") : NULL; // no pause before the body
-    if (multi && more)
+    headers = make_headers(settings->header);
+    if (multi && headers)
         code = drive(multi, calls, count, settings, headers);
     curl_slist_free_all(headers);
     (void)curl_multi_cleanup(multi);

@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-#define INVAR_HTTP_ABI 1
-#define INVAR_HTTP_TABLE invar_http_v1 /* the symbol of the table */
+#define INVAR_HTTP_ABI 2
+#define INVAR_HTTP_TABLE invar_http_v2 /* the symbol of the table */
 #define INVAR_HTTP_WHY_SIZE 256
 
 /* One POST of a JSON text. */
@@ -34,8 +34,9 @@ typedef struct invar_http_call {
 
 typedef struct invar_http_settings {
     const char *url;
-    long timeout_ms; /* of a call, from its start to its end; 0: no limit */
-    size_t parallel; /* calls at a time, at least 1 */
+    const char *header; /* one more line of each call, "NAME: VALUE"; NULL: none */
+    long timeout_ms;    /* of a call, from its start to its end; 0: no limit */
+    size_t parallel;    /* calls at a time, at least 1 */
     /* Called at least every second; may be NULL. */
     void (*waits)(void *payload);
     void *payload;

@@ -333,7 +333,7 @@ echo '# changed' >>judge.py
 train k "${plugins[@]}"
 expect 1 'different: another plug-in (custom-rm-path), first at step 0' diff i k
 before=$(content j)
-expect 2 'plug-in custom-rm-path: its file has changed' train tiny.ini --run j --save j/save \
+expect 2 'plug-in custom-rm-path: it has changed' train tiny.ini --run j --save j/save \
     --load j/save --no-report "${plugins[@]}"
 expect 0 identical replay j --step 3 # which asks nobody
 holds test "$(content j)" = "$before"

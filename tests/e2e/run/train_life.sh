@@ -354,7 +354,7 @@ expect 0 'steps     2 executed' "${judged[@]}" --until 1
 expect 0 'steps     1 executed' "${judged[@]}" --until 2
 holds [ "$(sqlite3 -readonly judged/ledger.db 'SELECT count(*) FROM event')" = 0 ]
 echo '# another one' >>judge.py
-expect 0 'plug-in custom-rm-path: its file has changed since step 2, hash ' "${judged[@]}"
+expect 0 'plug-in custom-rm-path: it has changed since step 2, hash ' "${judged[@]}"
 holds [ "$(sqlite3 -readonly judged/ledger.db "SELECT count(*) FROM event, fact a, fact b
     WHERE level = 'warning' AND event.kind = 'plugin' AND a.scope = 'plugin' AND a.seg = 1
     AND b.scope = 'plugin' AND b.seg = 2 AND a.value <> b.value

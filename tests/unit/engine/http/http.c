@@ -169,6 +169,55 @@ static void test_http__refusals(void **state)
     }
 }
 
+/* A question may have a limit of its own. */
+static void test_http__limit_of_a_question(void **state)
+{
+    invar_http_exchange e[] = {{.body = "ok", .most_bytes = 3}, {.body = "ok"}};
+    invar_http *http = open_fake(1);
+
+    (void)state;
+    assert_ok(post(http, e, 2));
+    release(e, 2);
+    e[0] = (invar_http_exchange){.body = "ok", .most_bytes = 2};
+    assert_fails(post(http, e, 1), INVAR_E_CORRUPT, "is longer than 2 bytes");
+    release(e, 1);
+    invar_http_close(http);
+}
+
+static void test_http__keys(void **state)
+{
+    static const char *const bad[] = {"a b", "a\r\nX: y", "\xc3\xa4", "\t", "a\x7f"};
+    invar_http_options o = {.name = "teacher",
+                            .url = "http://judge:1/x",
+                            .attempts = 1,
+                            .parallel = 1,
+                            .most_bytes = 100,
+                            .key = "~k-!1",
+                            .module = MODULE};
+    invar_http_exchange e = {.body = "header"};
+    char key[4098];
+    invar_http *http;
+
+    (void)state;
+    assert_ok(invar_http_open(&http, &o));
+    assert_ok(post(http, &e, 1));
+    assert_string_equal(e.reply, "Authorization: Bearer ~k-!1");
+    release(&e, 1);
+    invar_http_close(http);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o.key = bad[i];
+        assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID,
+                     "teacher: the key for its server");
+    }
+    memset(key, 'k', sizeof key);
+    key[sizeof key - 1] = '\0';
+    o.key = key;
+    assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID, "more than 4096 characters");
+    key[sizeof key - 2] = '\0';
+    assert_ok(invar_http_open(&http, &o));
+    invar_http_close(http);
+}
+
 static void test_http__wrong_addresses(void **state)
 {
     static const char *const urls[] = {"",
@@ -195,10 +244,9 @@ static void test_http__wrong_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_http__answers),
-        cmocka_unit_test(test_http__steady_answer),
-        cmocka_unit_test(test_http__refusals),
-        cmocka_unit_test(test_http__wrong_addresses),
+        cmocka_unit_test(test_http__answers),  cmocka_unit_test(test_http__steady_answer),
+        cmocka_unit_test(test_http__refusals), cmocka_unit_test(test_http__limit_of_a_question),
+        cmocka_unit_test(test_http__keys),     cmocka_unit_test(test_http__wrong_addresses),
     };
 
     return cmocka_run_group_tests_name("http", tests, NULL, NULL);
