@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-# importance.py INVAR FOLDER - weights of importance of runs that sample in another format.
+# importance.py INVAR FOLDER - weights of importance of runs that train on samples of other weights.
 #
-# A run trains in one format and samples in another (rollout-dtype). From the log-probs of its
-# rollout files and those that it dumps, the formulas of docs/arithmetic.md (section 13) are
-# computed again in float64: differences, weights of TIS and MIS, what RS rejects, the policy loss.
-# Metrics, gauges and samples of the ledger must say the same; weights of 1 must not give the same
-# loss. In every layout of ranks such a run has the chain of one rank.
+# A run samples in another format than it trains in (rollout-dtype), or with earlier weights
+# (rollout-lag), or both. From the log-probs of its rollout files and those that it dumps, the
+# formulas of docs/arithmetic.md (section 13) are computed again in float64: differences, weights of
+# TIS and MIS, what RS rejects, every metric of them, the policy loss. Metrics, gauges and samples
+# of the ledger must say the same; weights of 1, or ratios upside down, must not give the same loss.
+# In every layout of ranks such a run has the chain of one rank.
 # SPDX-License-Identifier: Apache-2.0
+import copy
 import json
 import math
 import pathlib
@@ -18,7 +20,8 @@ import sys
 
 INVAR, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
 NEAR = 2e-5  # of float32 sums over a rollout
-ROLLOUTS = 2
+ROLLOUTS = 2  # of a run that samples in another format
+LAGGED = 4    # of one that samples with earlier weights, which rollout 0 does not
 failures = []
 
 
@@ -28,9 +31,9 @@ def expect(holds, what):
         print(what, file=sys.stderr)
 
 
-def train(name, *words, recipe="recipes/bf16.ini", refused=None):
+def train(name, *words, recipe="recipes/bf16.ini", rollouts=ROLLOUTS, refused=None):
     """The chain of a run, or the words with which it is refused."""
-    command = [INVAR, "train", recipe, "--num-rollout", str(ROLLOUTS), "--run",
+    command = [INVAR, "train", recipe, "--num-rollout", str(rollouts), "--run",
                str(FOLDER / name), "--save", "none", "--no-report", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     if refused:
@@ -71,9 +74,18 @@ class Step:
                 "SELECT advantage, diff FROM samples WHERE step = ? ORDER BY idx", (number,)))
         self.x = [[o - r for o, r in zip(a, b)] for a, b in zip(self.old, self.rollout)]
 
+    def upside_down(self):
+        """The same step by somebody who takes the sampler for the trainer."""
+        other = copy.copy(self)
+        other.x = self.of(lambda x: -x)
+        return other
+
     def mean(self, values):
         """Over the tokens of each sample, then over samples."""
         return sum(sum(v) / len(v) for v in values) / len(values)
+
+    def mean_of_samples(self, values):
+        return sum(values) / len(self.x)
 
     def of(self, f):
         return [[f(x) for x in sample] for sample in self.x]
@@ -87,6 +99,14 @@ def close(a, b):
     return abs(a - b) <= NEAR * (1 + abs(b))
 
 
+def ratio(x):
+    return math.exp(min(max(x, -20), 20))
+
+
+def rest(x):
+    return math.exp(x) - 1 - x
+
+
 def compare(name, step, expected):
     for metric, value in expected.items():
         found = step.metrics.get(metric, step.gauges.get(metric))
@@ -94,24 +114,28 @@ def compare(name, step, expected):
                f"{name}: {metric} is {found}, {value} in float64")
 
 
-def check_differences(name, step):
+def check_differences(name, step, lagged, formatted):
+    """Of weights that drew nothing of it the samples have no difference; 0 is a metric."""
     largest = [max(map(abs, x)) for x in step.x]
     compare(name, step, {
         "train/logp_diff_max": max(largest),
         "train/train_rollout_logprob_abs_diff": step.mean(step.of(abs)),
-        "train/train_rollout_kl": step.mean(step.of(lambda x: math.exp(x) - 1 - x))})
-    expect("train/logp_diff_max" not in step.metrics, f"{name}: the difference is a metric")
-    expect(max(largest) > 1e-3, f"{name}: nothing differs")
+        "train/train_rollout_kl": step.mean(step.of(lambda x: min(rest(x), 10)))})
+    expect(("train/logp_diff_max" in step.metrics) == (not lagged and not formatted),
+           f"{name}: is the difference a metric?")
+    expect(max(largest) > 1e-3 if lagged or formatted else max(largest) == 0,
+           f"{name}: log-probs differ by {max(largest)}")
     for (_, diff), most in zip(step.samples, largest):
-        expect(diff is not None and close(diff, most), f"{name}: a sample's diff is {diff}")
+        expect(diff is None if lagged else diff is not None and close(diff, most),
+               f"{name}: a sample's diff is {diff}")
 
 
 def levels(step, level):
     """The ratio of each token at a level."""
     if level == "token":
-        return step.of(math.exp)
-    share = {"sequence": lambda x: 1, "geometric": len}[level]
-    return [[math.exp(sum(x) / share(x))] * len(x) for x in step.x]
+        return step.of(ratio)
+    part = {"sequence": lambda x: 1, "geometric": len}[level]
+    return [[ratio(sum(x) / part(x))] * len(x) for x in step.x]
 
 
 def inside(low, high):
@@ -127,7 +151,7 @@ def ones(step):
 
 
 def tis(step, low, high, icepop):
-    ratios = step.of(math.exp)
+    ratios = step.of(ratio)
     cut = (lambda r: r if low <= r <= high else 0.0) if icepop else \
         (lambda r: min(max(r, low), high))
     weights = each(cut, ratios)
@@ -137,20 +161,68 @@ def tis(step, low, high, icepop):
             "train/pg_loss": step.loss(weights, ones(step))}
 
 
-def mis(step, level, mode, low, high, rs=None):
+def share(step, holds, rows):
+    return step.mean(each(lambda r: float(holds(r)), rows))
+
+
+def perplexities(step):
+    old, rollout = ([sum(s) / len(s) for s in lp] for lp in (step.old, step.rollout))
+    apart = [r - o for o, r in zip(old, rollout)]
+    values = {"training_log_ppl": [-o for o in old], "training_ppl": [math.exp(-o) for o in old],
+              "rollout_log_ppl": [-r for r in rollout],
+              "rollout_ppl": [math.exp(-r) for r in rollout],
+              "log_ppl_diff": apart, "log_ppl_abs_diff": [abs(d) for d in apart],
+              "ppl_ratio": [math.exp(d) for d in apart],
+              "chi2_token": [sum(ratio(x) ** 2 for x in s) / len(s) - 1 for s in step.x],
+              "chi2_seq": [ratio(sum(s)) ** 2 - 1 for s in step.x]}
+    return {f"train/mis_{name}": step.mean_of_samples(v) for name, v in values.items()}
+
+
+def rejection(step, level, low, high, veto):
+    """What RS keeps, and its metrics."""
+    ratios = levels(step, level)
+    keep = inside(low, high)(ratios)
+    seen = {"train/mis_rs_mask_fraction_low": share(step, lambda r: r < low, ratios),
+            "train/mis_rs_mask_fraction_high": share(step, lambda r: r > high, ratios)}
+    if veto:
+        bad = step.of(lambda x: float(x < math.log(veto)))
+        seen["train/mis_rs_catastrophic_token_fraction"] = step.mean(bad)
+        seen["train/mis_rs_catastrophic_seq_fraction"] = step.mean_of_samples(map(max, bad))
+        keep = [[0.0 if max(b) else k for k in ks] for ks, b in zip(keep, bad)]
+    return keep, seen
+
+
+def mis(step, level, mode, low, high, rs=None, normalize=False):
     ratios = levels(step, level)
     cut = {"truncate": lambda r: min(r, high), "clip": lambda r: min(max(r, low), high),
            "mask": lambda r: r}[mode]
-    weights, keep = each(cut, ratios), ones(step)
+    weights, keep, seen = each(cut, ratios), ones(step), perplexities(step)
+    above = share(step, lambda r: r > high, ratios)
+    if mode == "truncate":
+        seen["train/mis_tis_truncate_fraction"] = above
+    else:
+        seen[f"train/mis_tis_{mode}_fraction_low"] = share(step, lambda r: r < low, ratios)
+        seen[f"train/mis_tis_{mode}_fraction_high"] = above
     if mode == "mask":
         keep = inside(low, high)(ratios)
     if rs:
-        rejected = inside(*rs[1:])(levels(step, rs[0]))
-        keep = [[a * b for a, b in zip(p, q)] for p, q in zip(keep, rejected)]
-    return {"train/mis_tis_weight_before_bound": step.mean(ratios),
-            "train/mis_tis_weight_after_bound": step.mean(weights),
-            "train/mis_kl": step.mean(step.of(lambda x: -x)),
-            "train/pg_loss": step.loss(weights, keep)}
+        kept, more = rejection(step, *rs)
+        seen |= more
+        keep = [[a * b for a, b in zip(p, q)] for p, q in zip(keep, kept)]
+    seen |= {"train/mis_tis_weight_before_bound": step.mean(ratios),
+             "train/mis_tis_weight_after_bound": step.mean(weights),
+             "train/mis_is_ratio_mean_after_tis_rs": step.mean(weights),
+             "train/mis_kl": step.mean(step.of(lambda x: -x)),
+             "train/mis_k3_kl": step.mean(step.of(rest))}
+    if normalize:
+        tokens = [w for row in weights for w in row]
+        mu = sum(tokens) / len(tokens) if level == "token" else step.mean(weights)
+        seen["train/mis_batch_norm_factor"] = mu
+        weights = each(lambda w: w / mu, weights)
+    return seen | {"train/mis_is_ratio_mean_final": step.mean(weights),
+                   "train/mis_is_ratio_min_final": step.mean_of_samples(map(min, weights)),
+                   "train/mis_is_ratio_max_final": step.mean_of_samples(map(max, weights)),
+                   "train/pg_loss": step.loss(weights, keep)}
 
 
 LOW, HIGH = 0.95, 1.05
@@ -166,7 +238,42 @@ CASES = {
     "mask": (("--rollout-dtype", "fp8", "--use-mis", "--mis-mode", "mask", *BOUNDS),
              lambda s: mis(s, "token", "mask", LOW, HIGH)),
     "rs": (("--rollout-dtype", "int4", "--use-mis", "--mis-upper-bound", str(HIGH), *RS),
-           lambda s: mis(s, "token", "truncate", 0.5, HIGH, ("geometric", 0.98, 1.02))),
+           lambda s: mis(s, "token", "truncate", 0.5, HIGH, ("geometric", 0.98, 1.02, 0))),
+}
+
+# weights of versions before: the first tokens of a response may be older than the last
+UP = ("--use-mis", "--mis-upper-bound", "1.25")
+BOTH = (*UP, "--mis-lower-bound", "0.8", "--mis-mode")
+
+
+def lagging(lag, segment, *words):
+    return ("--rollout-lag", str(lag), "--rollout-segment-tokens", str(segment), "--lr", "0.01",
+            "--rollout-max-response-len", "8", *words)
+
+
+def rejecting(level, low, high, veto):
+    return ("--use-rs", "--rs-level", level, "--rs-lower-bound", str(low), "--rs-upper-bound",
+            str(high), "--rs-veto-threshold", str(veto))
+
+
+LAGS = {
+    "lag-tis": (lagging(1, 0, "--use-tis", "--tis-clip", "1.5", "--tis-clip-low", "0.5"),
+                lambda s: tis(s, 0.5, 1.5, False)),
+    "lag-icepop": (lagging(2, 3, *CLIPS, "--tis-mode", "icepop"),
+                   lambda s: tis(s, LOW, HIGH, True)),
+    "lag-mis": (lagging(2, 3, *BOTH, "clip", "--mis-batch-normalize"),
+                lambda s: mis(s, "token", "clip", 0.8, 1.25, normalize=True)),
+    "lag-mask": (lagging(3, 1, *BOTH, "mask", "--mis-level", "geometric"),
+                 lambda s: mis(s, "geometric", "mask", 0.8, 1.25)),
+    "lag-rs": (lagging(3, 0, *UP, *rejecting("sequence", 0.1, 10, 0.05)),
+               lambda s: mis(s, "token", "truncate", 0, 1.25, ("sequence", 0.1, 10, 0.05))),
+    "lag-rs-token": (lagging(2, 2, *UP, "--mis-level", "sequence", "--mis-batch-normalize",
+                             *rejecting("token", 0.9, 1.1, 0)),
+                     lambda s: mis(s, "sequence", "truncate", 0, 1.25, ("token", 0.9, 1.1, 0),
+                                   normalize=True)),
+    "lag-fp8": (lagging(1, 4, "--rollout-dtype", "fp8", *BOTH, "clip",
+                        *rejecting("geometric", 0.7, 1.4, 0)),
+                lambda s: mis(s, "token", "clip", 0.8, 1.25, ("geometric", 0.7, 1.4, 0))),
 }
 
 
@@ -192,19 +299,33 @@ def check_layouts():
           refused="begins inside of a block of 128 columns with one scale")
 
 
+def check(name, words, formulas, rollouts):
+    train(name, *words, "--debug-dump", "train.logp", "--save-debug-rollout-data",
+          str(FOLDER / (name + "-{rollout_id}")), rollouts=rollouts)
+    for number in range(rollouts):
+        step, at = Step(name, number), f"{name}, step {number}"
+        lags, formatted = "--rollout-lag" in words, "--rollout-dtype" in words
+        lagged = lags and number > 0
+        check_differences(at, step, lagged, formatted)
+        compare(at, step, formulas(step))
+        differs = lagged or formatted
+        rejected = sum(v for k, v in step.metrics.items() if k.startswith("train/mis_rs_mask_"))
+        expect(rejected < 1 and (rejected > 0) == ("--use-rs" in words and lagged == lags),
+               f"{at}: RS rejects {rejected} of all tokens")
+        # the controls: weights that are all 1, or ratios upside down, give another loss
+        loss = step.metrics["train/pg_loss"]
+        for other, what in ((step.loss(ones(step), ones(step)), "weights of 1"),
+                            (formulas(step.upside_down())["train/pg_loss"], "upside down")):
+            expect(close(loss, other) != differs, f"{at}: {what}: loss {other}, found {loss}")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     for name, (words, formulas) in CASES.items():
-        train(name, *words, "--debug-dump", "train.logp", "--save-debug-rollout-data",
-              str(FOLDER / (name + "-{rollout_id}")))
-        for number in range(ROLLOUTS):
-            step = Step(name, number)
-            check_differences(name, step)
-            compare(name, step, formulas(step))
-            # the control: weights that are all 1 give another loss
-            plain = step.loss(ones(step), ones(step))
-            expect(not close(step.metrics["train/pg_loss"], plain), f"{name}: weights of 1 will do")
+        check(name, words, formulas, ROLLOUTS)
+    for name, (words, formulas) in LAGS.items():
+        check(name, words, formulas, LAGGED)
     check_layouts()
     return 1 if failures else 0
 
