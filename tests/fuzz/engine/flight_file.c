@@ -1,0 +1,126 @@
+/*
+ * flight_file.c - fuzz target: samples in flight, in a file whose last line fits.
+ *
+ * The run that reads it has rollout-lag = 2 and is at rollout 3. It reads each input with a dense
+ * model and with one that has experts: files of both are in the corpus, as
+ *
+ *     invar train --prompt-data task:max --task-size 5 --rollout-batch-size 2
+ *         --n-samples-per-prompt 2 --rollout-max-response-len 9 --rollout-lag 2
+ *         --rollout-segment-tokens 3 --num-rollout 3 ...
+ *
+ * has written them. What is accepted can be in flight in that run, is written and read again, and
+ * must be the same. After a refusal nothing is in flight.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/flight.h"
+
+#include "tests/fuzz/engine/rollout_text.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/scratch.h"
+#include "tests/unit/engine/data/options.h"
+
+enum { FIRST = 3, LAG = 2, PROMPTS = 2, EACH = 2, VOCABULARY = 13, CONTEXT = 32, RESPONSE = 9 };
+
+static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
+
+/* What the run knows: made once, with the data of its task. */
+static invar_flight_wants wants_of(int64_t route_size)
+{
+    static invar_flight_wants wants;
+    invar_dataset_options options = dataset_options("task:max", "label");
+    invar_tokenizer *tokenizer;
+    invar_dataset *data;
+
+    if (!wants.data) {
+        options.task_size = 5;
+        options.seed = 42;
+        INVAR_CHECK(invar_tokenizer_alphabet(&tokenizer, invar_task_alphabet("max")) == INVAR_OK);
+        INVAR_CHECK(invar_dataset_open(&data, &options, tokenizer) == INVAR_OK);
+        wants = (invar_flight_wants){.where = "fuzz",
+                                     .data = data,
+                                     .spec = &spec,
+                                     .sampling = {.max_response = RESPONSE},
+                                     .first = FIRST,
+                                     .weights = FIRST,
+                                     .samples = (FIRST + LAG) * PROMPTS * EACH,
+                                     .groups = (FIRST + LAG) * PROMPTS,
+                                     .round = PROMPTS,
+                                     .per_prompt = EACH};
+        invar_tokenizer_hash(&wants.tokenizer, tokenizer);
+        invar_tokenizer_free(tokenizer);
+    }
+    wants.route_size = route_size;
+    return wants;
+}
+
+static void check_sample(const invar_rl_sample *s, const invar_flight_wants *wants)
+{
+    INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens);
+    INVAR_CHECK(s->n_tokens <= s->prompt_tokens + RESPONSE && s->n_tokens <= CONTEXT);
+    INVAR_CHECK(s->fresh == s->n_tokens && s->logp && s->mask);
+    INVAR_CHECK((s->finish == INVAR_FINISH_NONE) == !s->response);
+    INVAR_CHECK(s->index >= 0 && s->index < wants->samples);
+    INVAR_CHECK(s->weights_first >= 0 && s->weights_first <= s->weights && s->weights <= FIRST);
+    INVAR_CHECK(s->route_size == wants->route_size && (s->route_size == 0 || s->routing));
+    for (int64_t i = 0; i < s->n_tokens; i++)
+        INVAR_CHECK(s->tokens[i] >= 0 && s->tokens[i] < VOCABULARY);
+}
+
+static void format(char **text, size_t *bytes, const invar_flight *flight,
+                   const invar_flight_wants *wants)
+{
+    invar_rollout_header header = {.weights = FIRST,
+                                   .tokenizer = wants->tokenizer,
+                                   .n_samples_per_prompt = EACH,
+                                   .sampling = wants->sampling};
+
+    INVAR_CHECK(invar_flight_format(text, bytes, flight, &header) == INVAR_OK);
+}
+
+static void check_flight(const invar_flight *flight, const invar_flight_wants *wants)
+{
+    invar_flight again = {.count = 0};
+    char *first, *second;
+    size_t first_bytes, second_bytes;
+
+    INVAR_CHECK(flight->count >= 1 && flight->count <= INVAR_LAG_MOST && flight->first == FIRST);
+    for (int64_t r = 0; r < flight->count; r++) {
+        INVAR_CHECK(flight->begun[r].count == PROMPTS * EACH);
+        for (int64_t i = 0; i < flight->begun[r].count; i++)
+            check_sample(&flight->begun[r].items[i], wants);
+    }
+    format(&first, &first_bytes, flight, wants);
+    INVAR_CHECK(invar_flight_parse(&again, first, first_bytes, wants) == INVAR_OK);
+    format(&second, &second_bytes, &again, wants);
+    INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
+    invar_flight_release(&again);
+    invar_free(first);
+    invar_free(second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    size_t bytes;
+    char *text = rollout_text(&bytes, data, size);
+
+    for (int64_t route_size = 0; route_size <= 2; route_size += 2) {
+        const invar_flight_wants wants = wants_of(route_size);
+        invar_flight flight = {.count = 0};
+        invar_status status = invar_flight_parse(&flight, text, bytes, &wants);
+
+        if (status == INVAR_OK) {
+            check_flight(&flight, &wants);
+        } else {
+            INVAR_CHECK(status == INVAR_E_CORRUPT || status == INVAR_E_INVALID ||
+                        status == INVAR_E_UNSUPPORTED);
+            INVAR_CHECK(strncmp(invar_error_last()->message, "fuzz", 4) == 0);
+            fuzz_check_failure(status);
+            for (int64_t r = 0; r <= INVAR_LAG_MOST; r++)
+                INVAR_CHECK(flight.count == 0 && flight.begun[r].count == 0);
+        }
+        invar_flight_release(&flight);
+    }
+    invar_free(text);
+    return 0;
+}
