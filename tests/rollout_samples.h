@@ -89,6 +89,7 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
             assert_ok(invar_reward_parts_add(&s->parts, "form@t-1.2_", 11, -0.0, "test"));
         }
         s->removed = i == 1;
+        s->turns = i == 1 ? 3 : 0;
     }
 }
 

@@ -154,8 +154,27 @@ static bool has_parts(const invar_recipe *r, invar_key rule)
            invar_reward_has_parts(rule_of(r, rule));
 }
 
+/* Some prompts' groups may be dropped, and others sampled in their place. */
+static bool filters_groups(const invar_recipe *r)
+{
+    return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
+               INVAR_GROUP_FILTER_NONE ||
+           invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
+}
+
+/* Samples of older weights may be trained on. */
+static bool trains_late(const invar_recipe *r)
+{
+    return invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
+           invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS) ||
+           invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+}
+
 static invar_status check_rollout_uses(const invar_config_facts *f)
 {
+    static const char filter[] = "dynamic-sampling-filter or dynamic-sampling-filter-path";
+    static const char sampled[] =
+        "rollouts that are sampled, and load-debug-rollout-data gives them";
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
     static const char leader[] = "custom-generate-function-path";
@@ -168,6 +187,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     const bool read = !f->task || f->eval;
     const bool led = invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
+    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool tasks = f->task || invar_config_filled(r, INVAR_KEY_EVAL_CONFIG) ||
                        strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
     const use uses[] = {
@@ -185,8 +205,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_MIN_P, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_DTYPE, !f->sft, "another loss-type"},
         {INVAR_KEY_ROLLOUT_LAG, !f->sft, "another loss-type"},
-        {INVAR_KEY_ROLLOUT_LAG, !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
-         "rollouts that are sampled, and load-debug-rollout-data gives them"},
+        {INVAR_KEY_ROLLOUT_LAG, !loads, sampled},
         {INVAR_KEY_ROLLOUT_LAG, !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY),
          "training, which debug-rollout-only leaves out"},
         {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
@@ -199,8 +218,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          "an empty custom-rm-path"},
         {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, f->sampled, generation},
-        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
-         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, !loads,
          "samples that are generated, not those of load-debug-rollout-data"},
         {INVAR_KEY_ROLLOUT_MAX_TURNS, led, leader},
         {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, led, leader},
@@ -215,11 +233,9 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          parts},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, !f->sft, "another loss-type"},
-        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
-         INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
-                 INVAR_GROUP_FILTER_NONE ||
-             invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH),
-         "dynamic-sampling-filter or dynamic-sampling-filter-path"},
+        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE, filters_groups(r), filter},
+        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, filters_groups(r), filter},
+        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, !loads, sampled},
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
@@ -331,9 +347,7 @@ static invar_status check_loss_uses(const invar_config_facts *f)
         {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
         {INVAR_KEY_USE_OPSM, policy, pol},
-        {INVAR_KEY_USE_OPSM,
-         invar_config_steps_per_rollout(r) > 1 || invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
-             invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        {INVAR_KEY_USE_OPSM, invar_config_steps_per_rollout(r) > 1 || trains_late(r),
          "num-steps-per-rollout above 1 or rollout-lag: else the first step is on the policy that "
          "sampled"},
         {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
@@ -345,13 +359,13 @@ static invar_status check_loss_uses(const invar_config_facts *f)
 static invar_status check_importance_uses(const invar_config_facts *f)
 {
     static const char pol[] = "loss-type = policy_loss";
-    static const char differing[] = "rollout-dtype, rollout-lag or load-debug-rollout-data: "
-                                    "log-probs of rollout and training are equal otherwise";
+    static const char differing[] =
+        "rollout-dtype, rollout-lag, over-sampling-keep-surplus or load-debug-rollout-data: "
+        "log-probs of rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss->policy;
     const bool formats = invar_config_filled(r, INVAR_KEY_ROLLOUT_DTYPE);
-    const bool differ = formats || invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
-                        invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool differ = formats || trains_late(r);
     const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);

@@ -232,6 +232,10 @@ static void group_metrics(entry *e)
     metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
     metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
     metric(e, "rollout/dynamic_filter/dropped", (double)e->step->dropped_groups);
+    if (!e->step->keeps_surplus)
+        return;
+    metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
+    metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
 }
 
 static double mean_reward(const invar_rl_sample *samples, int64_t count)

@@ -63,6 +63,24 @@ invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *sa
     return INVAR_OK;
 }
 
+invar_status invar_rl_samples_insert(invar_rl_samples *to, invar_rl_sample *from, int64_t count)
+{
+    int64_t at = to->count;
+    invar_rl_sample *s;
+
+    if (count == 0)
+        return INVAR_OK;
+    while (at > 0 && to->items[at - 1].index > from->index)
+        at--;
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(invar_rl_samples_append(&s, to));
+    s = to->items + at;
+    memmove(s + count, s, (size_t)(to->count - count - at) * sizeof *s);
+    memcpy(s, from, (size_t)count * sizeof *s);
+    memset(from, 0, (size_t)count * sizeof *from);
+    return INVAR_OK;
+}
+
 static invar_status copy_array(void **array, size_t count, size_t size)
 {
     const void *from = *array;

@@ -99,6 +99,13 @@ typedef struct invar_rl_samples {
 invar_status invar_rl_samples_append(invar_rl_sample **out,
                                      invar_rl_samples *samples) INVAR_MUST_USE;
 
+/*
+ * Moves samples in front of the first one with a higher index, which is higher than all of theirs;
+ * `from` is zeroed.
+ */
+invar_status invar_rl_samples_insert(invar_rl_samples *to, invar_rl_sample *from,
+                                     int64_t count) INVAR_MUST_USE;
+
 /* Into an empty list: all of it, but for texts that are borrowed. */
 invar_status invar_rl_samples_copy(invar_rl_samples *out,
                                    const invar_rl_samples *from) INVAR_MUST_USE;

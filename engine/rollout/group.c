@@ -33,9 +33,10 @@ invar_status invar_group_choice_next(int64_t *out, const invar_group_choice *c)
     return INVAR_OK;
 }
 
-void invar_group_choice_take(invar_group_fate *fates_out, invar_group_choice *c, const bool *keep)
+void invar_group_choice_take(invar_group_fate *fates_out, invar_group_choice *c, const bool *keep,
+                             int64_t groups)
 {
-    for (int64_t i = 0; i < c->round; i++) {
+    for (int64_t i = 0; i < groups; i++) {
         if (!keep[i]) {
             fates_out[i] = INVAR_GROUP_FILTERED;
             c->filtered++;
@@ -47,6 +48,6 @@ void invar_group_choice_take(invar_group_fate *fates_out, invar_group_choice *c,
             c->surplus++;
         }
     }
-    c->consumed += c->round;
+    c->consumed += groups;
     c->rounds++;
 }

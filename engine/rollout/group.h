@@ -48,9 +48,9 @@ invar_status invar_group_choice_init(invar_group_choice *choice, int64_t wanted,
  */
 invar_status invar_group_choice_next(int64_t *out, const invar_group_choice *choice) INVAR_MUST_USE;
 
-/* A finished round: keep[i] of its groups in order; their fates. */
+/* A finished round of so many groups: keep[i] of them in order; their fates. */
 void invar_group_choice_take(invar_group_fate *fates_out, invar_group_choice *choice,
-                             const bool *keep);
+                             const bool *keep, int64_t groups);
 
 #ifdef __cplusplus
 }

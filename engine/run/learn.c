@@ -143,19 +143,21 @@ static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
     return INVAR_OK;
 }
 
-/* Before these weights change: all that is in flight, and the batch where it was not scored. */
+/* Before these weights change: all in flight, surplus, and the batch where it was not scored. */
 static invar_status check_flight(invar_loop *loop)
 {
     const invar_flight *flight = &loop->source.flight;
     invar_rl_samples fresh = {0};
     invar_status status = INVAR_OK;
 
-    if (loop->set.lag.rollouts == 0 || !loop->set.check_logprobs || loop->session.rollout_actor)
+    if (!loop->set.stale || !loop->set.check_logprobs || loop->session.rollout_actor)
         return INVAR_OK;
     if (loop->flat.copied)
         status = list_fresh(&fresh, loop, &loop->batch.samples);
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
         status = list_fresh(&fresh, loop, &flight->begun[r]);
+    if (status == INVAR_OK)
+        status = list_fresh(&fresh, loop, &flight->surplus);
     if (status == INVAR_OK)
         status = check_fresh(loop, &fresh);
     invar_free(fresh.items);
@@ -198,10 +200,9 @@ static invar_status score(invar_loop *loop)
     bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
-    f->copied =
-        loop->identity.saved.own && !loop->session.rollout_actor && loop->set.lag.rollouts == 0
-            ? !loop->set.check_logprobs
-            : loop->set.rollout_logprobs;
+    f->copied = loop->identity.saved.own && !loop->session.rollout_actor && !loop->set.stale
+                    ? !loop->set.check_logprobs
+                    : loop->set.rollout_logprobs;
     if (sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -214,7 +215,7 @@ static invar_status score(invar_loop *loop)
         return INVAR_OK;
     }
     if (!sampled_itself(loop)) {
-        if (loop->set.lag.rollouts > 0 && !loop->session.rollout_actor)
+        if (loop->set.stale && !loop->session.rollout_actor)
             INVAR_TRY(compare_fresh(loop, loop->batch.samples.items, f->samples, f->score_logp));
         return check_bound(loop);
     }
@@ -315,6 +316,9 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .own_weights = loop->batch.own_weights,
                            .other_format = loop->session.rollout_actor != NULL,
                            .dropped_groups = loop->batch.dropped_groups,
+                           .keeps_surplus = loop->set.surplus,
+                           .reused_groups = loop->batch.reused_groups,
+                           .surplus_groups = loop->batch.surplus_groups,
                            .passes = passes ? loop->set.per_prompt : 0,
                            .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
                            .audit = loop->audit};
@@ -395,7 +399,7 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     is->compared = is->on_policy || !f->copied;
-    if ((loop->set.lag.rollouts > 0 ? !is->on_policy : is->other_format && is->own_weights) &&
+    if ((loop->set.stale ? !is->on_policy : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
         INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
                           f->score_logp, f->train_logp, &is->gap));

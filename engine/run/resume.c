@@ -100,6 +100,7 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
                                 .groups = loop->source.place.groups,
                                 .round = o->round,
                                 .per_prompt = o->per_prompt,
+                                .surplus = o->surplus || loop->fork.step >= 0,
                                 .route_size = invar_model_sparse_layers(model) *
                                               model->spec.experts_per_token};
 
@@ -134,11 +135,9 @@ static bool can_fly(const invar_loop *loop, int64_t count)
     return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MOST - done);
 }
 
-/* Whether the run draws samples that it can have begun before their turn. */
-static invar_status check_draws(const invar_source *source, const char *where)
+/* The run draws no samples that it could have begun before their turn. */
+static invar_status cannot_go_on(const char *where)
 {
-    if (source->work == invar_source_sample && !source->options.turns.on)
-        return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples are in flight, and the recipe cannot go on with them "
                       "(loss-type, load-debug-rollout-data, custom-generate-function-path): fork a "
@@ -149,17 +148,20 @@ static invar_status check_draws(const invar_source *source, const char *where)
 static invar_status take_flight(invar_loop *loop, const char *where, const char *text, size_t bytes)
 {
     const invar_flight_wants wants = flight_wants(loop, where);
+    invar_source *source = &loop->source;
     int64_t lag = loop->set.lag.rollouts;
 
-    if (bytes) {
-        INVAR_TRY(check_draws(&loop->source, where));
-        INVAR_TRY(invar_flight_parse(&loop->source.flight, text, bytes, &wants));
-    }
-    if (can_fly(loop, loop->source.flight.count))
+    if (bytes && source->work != invar_source_sample)
+        return cannot_go_on(where);
+    if (bytes)
+        INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
+    if (source->options.turns.on && source->flight.count > 0)
+        return cannot_go_on(where);
+    if (can_fly(loop, source->flight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
-                      loop->source.flight.count, lag);
+                      source->flight.count, lag);
 }
 
 /* All ranks have what is in flight; rank 0 reads it. */

@@ -210,12 +210,13 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
 static invar_status format_flight(char **out, size_t *bytes_out, const invar_loop *loop)
 {
     const invar_source_options *o = &loop->source.options;
-    invar_rollout_header header = {.run = loop->identity.digest,
+    invar_rollout_header header = {.rollout = loop->place.rollout,
+                                   .run = loop->identity.digest,
                                    .weights = loop->place.weights,
                                    .n_samples_per_prompt = o->per_prompt,
                                    .sampling = o->sampling};
 
-    if (loop->source.flight.count == 0)
+    if (loop->source.flight.count == 0 && loop->source.flight.surplus.count == 0)
         return INVAR_OK;
     invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
     return invar_flight_format(out, bytes_out, &loop->source.flight, &header);

@@ -120,6 +120,7 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
+        .surplus = invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
         .global_batch = invar_config_global_batch_size(r),
         .steps_per_rollout = invar_config_steps_per_rollout(r),
         .critic_only = invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS),
@@ -133,6 +134,7 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .rest = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
         .reset_optimizer = invar_recipe_bool(r, INVAR_KEY_RESET_OPTIMIZER_STATES)};
     out->round = over ? over : out->prompts;
+    out->stale = out->lag.rollouts > 0 || out->surplus;
     read_rl(&out->rl, r);
     out->sft = invar_settings_supervised(r);
     read_schedules(out, r);

@@ -29,6 +29,8 @@ typedef struct invar_settings {
     int64_t per_prompt;        /* samples of a prompt */
     int64_t round;             /* prompts of a round of sampling */
     invar_lag lag;             /* of sampling behind training */
+    bool surplus;              /* groups beyond the batch are kept for the next one */
+    bool stale;                /* so samples of older weights are trained on */
     int64_t global_batch;      /* samples of an optimizer step */
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */

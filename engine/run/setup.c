@@ -269,6 +269,7 @@ static invar_status open_source(invar_loop *loop)
         .prompts = set->prompts,
         .per_prompt = set->per_prompt,
         .round = set->round,
+        .surplus = set->surplus,
         .lag = set->lag,
         .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop),
         .overlaps = overlaps(loop),

@@ -23,7 +23,7 @@ static void show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;
     // each token was compared when the weights that drew it were there
-    const bool lagged = loop->set.lag.rollouts > 0 && !step->own_weights && !step->other_format;
+    const bool lagged = loop->set.stale && !step->own_weights && !step->other_format;
     const bool before = lagged && loop->set.check_logprobs;
     invar_train_progress p = {.rollout = loop->place.rollout,
                               .rollouts = loop->set.course.rollouts,

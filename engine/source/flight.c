@@ -13,6 +13,7 @@ void invar_flight_release(invar_flight *flight)
 {
     for (int64_t r = 0; r < flight->count; r++)
         invar_rl_samples_reset(&flight->begun[r]);
+    invar_rl_samples_reset(&flight->surplus);
     *flight = (invar_flight){.count = 0};
 }
 
@@ -25,6 +26,18 @@ void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
     flight->begun[flight->count] = (invar_rl_samples){0};
 }
 
+invar_status invar_flight_use(invar_rl_samples *to, invar_flight *flight, int64_t count)
+{
+    invar_rl_samples *s = &flight->surplus;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_rl_samples_insert(to, s->items, count));
+    s->count -= count;
+    memmove(s->items, s->items + count, (size_t)s->count * sizeof *s->items);
+    return INVAR_OK;
+}
+
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)
 {
     out->first = from->first;
@@ -32,5 +45,5 @@ invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)
         out->count++;
         INVAR_TRY(invar_rl_samples_copy(&out->begun[r], &from->begun[r]));
     }
-    return INVAR_OK;
+    return invar_rl_samples_copy(&out->surplus, &from->surplus);
 }

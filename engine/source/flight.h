@@ -1,8 +1,14 @@
 /*
- * flight.h - rollouts that have begun and are not trained on yet.
+ * flight.h - samples that are not trained on yet: rollouts that have begun, and surplus groups.
  *
+<<<<<<< HEAD
  * Their samples are parts of responses, or wait for the others of their rollout. In a checkpoint
  * they are a file of rollouts (engine/rollout/file): no KV cache, which the weights of the next
+=======
+ * Samples of rollouts are parts of responses, or wait for the others of their rollout. Surplus
+ * groups are whole and judged: a filter kept them, and their batch was full. In a checkpoint all
+ * are a file of rollouts (engine/rollout/file/file.h): no KV cache, which the weights of the next
+>>>>>>> 0c8f1da5 (source: over-sampling keeps surplus groups for the next rollouts)
  * tick would have to compute anew in any case.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -22,13 +28,18 @@ extern "C" {
 typedef struct invar_flight {
     invar_rl_samples begun[INVAR_LAG_MOST + 1]; /* (count) of each rollout, in order */
     int64_t count;
-    int64_t first; /* the number of the first one */
+    int64_t first;            /* the number of the first one */
+    invar_rl_samples surplus; /* whole groups */
 } invar_flight;
 
 void invar_flight_release(invar_flight *flight);
 
 /* The samples of the first rollout, which leaves; the caller owns them. */
 void invar_flight_pop(invar_rl_samples *out, invar_flight *flight);
+
+/* Moves the first `count` samples of the surplus to `to`. */
+invar_status invar_flight_use(invar_rl_samples *to, invar_flight *flight,
+                              int64_t count) INVAR_MUST_USE;
 
 /* Into an empty one. */
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVAR_MUST_USE;
@@ -37,7 +48,10 @@ invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVA
 
 #define INVAR_FLIGHT_FILE "flight.jsonl"
 
-/* The bytes of the file; the header's rollout is the first one's. The caller owns *out. */
+/*
+ * The bytes of the file; the header's rollout is the first one's, or, where none has begun, stays.
+ * The caller owns *out.
+ */
 invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
                                  invar_rollout_header *header) INVAR_MUST_USE;
 
@@ -55,6 +69,7 @@ typedef struct invar_flight_wants {
     int64_t round;      /* prompts of each rollout, */
     int64_t per_prompt; /* and samples of each of them */
     int64_t route_size; /* of a row */
+    bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts */
 } invar_flight_wants;
 
 /*

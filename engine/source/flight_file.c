@@ -1,7 +1,8 @@
 /*
- * flight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them in a row.
+ * flight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them by index.
  *
  * Which samples there are follows from the recipe; the file says which tokens they have so far.
+ * Samples of rollouts before the first one are surplus.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,27 +11,60 @@
 
 #include "base/alloc.h"
 #include "base/extent.h"
+#include "base/sort.h"
 #include "engine/source/flight.h"
 
 #include "base/invar_banned.h"
 
+static int by_index(const void *a, const void *b)
+{
+    const invar_rl_sample *x = a, *y = b;
+
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static const void **point_at(const void **at, const invar_rl_samples *samples)
+{
+    for (int64_t i = 0; i < samples->count; i++)
+        *at++ = &samples->items[i];
+    return at;
+}
+
+/* Plain copies of all samples, by index. */
+static invar_status list(invar_rl_sample **out, int64_t *count_out, const invar_flight *flight)
+{
+    int64_t count = flight->surplus.count;
+    const void **order, **end;
+    invar_status status;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        count += flight->begun[r].count;
+    INVAR_TRY(invar_alloc((void **)&order, (size_t)count + 1, sizeof *order, "order of samples"));
+    end = point_at(order, &flight->surplus);
+    for (int64_t r = 0; r < flight->count; r++)
+        end = point_at(end, &flight->begun[r]);
+    status = invar_sort(order, (size_t)count, by_index);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)out, (size_t)count + 1, sizeof **out, "samples in flight");
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        memcpy(&(*out)[i], order[i], sizeof **out);
+    invar_free(order);
+    *count_out = count;
+    return status;
+}
+
 invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
                                  invar_rollout_header *header)
 {
-    invar_rl_samples all = {0}; // plain copies
-    invar_status status = INVAR_OK;
+    invar_rl_sample *all = NULL;
+    int64_t count;
+    invar_status status = list(&all, &count, flight);
 
-    for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->begun[r].count && status == INVAR_OK; i++) {
-            invar_rl_sample *s;
-            status = invar_rl_samples_append(&s, &all);
-            if (status == INVAR_OK)
-                *s = flight->begun[r].items[i];
-        }
-    header->rollout = flight->first;
+    if (flight->count)
+        header->rollout = flight->first;
     if (status == INVAR_OK)
-        status = invar_rollout_data_format(out, bytes_out, header, all.items, all.count);
-    invar_free(all.items);
+        status = invar_rollout_data_format(out, bytes_out, header, all, count);
+    invar_free(all);
     return status;
 }
 
@@ -68,30 +102,64 @@ static int64_t limit_of(const invar_rl_sample *s, const invar_flight_wants *w)
     return invar_smaller(context, s->prompt_tokens + p->max_response);
 }
 
-/* The first member of sample i that cannot be; NULL: none. */
-static const char *odd_member(const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+/* Coordinates that a sample of the file must have. */
+typedef struct spot {
+    int64_t rollout, draw;
+} spot;
+
+typedef struct spots {
+    spot now;  /* of the sample in hand */
+    spot last; /* of the last one in flight */
+} spots;
+
+/* Whether the sample is surplus of a rollout that was trained on. */
+static bool waits(const invar_rl_sample *s, const invar_flight_wants *w)
 {
-    int64_t each = w->round * w->per_prompt;
-    bool ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
+    return w->surplus && (int64_t)s->rollout < w->first;
+}
+
+/* On to sample i: the next of its group, any group of surplus, or the next one in flight. */
+static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+{
+    bool next = w->surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
+
+    if (i % w->per_prompt > 0)
+        at->now.draw++;
+    else if (waits(s, w))
+        at->now = (spot){(int64_t)s->rollout, s->draw - s->draw % w->per_prompt};
+    else if (next || at->last.draw + 1 == w->round * w->per_prompt)
+        at->now = (spot){at->last.rollout + 1, 0};
+    else
+        at->now = (spot){at->last.rollout, at->last.draw + 1};
+    if (at->now.rollout >= w->first)
+        at->last = at->now;
+}
+
+/* The first member of sample i that cannot be; NULL: none. */
+static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
+                              const invar_flight_wants *w)
+{
+    bool whole = waits(s, w),
+         ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
     const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
     const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
     const struct {
         const char *name;
         bool good;
     } members[] = {
-        {"rollout", (int64_t)s->rollout == w->first + i / each},
-        {"draw", (int64_t)s->draw == i % each},
+        {"rollout", (int64_t)s->rollout == at->rollout},
+        {"draw", (int64_t)s->draw == at->draw},
         {"index", s->index < w->samples},
         {"group", s->group == eldest->group && s->group < w->groups &&
                       (!before || s->group > before->group)},
         {"prompt", s->prompt == eldest->prompt},
         {"tokens", s->n_tokens > s->prompt_tokens},
         {"logprobs", s->logp != NULL},
-        {"mask", s->mask && !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s))},
+        {"mask", s->mask && (whole || !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s)))},
         {"route_size", s->route_size == w->route_size && (s->route_size == 0 || s->routing)},
-        {"finish", ended || s->finish == INVAR_FINISH_NONE},
+        {"finish", ended || (!whole && s->finish == INVAR_FINISH_NONE)},
         {"weights", s->weights <= w->weights},
-        {"removed", !s->removed},
+        {"removed", whole || !s->removed},
     };
 
     for (size_t k = 0; k < sizeof members / sizeof *members; k++)
@@ -103,9 +171,10 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const invar_f
     return NULL;
 }
 
-static invar_status check_sample(const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot *at,
+                                 const invar_flight_wants *w)
 {
-    const char *odd = odd_member(s, i, w);
+    const char *odd = odd_member(s, i, at, w);
     int64_t limit = limit_of(s, w);
 
     if (odd)
@@ -137,43 +206,59 @@ static invar_status check_tokenizer(const invar_rollout_header *header, const in
         w->where);
 }
 
-/* How many rollouts there are of what the recipe begins. */
-static invar_status count_rollouts(int64_t *out, const invar_rollout_data *data,
-                                   const invar_flight_wants *w)
+/* Whether the samples are so many as the recipe begins. */
+static invar_status check_count(const invar_rollout_data *data, const invar_flight_wants *w)
 {
-    int64_t each = w->round * w->per_prompt, count = data->samples.count;
+    int64_t each = w->per_prompt * (w->surplus ? 1 : w->round), count = data->samples.count;
 
-    *out = count / each;
-    if (data->header.n_samples_per_prompt != w->per_prompt || count % each != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.1000s has %" PRId64 " samples in flight, %" PRId64
-                          " of each prompt, and the recipe begins %" PRId64 " prompts with %" PRId64
-                          " of each: a fork keeps these numbers (n-samples-per-prompt, "
-                          "rollout-batch-size, over-sampling-batch-size)",
-                          w->where, count, data->header.n_samples_per_prompt, w->round,
-                          w->per_prompt);
-    if (*out < 1 || *out > INVAR_LAG_MOST || data->header.rollout != w->first)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "%.1000s has %" PRId64 " rollouts from %" PRId64
-                          " on; expected 1 to %d from %" PRId64 " on",
-                          w->where, *out, data->header.rollout, INVAR_LAG_MOST, w->first);
-    return INVAR_OK;
+    if (data->header.n_samples_per_prompt == w->per_prompt && count % each == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has %" PRId64 " samples in flight, %" PRId64
+                      " of each prompt, and the recipe begins %" PRId64 " prompts with %" PRId64
+                      " of each: a fork keeps these numbers (n-samples-per-prompt, "
+                      "rollout-batch-size, over-sampling-batch-size)",
+                      w->where, count, data->header.n_samples_per_prompt, w->round, w->per_prompt);
+}
+
+/* *out = how many rollouts have begun. */
+static invar_status check_samples(int64_t *out, const invar_rollout_data *data,
+                                  const invar_flight_wants *w)
+{
+    const invar_rl_samples *samples = &data->samples;
+    spots at = {.last = {w->first, -1}};
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        move_on(&at, &samples->items[i], i, w);
+        INVAR_TRY(check_sample(&samples->items[i], i, &at.now, w));
+    }
+    *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
+    if (samples->count > 0 && *out <= INVAR_LAG_MOST && data->header.rollout == w->first)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%.1000s has %" PRId64 " rollouts from %" PRId64
+                      " on; expected 1 to %d from %" PRId64 " on",
+                      w->where, *out, data->header.rollout, INVAR_LAG_MOST, w->first);
 }
 
 /* Moves a sample into the flight, as it was when it was written. */
-static invar_status take_sample(invar_flight *out, invar_rl_sample *from, int64_t i,
+static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
                                 const invar_flight_wants *w)
 {
+    bool whole = waits(from, w);
     const invar_prompt *p = find_prompt(w->data, from->prompt);
     invar_rl_sample *s;
 
-    INVAR_TRY(invar_rl_samples_append(&s, &out->begun[i / (w->round * w->per_prompt)]));
+    INVAR_TRY(invar_rl_samples_append(&s, whole ? &out->surplus
+                                                : &out->begun[(int64_t)from->rollout - w->first]));
     *s = *from;
     *from = (invar_rl_sample){0};
     s->prompt_text = p->text;
     s->label = p->label;
     s->metadata = p->metadata;
     s->fresh = s->n_tokens;
+    if (whole)
+        return INVAR_OK;
     s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn
     invar_reward_parts_release(&s->parts);
     if (s->finish != INVAR_FINISH_NONE)
@@ -188,21 +273,22 @@ invar_status invar_flight_parse(invar_flight *out, const char *text, size_t byte
                                 const invar_flight_wants *wants)
 {
     invar_rollout_data data;
+    int64_t rollouts;
     invar_status status;
 
     INVAR_TRY(invar_rollout_data_parse(&data, wants->where, text, bytes));
     out->first = wants->first;
     status = check_tokenizer(&data.header, wants);
     if (status == INVAR_OK)
-        status = count_rollouts(&out->count, &data, wants);
+        status = check_count(&data, wants);
+    if (status == INVAR_OK)
+        status = check_samples(&rollouts, &data, wants);
+    if (status == INVAR_OK)
+        out->count = rollouts;
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
-        status = check_sample(&data.samples.items[i], i, wants);
-    for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
-        status = take_sample(out, &data.samples.items[i], i, wants);
-    if (status != INVAR_OK) {
-        out->count = invar_smaller(out->count, INVAR_LAG_MOST);
+        status = take_sample(out, &data.samples.items[i], wants);
+    if (status != INVAR_OK)
         invar_flight_release(out);
-    }
     invar_rollout_data_release(&data);
     return status;
 }

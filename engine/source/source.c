@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/extent.h"
 #include "engine/layout/agree.h"
 #include "engine/rl/loss.h"
 #include "engine/source/generate.h"
@@ -37,19 +38,6 @@ void invar_source_close(invar_source *source)
     invar_flight_release(&source->flight);
     invar_rl_samples_reset(&source->ahead);
     *source = (invar_source){0};
-}
-
-invar_status invar_source_start(invar_source *source, const invar_source_order *order)
-{
-    const invar_source_options *o = &source->options;
-
-    forget(source);
-    source->order = *order;
-    source->batch = (invar_source_batch){.own_weights = true};
-    if (source->work != invar_source_sample)
-        return INVAR_OK;
-    return invar_group_choice_init(&source->choice, o->prompts, o->round,
-                                   invar_source_most_rounds(source));
 }
 
 invar_status invar_source_poll(bool *ready_out, invar_source *source)
@@ -214,22 +202,22 @@ static invar_status filter(bool *keep_out, const invar_source_options *o, invar_
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* Moves the chosen groups to the batch; the others are forgotten. */
+/* Moves the chosen groups to the batch, surplus to where it waits; the others are forgotten. */
 static invar_status take_groups(invar_source *source, invar_rl_samples *round,
                                 const invar_group_fate *fates, int64_t groups)
 {
     int64_t n = source->options.per_prompt;
+    invar_rl_samples *to[] = {
+        [INVAR_GROUP_BATCH] = &source->batch.samples,
+        [INVAR_GROUP_FILTERED] = NULL,
+        [INVAR_GROUP_SURPLUS] = source->options.surplus ? &source->flight.surplus : NULL,
+    };
 
-    for (int64_t i = 0; i < groups * n; i++) {
-        invar_rl_sample *s;
-        if (fates[i / n] != INVAR_GROUP_BATCH) {
-            source->batch.dropped_groups += i % n == 0;
-            continue;
-        }
-        INVAR_TRY(invar_rl_samples_append(&s, &source->batch.samples));
-        *s = round->items[i];
-        round->items[i] = (invar_rl_sample){0};
-    }
+    for (int64_t g = 0; g < groups; g++)
+        if (to[fates[g]])
+            INVAR_TRY(invar_rl_samples_insert(to[fates[g]], round->items + g * n, n));
+        else
+            source->batch.dropped_groups++;
     return INVAR_OK;
 }
 
@@ -244,7 +232,7 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
     if (status == INVAR_OK)
         status = filter(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
-        invar_group_choice_take(fates, &source->choice, keep);
+        invar_group_choice_take(fates, &source->choice, keep, groups);
         status = take_groups(source, round, fates, groups);
     }
     invar_free(keep);
@@ -286,6 +274,22 @@ static invar_status gather(const invar_source *source, invar_rl_samples *samples
 
 /* ---- rollouts in flight ---------------------------------------------------------------------- */
 
+/*
+ * Groups of the next rollout: a whole round, less what other rollouts have left over. So what is in
+ * flight and what waits are at most a round for each rollout.
+ */
+static int64_t next_groups(const invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    const invar_flight *flight = &source->flight;
+    int64_t samples = flight->surplus.count;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        samples += flight->begun[r].count;
+    return invar_larger(
+        1, invar_smaller(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
+}
+
 /* Rollouts begin in their order, so that each has the prompts behind those of the one before. */
 static invar_status begin_rollouts(invar_source *source)
 {
@@ -294,10 +298,10 @@ static invar_status begin_rollouts(invar_source *source)
     if (flight->count == 0)
         flight->first = source->order.rollout;
     while (flight->first + flight->count <= source->order.rollout + source->options.lag.rollouts) {
-        int64_t rollout = flight->first + flight->count;
+        int64_t rollout = flight->first + flight->count, groups = next_groups(source);
         invar_rl_samples *samples = &flight->begun[flight->count++];
 
-        for (int64_t place = 0; place < source->options.round; place++)
+        for (int64_t place = 0; place < groups; place++)
             INVAR_TRY(add_group(source, samples, rollout, place));
     }
     return INVAR_OK;
@@ -374,12 +378,38 @@ invar_status invar_source_ahead(invar_source *source)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
+/* What waits comes first; a batch that it fills needs no round. */
+static invar_status open_batch(invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    invar_flight *flight = &source->flight;
+    int64_t used = invar_smaller(flight->surplus.count / o->per_prompt, o->prompts);
+
+    if (flight->count > 0 || o->lag.rollouts > 0 || used < o->prompts)
+        INVAR_TRY(begin_rollouts(source));
+    source->choice.chosen = source->batch.reused_groups = used;
+    return invar_flight_use(&source->batch.samples, flight, used * o->per_prompt);
+}
+
+invar_status invar_source_start(invar_source *source, const invar_source_order *order)
+{
+    const invar_source_options *o = &source->options;
+
+    forget(source);
+    source->order = *order;
+    source->batch = (invar_source_batch){.own_weights = true};
+    if (source->work != invar_source_sample)
+        return INVAR_OK;
+    INVAR_TRY(invar_group_choice_init(&source->choice, o->prompts, o->round,
+                                      invar_source_most_rounds(source)));
+    return open_batch(source);
+}
+
 /* The first one may have begun long ago; *round_out owns its samples. */
 static invar_status first_round(invar_rl_samples *round_out, invar_source *source)
 {
     invar_flight *flight = &source->flight;
 
-    INVAR_TRY(begin_rollouts(source));
     INVAR_TRY(begin_ahead(source, source->options.apart ? 1 : flight->count));
     INVAR_TRY(invar_source_join(source));
     invar_flight_pop(round_out, flight);
@@ -395,14 +425,19 @@ static invar_status next_round(invar_rl_samples *round_out, invar_source *source
     return gather(source, round_out);
 }
 
+/* The rollout in turn has begun, and is still in flight. */
+static bool is_first(const invar_source *source)
+{
+    return source->choice.rounds == 0 && source->flight.count > 0;
+}
+
 static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
 {
     const invar_generation how = generation_of(source);
 
-    INVAR_TRY(source->choice.rounds == 0 ? first_round(round, source)
-                                         : next_round(round, source, groups));
+    INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
     INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
-    return choose(source, round, groups);
+    return choose(source, round, round->count / source->options.per_prompt);
 }
 
 /* Whether each token is from the weights of the order. */
@@ -423,9 +458,10 @@ invar_status invar_source_sample(bool *ready_out, invar_source *source)
     int64_t groups;
 
     INVAR_TRY(invar_group_choice_next(&groups, &source->choice));
-    *ready_out = groups == 0;
+    *ready_out = groups == 0 && !is_first(source);
     if (*ready_out) {
         source->batch.own_weights = is_own(source);
+        source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
         return INVAR_OK;
     }
     status = run_round(source, &round, groups);

@@ -72,6 +72,7 @@ typedef struct invar_source_options {
     int64_t prompts;    /* of a rollout */
     int64_t per_prompt; /* samples of a prompt */
     int64_t round;      /* prompts of a round of sampling */
+    bool surplus;       /* groups that are kept beyond the batch wait for the next one */
     invar_lag lag;      /* rollouts begin before their turn */
     bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn, */
     bool overlaps;      /* and other ranks need not wait for it: until invar_source_join */
@@ -107,6 +108,8 @@ typedef struct invar_source_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
     bool own_weights;         /* the weights of the order have sampled them, alone */
     int64_t dropped_groups;   /* by a filter */
+    int64_t reused_groups;    /* that had waited, as surplus of earlier rollouts, */
+    int64_t surplus_groups;   /* and those that wait now */
 } invar_source_batch;
 
 typedef struct invar_source {

@@ -209,6 +209,8 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     invar_json_text_f64(text, s->reward);
     put_parts(text, &s->parts);
     put_bool(text, "removed", s->removed);
+    if (s->turns)
+        put_int(text, "turns", s->turns);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
     return text->status;

@@ -446,6 +446,8 @@ static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, li
     INVAR_TRY(take_f64(&s->reward, l, "reward"));
     INVAR_TRY(take_parts(&s->parts, l));
     INVAR_TRY(take_bool(&s->removed, l, "removed"));
+    if (json_object_get(l->object, "turns"))
+        INVAR_TRY(take_int(&s->turns, l, "turns", 1, INT64_MAX));
     return no_more(l);
 }
 

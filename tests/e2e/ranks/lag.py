@@ -6,7 +6,8 @@
 # that version must give its log-probability, bit for bit, and with the next version must not. The
 # ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
 # ranks), stopped, killed, extended or replayed, it has one chain. BENT records the log-probability
-# of one token in flight wrong, which the run must find before the weights change.
+# of one token in flight wrong, which the run must find before the weights change. The same holds
+# for surplus groups of over-sampling, which wait for later rollouts.
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import json
@@ -105,11 +106,12 @@ def check_tokens(name, lag, segment, recipe):
     for rollout in range(ROLLOUTS):
         lines = (FOLDER / f"{name}-{rollout}").read_text(encoding="utf-8").splitlines()
         samples = [s for s in map(json.loads, lines) if "tokens" in s]
+        begun = min(s["rollout"] for s in samples)
         scored = {v: score(name, recipe, v, samples)
-                  for v in range(max(0, rollout - lag), rollout + 2)}
+                  for v in range(max(0, begun - lag), rollout + 2)}
         for i, sample in enumerate(samples):
             drawn = [bits(x) for x in sample["logprobs"]]
-            of = [version(lag, segment, rollout, t) for t in range(len(drawn))]
+            of = [version(lag, segment, sample["rollout"], t) for t in range(len(drawn))]
             mixed += of[0] != of[-1]
             expect(sample.get("weights_first", sample["weights"]) == of[0]
                    and sample["weights"] == of[-1],
@@ -215,26 +217,30 @@ def newest(run):
         return -1
 
 
-def check_kills(chain):
-    """Each life is killed some time after its first checkpoint, or comes to the end."""
-    how = [*lagging(2, 3), "--save-interval", "1", "--keep-checkpoints", "2"]
+def kill(name, how, wanted):
+    """Each life is killed some time after its first checkpoint, or comes to the end; the chain."""
     chance, hits = random.Random(7), 0
-    expect(train("unkilled", *how)["chain"] == chain, "with checkpoints: another chain")
-    while hits < (30 if FULL else 3):
-        before = newest("killed")
-        run = subprocess.Popen(command("killed", *how), stdout=subprocess.DEVNULL,
+    while hits < wanted:
+        before = newest(name)
+        run = subprocess.Popen(command(name, *how), stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
-        while run.poll() is None and newest("killed") == before:
+        while run.poll() is None and newest(name) == before:
             time.sleep(0.002)
         time.sleep(chance.uniform(0, 0.05))
         if run.poll() is None:
             hits += 1
         run.kill()
         run.wait()
-        if newest("killed") >= ROLLOUTS - 1:
-            shutil.rmtree(FOLDER / "killed")
-    got = train("killed", *how)["chain"]
-    expect(got == chain, f"after {hits} kills: chain {got}, expected {chain}")
+        if newest(name) >= ROLLOUTS - 1:
+            shutil.rmtree(FOLDER / name)
+    return train(name, *how)["chain"]
+
+
+def check_kills(chain):
+    how = [*lagging(2, 3), "--save-interval", "1", "--keep-checkpoints", "2"]
+    expect(train("unkilled", *how)["chain"] == chain, "with checkpoints: another chain")
+    got = kill("killed", how, 30 if FULL else 3)
+    expect(got == chain, f"after kills: chain {got}, expected {chain}")
 
 
 def check_failure():
@@ -315,6 +321,102 @@ def check_filter():
     expect(train("filter-none", *how, "--save", "none")["chain"] == chain, "with a filter: chain")
 
 
+# ---- surplus groups ------------------------------------------------------------------------------
+
+SURPLUS = ["--rm-type", "deterministic_random", "--dynamic-sampling-filter", "nonzero_std",
+           "--over-sampling-batch-size", "11"]
+KEEP = ["--over-sampling-keep-surplus", "true"]
+
+
+def metric(name, metric_name):
+    with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
+        return [value for _, value in ledger.execute(
+            "SELECT step, value FROM metrics WHERE name = ? ORDER BY step", (metric_name,))]
+
+
+def check_reuse(name, lag):
+    """Groups wait in order and are taken first; what the files say is what the metrics say."""
+    reused = metric(name, "rollout/over_sampling/reused")
+    waits = metric(name, "rollout/over_sampling/surplus")
+    dropped = metric(name, "rollout/dynamic_filter/dropped")
+    seen = []
+    for rollout in range(ROLLOUTS + 1):
+        lines = (FOLDER / f"{name}-{rollout}").read_text(encoding="utf-8").splitlines()
+        samples = [s for s in map(json.loads, lines) if "tokens" in s]
+        groups = [s["group"] for s in samples][::3]
+        late = {s["group"] for s in samples if s["rollout"] < rollout}
+        expect(len(late) == reused[rollout] and all(s["rollout"] <= rollout for s in samples),
+               f"{name}: rollout {rollout} has {len(late)} groups that waited, {reused}")
+        expect(groups == sorted(set(groups)), f"{name}: rollout {rollout} has groups {groups}")
+        before = waits[rollout - 1] if rollout else 0
+        expect(reused[rollout] == min(4, before), f"{name}: {before} waited, {reused}")
+        if lag == 0:  # groups of all rounds are somewhere, and the oldest are used first
+            expect(reused[rollout] < 4 or dropped[rollout] == 0, f"{name}: sampled for nothing")
+            expect(not seen or min(groups) > max(seen), f"{name}: {groups} after {seen}")
+        expect(waits[rollout] <= 11 * (lag + 1), f"{name}: {waits} groups wait")
+        seen += groups
+    expect(len(set(seen)) == len(seen), f"{name}: a group is trained on twice")
+    expect(0 < sum(reused) < len(seen) and 0 < max(waits), f"{name}: no surplus: {reused}")
+
+
+def check_surplus_life(name, how, chain):
+    """One chain, in pieces, on ranks, after a failure; each step is replayed."""
+    for rollouts, ranks in ((2, []), (3, ["--ranks", "2"]), (5, []),
+                            (ROLLOUTS + 1, ["--ranks", "2", "--rollout-num-gpus", "1"])):
+        got = train(f"{name}-pieces", *how, *ranks, rollouts=rollouts)["chain"]
+    expect(got == chain, f"{name}, in pieces: chain {got}, expected {chain}")
+    for step in (2, ROLLOUTS):
+        check_replay(f"{name}-pieces", step)
+    for way, words in (("one", ["--threads", "1", "--rollout-concurrency", "2"]),
+                       ("ranks", ["--ranks", "3"]),
+                       ("watched", ["--debug-determinism", "point"])):
+        got = train(f"{name}-{way}", *how, "--save", "none", *words,
+                    rollouts=ROLLOUTS + 1)["chain"]
+        expect(got == chain, f"{name}, {way}: chain {got}, expected {chain}")
+
+
+def check_surplus_bent():
+    """A wrong token of a group that waits is found before the weights that drew it change."""
+    first = metric("surplus-0", "rollout/over_sampling/reused").index(4)  # no round
+    lines = (FOLDER / f"surplus-0-{first}").read_text(encoding="utf-8").splitlines()
+    late = next(s for s in map(json.loads, lines) if s.get("rollout", first) < first
+                and "tokens" in s)
+    bent = command("surplus-bent", *SURPLUS, *KEEP, "--save", "none")
+    done = subprocess.run([BENT, *bent[1:]], capture_output=True, text=True,
+                          env={**os.environ, "INVAR_BENT": str(late["index"])})
+    says = f"of sample {late['index']} of rollout {late['rollout']}, which version"
+    expect(done.returncode == 1 and f"step {late['rollout']}:" in done.stderr
+           and says in done.stderr, f"a wrong token: {done.returncode}: {done.stderr}")
+
+
+def check_surplus():
+    for lag, segment in ((0, 0), (2, 3)):
+        plain, name = SURPLUS + (lagging(lag, segment) if lag else []), f"surplus-{lag}"
+        how = plain + KEEP
+        chain = train(name, *how, "--save-interval", "1", "--save-debug-rollout-data",
+                      str(FOLDER / (name + "-{rollout_id}")), rollouts=ROLLOUTS + 1)["chain"]
+        check_tokens(name, lag, segment, "dense")
+        check_reuse(name, lag)
+        check_surplus_life(name, how, chain)
+        dropped = train(f"{name}-dropped", *plain, "--save", "none",
+                        rollouts=ROLLOUTS + 1)["chain"]
+        expect(dropped not in (None, chain), f"{name}: surplus changes nothing")
+        killed = kill(f"{name}-killed", [*how, "--save-interval", "1"], 10 if FULL else 1)
+        expect(killed == train(f"{name}-unkilled", *how)["chain"], f"{name}: after kills: {killed}")
+    check_surplus_bent()
+    fork = ["--fork", str(FOLDER / "surplus-2"), "--fork-step", "3"]
+    for name, words in (("drained", []), ("kept", [*KEEP, *lagging(1, 0)]),
+                        ("lr", [*KEEP, *lagging(2, 3), "--lr", "0.01"])):
+        chain = train(f"surplus-{name}", *SURPLUS, *words, *fork)["chain"]
+        train(f"surplus-{name}-2", *SURPLUS, *words, *fork, rollouts=5)
+        got = train(f"surplus-{name}-2", *SURPLUS, *words)["chain"]
+        expect(got == chain and chain, f"a fork, {name}: chain {got}, expected {chain}")
+    expect(sum(metric("surplus-lr", "rollout/over_sampling/reused")) > 0, "a fork reuses nothing")
+    train("x", *KEEP, code=129, says="dynamic-sampling-filter")
+    train("x", *SURPLUS, *KEEP, "--load-debug-rollout-data", "a-{rollout_id}", code=129,
+          says="over-sampling-keep-surplus")
+
+
 def check_losses():
     """Weights of importance have a meaning here; recorded log-probs may be the old ones."""
     how = lagging(2, 3)
@@ -392,6 +494,7 @@ def main():
     check_forks(lagged)
     check_damage()
     check_filter()
+    check_surplus()
     check_losses()
     check_bent()
     check_refusals()

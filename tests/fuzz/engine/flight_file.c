@@ -2,11 +2,13 @@
  * flight_file.c - fuzz target: samples in flight, in a file whose last line fits.
  *
  * The run that reads it has rollout-lag = 2 and is at rollout 3. It reads each input with a dense
- * model and with one that has experts: files of both are in the corpus, as
+ * model and with one that has experts, with and without surplus groups: such files are in the
+ * corpus, as
  *
  *     invar train --prompt-data task:max --task-size 5 --rollout-batch-size 2
  *         --n-samples-per-prompt 2 --rollout-max-response-len 9 --rollout-lag 2
- *         --rollout-segment-tokens 3 --num-rollout 3 ...
+ *         --rollout-segment-tokens 3 --num-rollout 3 ... (surplus: --rm-type deterministic_random
+ *         --dynamic-sampling-filter nonzero_std --over-sampling-keep-surplus true)
  *
  * has written them. What is accepted can be in flight in that run, is written and read again, and
  * must be the same. After a refusal nothing is in flight.
@@ -21,11 +23,12 @@
 #include "tests/unit/engine/data/options.h"
 
 enum { FIRST = 3, LAG = 2, PROMPTS = 2, EACH = 2, VOCABULARY = 13, CONTEXT = 32, RESPONSE = 9 };
+enum { MOST_GROUPS = 40 }; /* with surplus more than rollouts have */
 
 static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
 
 /* What the run knows: made once, with the data of its task. */
-static invar_flight_wants wants_of(int64_t route_size)
+static invar_flight_wants wants_of(int64_t route_size, bool surplus)
 {
     static invar_flight_wants wants;
     invar_dataset_options options = dataset_options("task:max", "label");
@@ -43,14 +46,15 @@ static invar_flight_wants wants_of(int64_t route_size)
                                      .sampling = {.max_response = RESPONSE},
                                      .first = FIRST,
                                      .weights = FIRST,
-                                     .samples = (FIRST + LAG) * PROMPTS * EACH,
-                                     .groups = (FIRST + LAG) * PROMPTS,
+                                     .samples = MOST_GROUPS * EACH,
+                                     .groups = MOST_GROUPS,
                                      .round = PROMPTS,
                                      .per_prompt = EACH};
         invar_tokenizer_hash(&wants.tokenizer, tokenizer);
         invar_tokenizer_free(tokenizer);
     }
     wants.route_size = route_size;
+    wants.surplus = surplus;
     return wants;
 }
 
@@ -70,7 +74,8 @@ static void check_sample(const invar_rl_sample *s, const invar_flight_wants *wan
 static void format(char **text, size_t *bytes, const invar_flight *flight,
                    const invar_flight_wants *wants)
 {
-    invar_rollout_header header = {.weights = FIRST,
+    invar_rollout_header header = {.rollout = FIRST,
+                                   .weights = FIRST,
                                    .tokenizer = wants->tokenizer,
                                    .n_samples_per_prompt = EACH,
                                    .sampling = wants->sampling};
@@ -84,9 +89,17 @@ static void check_flight(const invar_flight *flight, const invar_flight_wants *w
     char *first, *second;
     size_t first_bytes, second_bytes;
 
-    INVAR_CHECK(flight->count >= 1 && flight->count <= INVAR_LAG_MOST && flight->first == FIRST);
+    INVAR_CHECK(flight->count >= 0 && flight->count <= INVAR_LAG_MOST && flight->first == FIRST);
+    INVAR_CHECK(wants->surplus || flight->surplus.count == 0);
+    INVAR_CHECK(flight->count > 0 || flight->surplus.count > 0);
+    for (int64_t i = 0; i < flight->surplus.count; i++) {
+        check_sample(&flight->surplus.items[i], wants);
+        INVAR_CHECK(flight->surplus.items[i].finish != INVAR_FINISH_NONE);
+        INVAR_CHECK(flight->surplus.items[i].rollout < FIRST);
+    }
     for (int64_t r = 0; r < flight->count; r++) {
-        INVAR_CHECK(flight->begun[r].count == PROMPTS * EACH);
+        INVAR_CHECK(flight->begun[r].count <= PROMPTS * EACH);
+        INVAR_CHECK(flight->begun[r].count >= (wants->surplus ? EACH : PROMPTS * EACH));
         for (int64_t i = 0; i < flight->begun[r].count; i++)
             check_sample(&flight->begun[r].items[i], wants);
     }
@@ -104,8 +117,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t bytes;
     char *text = rollout_text(&bytes, data, size);
 
-    for (int64_t route_size = 0; route_size <= 2; route_size += 2) {
-        const invar_flight_wants wants = wants_of(route_size);
+    for (int kind = 0; kind < 4; kind++) {
+        const invar_flight_wants wants = wants_of(kind & 2, kind & 1);
         invar_flight flight = {.count = 0};
         invar_status status = invar_flight_parse(&flight, text, bytes, &wants);
 
@@ -118,6 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             fuzz_check_failure(status);
             for (int64_t r = 0; r <= INVAR_LAG_MOST; r++)
                 INVAR_CHECK(flight.count == 0 && flight.begun[r].count == 0);
+            INVAR_CHECK(flight.surplus.count == 0);
         }
         invar_flight_release(&flight);
     }

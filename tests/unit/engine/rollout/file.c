@@ -58,6 +58,7 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     same_bytes(&a->reward, &b->reward, sizeof a->reward);
     assert_true(invar_reward_parts_equal(&a->parts, &b->parts));
     assert_int_equal(a->removed, b->removed);
+    assert_int_equal(a->turns, b->turns);
 }
 
 static void same_header(const invar_rollout_header *a, const invar_rollout_header *b)
@@ -285,6 +286,7 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
         {"\"response\":\"", "\"response\":7,\"extra\":\"", "\"response\" is no text"},
         {"\"finish\":\"length\"", "\"finish\":\"tired\"", "value 0 of \"finish\""},
         {"\"reward\":-0.0", "\"reward\":1e999", "file:2: column"},
+        {"\"removed\":false", "\"removed\":false,\"turns\":0", "\"turns\""},
         {"\"removed\":false", "\"parts\":{},\"removed\":false", "\"parts\" is no object"},
         {"\"removed\":false", "\"parts\":[1],\"removed\":false", "\"parts\" is no object"},
         {"\"removed\":false", "\"parts\":{\"a\":true},\"removed\":false", "has no number"},

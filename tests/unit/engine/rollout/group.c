@@ -23,7 +23,7 @@ static void test_group__first_kept_come_first(void **state)
     for (int r = 0; r < 2; r++) {
         assert_ok(invar_group_choice_next(&prompts, &choice));
         assert_int_equal(prompts, 5);
-        invar_group_choice_take(fates, &choice, rounds[r]);
+        invar_group_choice_take(fates, &choice, rounds[r], 5);
         for (int i = 0; i < 5; i++)
             assert_int_equal((int)fates[i], expected[r][i]);
     }
@@ -46,7 +46,7 @@ static void test_group__no_filter(void **state)
 
     (void)state;
     assert_ok(invar_group_choice_init(&choice, 4, 4, 1));
-    invar_group_choice_take(fates, &choice, keep);
+    invar_group_choice_take(fates, &choice, keep, 4);
     for (int i = 0; i < 4; i++)
         assert_int_equal(fates[i], INVAR_GROUP_BATCH);
     assert_ok(invar_group_choice_next(&prompts, &choice));
@@ -63,9 +63,9 @@ static void test_group__gives_up_by_number(void **state)
 
     (void)state;
     assert_ok(invar_group_choice_init(&choice, 3, 2, 2));
-    invar_group_choice_take(fates, &choice, keep);
+    invar_group_choice_take(fates, &choice, keep, 2);
     assert_ok(invar_group_choice_next(&prompts, &choice));
-    invar_group_choice_take(fates, &choice, keep);
+    invar_group_choice_take(fates, &choice, keep, 2);
     assert_fails(invar_group_choice_next(&prompts, &choice), INVAR_E_STATE,
                  "kept 2 of the 3 groups wanted, in 2 rounds of 2 prompts");
 }

@@ -68,7 +68,7 @@ static void collect(invar_rl_samples *out, invar_source *source, int64_t rollout
         assert_ok(invar_source_poll(&ready, source));
     invar_source_take(&batch, source);
     assert_ok(invar_source_ahead(source));
-    assert_int_equal(batch.own_weights, rollout == 0);
+    assert_true(source->options.surplus || batch.own_weights == (rollout == 0));
     *out = batch.samples;
 }
 
@@ -82,15 +82,16 @@ static invar_flight_wants wants_of(const scene *s, const invar_source *source, i
                                 .weights = first,
                                 .samples = source->place.samples,
                                 .groups = source->place.groups,
-                                .round = PROMPTS,
+                                .round = s->options.round,
                                 .per_prompt = PER_PROMPT,
+                                .surplus = s->options.surplus,
                                 .route_size = invar_model_sparse_layers(s->model) *
                                               s->model->spec.experts_per_token};
 }
 
 static void format(char **text, size_t *bytes, const invar_flight *flight)
 {
-    invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT};
+    invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT, .rollout = 2};
 
     assert_ok(invar_flight_format(text, bytes, flight, &header));
 }
@@ -150,6 +151,78 @@ static void test_flight__goes_on_from_its_bytes(void **state)
         invar_source_close(&other);
     }
     close_scene(&s);
+}
+
+/* ---- surplus --------------------------------------------------------------------------------- */
+
+/* Coins for rewards: some groups are dropped, and some are kept beyond the batch. */
+static void keep_surplus(scene *s, int64_t lag)
+{
+    invar_judge *judge = &s->options.judge;
+
+    assert_ok(invar_reward_parse(&judge->reward, &judge->boxed, "deterministic_random"));
+    s->options.spread = s->options.surplus = true;
+    s->options.round = 7;
+    s->options.lag.rollouts = lag;
+}
+
+/* The file goes there and back; a source that has it goes on as the one that wrote it. */
+static int64_t check_surplus(const scene *s, int64_t cut)
+{
+    const invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT, .rollout = cut};
+    invar_rl_samples whole, again;
+    invar_source one, other;
+    int64_t waited;
+
+    invar_source_open(&one, &s->options);
+    invar_source_open(&other, &s->options);
+    for (int64_t v = 0; v < cut; v++) {
+        collect(&whole, &one, v);
+        invar_rl_samples_reset(&whole);
+    }
+    waited = one.flight.surplus.count;
+    if (waited || one.flight.count) {
+        const invar_flight_wants wants = wants_of(s, &one, cut);
+        invar_rollout_header head = header;
+        char *text;
+        size_t bytes;
+
+        assert_ok(invar_flight_format(&text, &bytes, &one.flight, &head));
+        assert_ok(invar_flight_parse(&other.flight, text, bytes, &wants));
+        invar_free(text);
+    }
+    other.place = one.place;
+    for (int64_t v = cut; v < TICKS; v++) {
+        collect(&whole, &one, v);
+        collect(&again, &other, v);
+        assert_int_equal(whole.count, PROMPTS * PER_PROMPT);
+        prompts_assert_equal(&again, &whole, "with surplus from the bytes");
+        for (int64_t i = 0; i < whole.count; i++) {
+            assert_true(whole.items[i].reward == again.items[i].reward);
+            assert_int_equal(whole.items[i].group, again.items[i].group);
+            assert_true(i == 0 || whole.items[i].index > whole.items[i - 1].index);
+        }
+        invar_rl_samples_reset(&whole);
+        invar_rl_samples_reset(&again);
+    }
+    invar_source_close(&one);
+    invar_source_close(&other);
+    return waited;
+}
+
+static void test_flight__surplus_goes_on_from_its_bytes(void **state)
+{
+    for (int64_t lag = 0; lag <= LAG; lag += LAG) {
+        int64_t waited = 0;
+        scene s;
+
+        open_scene(&s, *state);
+        keep_surplus(&s, lag);
+        for (int64_t cut = 1; cut < TICKS; cut++)
+            waited += check_surplus(&s, cut);
+        assert_true(waited > 0);
+        close_scene(&s);
+    }
 }
 
 /* ---- odd files ------------------------------------------------------------------------------- */
@@ -297,6 +370,31 @@ static void of_another_tick(invar_rollout_data *d, invar_flight_wants *w)
     d->header.rollout++;
 }
 
+static void unfinished(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->samples.items[0].finish = INVAR_FINISH_NONE;
+}
+
+static void half_a_group(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->samples.items[1].draw++;
+}
+
+static void of_two_rollouts(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    d->samples.items[1].rollout++;
+}
+
+static void without_surplus(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)d;
+    w->surplus = false;
+    w->round = 1;
+}
+
 static void untouched(invar_rollout_data *d, invar_flight_wants *w)
 {
     (void)d;
@@ -374,6 +472,39 @@ static void test_flight__odd_files_are_refused(void **state)
     close_scene(&s);
 }
 
+static void test_flight__odd_surplus_is_refused(void **state)
+{
+    static const struct {
+        edit change;
+        invar_status status;
+        const char *says;
+    } cases[] = {
+        {unfinished, INVAR_E_CORRUPT, "\"finish\" of sample"},
+        {half_a_group, INVAR_E_CORRUPT, "\"draw\" of sample"},
+        {of_two_rollouts, INVAR_E_CORRUPT, "\"rollout\" of sample"},
+        {without_surplus, INVAR_E_CORRUPT, "\"rollout\" of sample"},
+        {too_few, INVAR_E_INVALID, "a fork keeps these numbers"},
+        {of_another_tick, INVAR_E_CORRUPT, "rollouts from 3 on"},
+    };
+    invar_rl_samples batch;
+    invar_source source;
+    scene s;
+
+    open_scene(&s, *state);
+    keep_surplus(&s, 0);
+    invar_source_open(&source, &s.options);
+    for (int64_t v = 0; v < 2; v++) {
+        collect(&batch, &source, v);
+        invar_rl_samples_reset(&batch);
+    }
+    assert_true(source.flight.surplus.count > 0);
+    assert_ok(read_changed(&s, &source, untouched));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
+    invar_source_close(&source);
+    close_scene(&s);
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 static void test_flight__a_copy_is_its_own(void **state)
@@ -408,6 +539,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flight__goes_on_from_its_bytes),
         cmocka_unit_test(test_flight__odd_files_are_refused),
+        cmocka_unit_test(test_flight__surplus_goes_on_from_its_bytes),
+        cmocka_unit_test(test_flight__odd_surplus_is_refused),
         cmocka_unit_test(test_flight__a_copy_is_its_own),
     };
 
