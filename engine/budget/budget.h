@@ -51,7 +51,7 @@ typedef struct invar_budget_ask {
     invar_format rollout_format;
     bool reference, teacher, critic;
     bool reference_moves; /* then it is in checkpoints, and has masters */
-    const invar_model_spec *teacher_spec, *critic_spec; /* NULL: of the actor's shape */
+    const invar_model_spec *reference_spec, *teacher_spec, *critic_spec; /* NULL: the actor's */
     const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
     invar_format draft_format;
     bool learns;
@@ -170,7 +170,7 @@ typedef struct invar_budget_parts {
     invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
     const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
     const invar_model *actor, *critic;       /* critic NULL: none */
-    const invar_model *teacher;              /* NULL: none, or of the actor's shape */
+    const invar_model *reference, *teacher;  /* NULL: none, or of the actor's shape */
     invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
 } invar_budget_parts;
 

@@ -37,11 +37,25 @@ static invar_status add_model(invar_model **model, invar_budget *out, invar_budg
     return INVAR_OK;
 }
 
-/* With adapters it has the actor's base. */
+/* A model of its own shape, where `own` is its spec: what it is refused for says whose it is. */
+static invar_status add_beside(invar_model **model, invar_budget *out, invar_budget_cast *cast,
+                               const invar_model_spec *own, const invar_model_spec *otherwise,
+                               const char *name, const char *key)
+{
+    if (!own)
+        return add_model(model, out, cast, otherwise, false, name);
+    return invar_error_advise(add_model(model, out, cast, own, false, name), INVAR_E_INVALID, key);
+}
+
+/* With adapters it has the actor's base, unless it is a model of its own. */
 static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
 {
+    const invar_model_spec *own = cast->ask->reference_spec;
     const char *name = "reference: weights";
 
+    if (own)
+        return invar_error_advise(add_model(&cast->reference, out, cast, own, true, name),
+                                  INVAR_E_INVALID, "this is the reference (ref-load)");
     if (!invar_model_is_adapted(cast->actor))
         return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
                          name);
@@ -232,16 +246,16 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     critic.value_head = true;
     critic.tied = false;
     teacher.lora = (invar_lora_spec){0};
-    critic = ask->critic_spec ? *ask->critic_spec : critic;
-    teacher = ask->teacher_spec ? *ask->teacher_spec : teacher;
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
         INVAR_TRY(add_reference(out, cast));
     if (ask->teacher)
-        INVAR_TRY(add_model(&cast->teacher, out, cast, &teacher, false, "teacher: weights"));
+        INVAR_TRY(add_beside(&cast->teacher, out, cast, ask->teacher_spec, &teacher,
+                             "teacher: weights", "this is the teacher (opd-teacher-load)"));
     if (ask->critic)
-        INVAR_TRY(add_model(&cast->critic, out, cast, &critic, false, "critic: weights"));
+        INVAR_TRY(add_beside(&cast->critic, out, cast, ask->critic_spec, &critic, "critic: weights",
+                             "this is the critic (critic-load)"));
     INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
@@ -377,6 +391,7 @@ invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
     invar_budget_ask ask = *cast->ask;
     invar_budget_parts parts = {.actor = cast->actor,
                                 .critic = cast->critic,
+                                .reference = ask.reference_spec ? cast->reference : NULL,
                                 .teacher = ask.teacher_spec ? cast->teacher : NULL,
                                 .actor_grads = cast->actor_learner.grads,
                                 .critic_grads = cast->critic_learner.grads};

@@ -221,6 +221,8 @@ invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
                                          const invar_budget_ask *ask)
 {
     INVAR_TRY(score(parts, ask, parts->actor));
+    if (parts->reference)
+        INVAR_TRY(score(parts, ask, parts->reference));
     if (parts->teacher)
         INVAR_TRY(score(parts, ask, parts->teacher));
     if (parts->critic)

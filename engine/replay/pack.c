@@ -203,7 +203,7 @@ static invar_status add_inputs(packer *p)
 {
     const invar_recorded *keys = p->replay->keys;
     const char *hf = invar_recorded_get(keys, INVAR_KEY_HF_CHECKPOINT);
-    bool weights = invar_recorded_get(keys, INVAR_KEY_REF_LOAD)[0] == '\0';
+    bool weights = !invar_recorded_get(keys, INVAR_KEY_REF_LOAD)[0] || keys->reference_apart;
     char name[64];
 
     INVAR_TRY(add_data(p));

@@ -15,6 +15,7 @@
 #include "engine/record/revisions.h"
 #include "engine/rollout/file/file.h"
 #include "engine/run/folders.h"
+#include "engine/run/train.h"
 
 #include "base/invar_banned.h"
 
@@ -133,6 +134,8 @@ static invar_status take_key(void *payload, const char *const *columns,
         return INVAR_OK; // it was free for the version that made the run: it changed no bit
     if (key >= 0)
         return invar_recorded_put(payload, (invar_key)key, values[1].data);
+    if (strcmp(values[0].data, INVAR_TRAIN_REFERENCE) == 0)
+        ((invar_recorded *)payload)->reference_apart = true;
     if (strchr(values[0].data, ' ')) // "data hash": what the keys only name
         return INVAR_OK;
     invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);

@@ -21,6 +21,7 @@ extern "C" {
 typedef struct invar_recorded {
     char *value[INVAR_KEY_COUNT]; /* canonical text; NULL: the default */
     char checkpoints[INVAR_PATH_SIZE];
+    bool reference_apart; /* the run's reference is a model of its own: ref-load has no other use */
 } invar_recorded;
 
 void invar_recorded_release(invar_recorded *recorded);

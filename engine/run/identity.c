@@ -21,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-#define EXTRA 12 /* pairs beside the keys */
+#define EXTRA 14 /* pairs beside the keys */
 #define EVAL_DATA "eval data hash"
 #define ROLLOUTS "rollouts hash"
 
@@ -65,6 +65,11 @@ static invar_status gather(identity *id, const invar_loop *loop)
     }
     INVAR_TRY(hash_spec(&digest, &s->spec));
     add_digest(id, "model hash", &digest);
+    if (s->ref_apart) {
+        INVAR_TRY(hash_spec(&digest, &s->ref_spec));
+        add_digest(id, "reference model hash", &digest);
+        add_digest(id, INVAR_TRAIN_REFERENCE, &s->ref_weights);
+    }
     if (s->teacher_apart) {
         INVAR_TRY(hash_spec(&digest, &s->teacher_spec));
         add_digest(id, "teacher model hash", &digest);

@@ -245,7 +245,7 @@ static invar_status score_others(invar_loop *loop)
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
-        if (loop->place.step == 0 && loop->batch.own_weights &&
+        if (loop->place.step == 0 && !s->ref_apart && loop->batch.own_weights &&
             (sampled_itself(loop) || !f->copied))
             INVAR_TRY(compare(loop,
                               "log-probabilities of actor and reference before the first step", 0,

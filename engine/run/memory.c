@@ -113,6 +113,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .rollout_format = s->rollout_format,
         .reference = invar_settings_reference(r),
         .reference_moves = invar_settings_reference_moves(r),
+        .reference_spec = s->ref_apart ? &s->ref_spec : NULL,
         .teacher = invar_settings_teacher(r),
         .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
         .critic_spec = s->critic_apart ? &s->critic_spec : NULL,

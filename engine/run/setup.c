@@ -132,12 +132,13 @@ static invar_status plan_memory(invar_budget *out, invar_loop *loop)
 /* Rollout and trainer have all their memory afterwards. */
 static invar_status settle_memory(invar_loop *loop)
 {
+    const invar_session *s = &loop->session;
     invar_budget_parts parts = {.rollout = loop->rollout,
                                 .trainer = loop->trainer,
-                                .actor = loop->session.actor,
-                                .critic = loop->session.critic,
-                                .teacher =
-                                    loop->session.teacher_apart ? loop->session.teacher : NULL,
+                                .actor = s->actor,
+                                .critic = s->critic,
+                                .reference = s->ref_apart ? s->reference : NULL,
+                                .teacher = s->teacher_apart ? s->teacher : NULL,
                                 .actor_grads = loop->actor.grads,
                                 .critic_grads = loop->critic.grads};
 
@@ -302,6 +303,19 @@ static void tell_dropped(const invar_loop *loop)
                        invar_dataset_dropped(data) + invar_dataset_size(data));
 }
 
+/* Its folder is otherwise where the actor begins. */
+static void tell_reference(const invar_loop *loop)
+{
+    const invar_session *s = &loop->session;
+
+    if (s->ref_apart && !loop->options->replay)
+        invar_recorder_say(&loop->recorder,
+                           "ref-load: another model than the actor; it is the reference, and the "
+                           "actor begins with the weights of %s",
+                           invar_config_filled(s->recipe, INVAR_KEY_HF_CHECKPOINT) ? "hf-checkpoint"
+                                                                                   : "its seed");
+}
+
 static void tell_left_out(const invar_loop *loop)
 {
     char line[INVAR_HF_WARNING_SIZE];
@@ -315,7 +329,8 @@ static void tell_left_out(const invar_loop *loop)
 static invar_status share_hashes(invar_loop *loop)
 {
     invar_session *s = &loop->session;
-    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights, s->filled};
+    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights, s->ref_weights,
+                             s->filled};
 
     if (loop->sides.first == 0)
         return INVAR_OK;
@@ -325,21 +340,24 @@ static invar_status share_hashes(invar_loop *loop)
     s->weights = hashes[0];
     s->teacher_weights = hashes[1];
     s->critic_weights = hashes[2];
-    s->filled = hashes[3];
+    s->ref_weights = hashes[3];
+    s->filled = hashes[4];
     return INVAR_OK;
 }
 
 /* What came into the models of a rank. */
+enum { FILLED = 4 };
 typedef struct filling {
-    uint64_t of[3][2];
+    uint64_t of[FILLED][2];
 } filling;
 
 static filling filling_of(const invar_session *s)
 {
-    const invar_model *models[] = {s->actor, s->teacher, s->critic};
+    const invar_model *models[FILLED] = {s->actor, s->teacher, s->critic,
+                                         s->ref_apart ? s->reference : NULL};
     filling out = {{{0}}};
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < FILLED; i++)
         for (int k = 0; k < 2; k++)
             out.of[i][k] = models[i] ? models[i]->filled[k] : 0;
     return out;
@@ -347,7 +365,7 @@ static filling filling_of(const invar_session *s)
 
 static void add_filling(filling *to, const filling *more)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < FILLED; i++)
         for (int k = 0; k < 2; k++)
             to->of[i][k] += more->of[i][k];
 }
@@ -504,6 +522,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
                         loop->options->until);
     tell_dropped(loop);
     tell_left_out(loop);
+    tell_reference(loop);
     if (loop->set.course.rollouts == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "num-epoch: so many times through the data is less than one rollout of "

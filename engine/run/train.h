@@ -18,6 +18,9 @@
 extern "C" {
 #endif
 
+/* The pair of an identity that a run has whose reference is a model of its own. */
+#define INVAR_TRAIN_REFERENCE "reference hash"
+
 /* What can be shown while it runs; never part of a result. */
 typedef struct invar_train_progress {
     int64_t rollout, rollouts;                  /* done, of */

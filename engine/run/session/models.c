@@ -17,6 +17,12 @@
 
 /* ---- the actor ------------------------------------------------------------------------------- */
 
+/* ref-load is where the actor begins, unless it is another model. */
+static bool begins_at_reference(const invar_session *s)
+{
+    return invar_config_filled(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_apart;
+}
+
 /* A model that was named is never made up. */
 static invar_status check_given(const char *dir)
 {
@@ -72,8 +78,7 @@ static invar_status read_actor(invar_session *s, uint32_t seed)
 {
     invar_session_origin from = {.adapters = false};
 
-    INVAR_TRY(invar_config_filled(s->recipe, INVAR_KEY_REF_LOAD) ? named_weights(&from, s, seed)
-                                                                 : first_base(s, seed));
+    INVAR_TRY(begins_at_reference(s) ? named_weights(&from, s, seed) : first_base(s, seed));
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
     return invar_session_check_base(s, &from);
@@ -86,10 +91,9 @@ static uint32_t seed_of(const invar_session *s)
 
 static invar_status first_weights(invar_session *s)
 {
-    const invar_recipe *r = s->recipe;
-    const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
 
-    if (dir[0] && !invar_config_filled(r, INVAR_KEY_REF_LOAD))
+    if (dir[0] && !begins_at_reference(s))
         INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
     INVAR_TRY(first_adapters(s, seed_of(s)));
@@ -149,6 +153,20 @@ static invar_status new_reference(invar_session *s)
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
 }
 
+/* One of another shape is loaded; the other is what the actor is at the start. */
+static invar_status make_reference(invar_session *s)
+{
+    invar_session_origin from;
+
+    if (!s->ref_apart) {
+        INVAR_TRY(new_reference(s));
+        return invar_model_copy(s->reference, s->actor);
+    }
+    INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
+    INVAR_TRY(invar_session_load_named(&from, s, s->reference, INVAR_KEY_REF_LOAD));
+    return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
+}
+
 const invar_model *invar_session_sampler(const invar_session *s)
 {
     return s->rollout_actor ? s->rollout_actor : s->actor;
@@ -175,10 +193,8 @@ static invar_status other_models(invar_session *s)
     const invar_recipe *r = s->recipe;
     invar_session_origin from;
 
-    if (invar_settings_reference(r)) {
-        INVAR_TRY(new_reference(s));
-        INVAR_TRY(invar_model_copy(s->reference, s->actor));
-    }
+    if (invar_settings_reference(r))
+        INVAR_TRY(make_reference(s));
     if (invar_settings_teacher(r)) {
         INVAR_TRY(invar_model_new(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
         INVAR_TRY(invar_session_load_named(&from, s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));

@@ -2,9 +2,9 @@
  * session.h - what a recipe asks for, brought to life: device, tokenizer, models, data.
  *
  * Everything that generates, scores or trains begins here. Weights come, in this order, from
- * ref-load, from hf-checkpoint, or, where neither is given, from Philox; a checkpoint that a run
- * resumes from is loaded over them later (engine/run/resume.c), so the identity of the run is known
- * first.
+ * ref-load, if that is the actor's model, from hf-checkpoint, or, where neither is given, from
+ * Philox; a checkpoint that a run resumes from is loaded over them later (engine/run/resume.c), so
+ * the identity of the run is known first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -46,13 +46,14 @@ typedef struct invar_session {
     invar_model *reference;     /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
-    invar_model_spec teacher_spec, critic_spec;
-    bool teacher_apart, critic_apart; /* it is a model of its own, not of the actor's shape */
-    invar_model *draft;               /* whole, where this rank samples; its spec is known before */
+    invar_model_spec ref_spec, teacher_spec, critic_spec;
+    bool ref_apart, teacher_apart, critic_apart; /* it is a model of its own, not of that shape */
+    invar_model *draft; /* whole, where this rank samples; its spec is known before */
     invar_model_spec draft_spec;
     invar_evals evals;    /* sets of eval-config, once they were read: invar_evaluate_read_sets */
     invar_dataset *data;  /* NULL: no prompt-data */
     invar_digest weights; /* of the actor at the start, */
+    invar_digest ref_weights; /* of a reference apart, in the form that ops read; */
     invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
     invar_digest base_weights;                    /* of the actor's frozen base, likewise */
     invar_digest filled; /* of what this copy of the models was filled with, where there are more */

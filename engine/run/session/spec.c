@@ -219,6 +219,29 @@ static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_
     return check_beside(s, out, dir, key);
 }
 
+static invar_status check_language(const invar_session *s, const invar_model_spec *spec,
+                                   invar_key key)
+{
+    if (spec->value_head)
+        return invar_config_refuse(s->recipe, key, "has a critic, not a language model");
+    return INVAR_OK;
+}
+
+/* Whoever opens a session has to know whether ref-load has the actor's weights. */
+static invar_status read_reference(invar_session *s)
+{
+    s->ref_spec = s->spec;
+    s->ref_spec.lora = (invar_lora_spec){0};
+    if (!invar_settings_reference(s->recipe))
+        return INVAR_OK;
+    INVAR_TRY(read_beside(&s->ref_spec, &s->ref_apart, s, INVAR_KEY_REF_LOAD));
+    if (s->ref_apart && invar_settings_reference_moves(s->recipe))
+        return invar_config_refuse(s->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
+                                   "would copy the actor into a reference of another shape "
+                                   "(ref-load)");
+    return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
+}
+
 static invar_status read_others(invar_session *s)
 {
     const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
@@ -231,15 +254,14 @@ static invar_status read_others(invar_session *s)
         INVAR_TRY(read_beside(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
     s->critic_spec.value_head = true;
     s->critic_spec.tied = false;
-    if (s->teacher_spec.value_head)
-        return invar_config_refuse(s->recipe, teacher, "has a critic, not a language model");
-    return INVAR_OK;
+    return check_language(s, &s->teacher_spec, teacher);
 }
 
 invar_status invar_session_read_specs(invar_session *s, unsigned wants)
 {
     INVAR_TRY(read_spec(s));
     INVAR_TRY(read_draft(s));
+    INVAR_TRY(read_reference(s));
     if (wants & (INVAR_SESSION_LEARN | INVAR_SESSION_SAMPLE | INVAR_SESSION_NO_WEIGHTS))
         INVAR_TRY(read_others(s));
     return INVAR_OK;

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# shapes.sh INVAR FOLDER - reference, critic and teacher of other sizes and families than the actor.
+#
+# Log-probs of a reference are, bit by bit, those of the same model as an actor; the chain is one in
+# every layout, also killed and resumed; a replay and a pack need both folders. Another reference
+# gives another chain. What cannot be is refused with the key that names the model.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2
+unset INVAR_LEDGER INVAR_SAVE
+recipe=$PWD/tests/e2e/ranks/divided.ini
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+full=${INVAR_TEST_FULL:-}
+
+# train NAME FLAG ...: a run; its chain is in `chain`.
+train() {
+    local name=$1 output
+    shift
+    checks=$((checks + 1))
+    output=$("$invar" train "$recipe" --no-report --dtype bf16 --threads 1 --run "$name" "$@" 2>&1 \
+        </dev/null) || complain "$name: exit code $?" "$output"
+    chain=$(sed -n 's/^chain  *//p' <<<"$output")
+}
+
+# refused TEXT FLAG ...: as a wrong recipe is.
+refused() {
+    expect 129 "$1" train "$recipe" --no-report --dtype bf16 --run refused "${@:2}"
+    holds [ ! -e refused ]
+}
+
+# the hash of a point in step 0
+digest() {
+    sqlite3 -readonly "$1/ledger.db" \
+        "SELECT hash FROM digests WHERE name = '$2' AND step = 0"
+}
+
+declare -A shape=(
+    [llama]="--model-type llama --num-layers 2 --hidden-size 64"
+    [qwen2]="--model-type qwen2 --num-layers 3 --ffn-hidden-size 2048"
+    [qwen3_moe]="--model-type qwen3_moe --num-layers 2 --num-experts 4 --logical-etp 1"
+    [alone]="--model-type llama --num-layers 1 --num-attention-heads 2 --num-query-groups 1
+        --logical-tp 1"
+)
+for name in "${!shape[@]}"; do
+    read -r -d '' -a words <<<"${shape[$name]}"
+    train "$name" "${words[@]}" --seed 7 --num-rollout 1
+done
+kl=(--use-kl-loss true --kl-loss-coef 0.1)
+tp=--tensor-model-parallel-size pp=--pipeline-model-parallel-size cp=--context-parallel-size
+
+# ---- a reference of each family, in every layout ----------------------------------------------
+train plain "${kl[@]}"
+chains=("$chain")
+mkdir rollouts
+for name in llama qwen2 qwen3_moe; do
+    read -r -d '' -a words <<<"${shape[$name]}"
+    own=("${kl[@]}" --ref-load "$name/checkpoints")
+    train "own-$name" "${own[@]}" --save-debug-rollout-data "rollouts/$name-{rollout_id}"
+    one=$chain
+    chains+=("$chain")
+    # the same samples, scored by that model as the actor
+    train "scored-$name" "${words[@]}" --ref-load "$name/checkpoints" --num-rollout 1 \
+        --load-debug-rollout-data "rollouts/$name-{rollout_id}"
+    holds [ -n "$(digest "own-$name" ref.logp)" ]
+    holds [ "$(digest "own-$name" ref.logp)" = "$(digest "scored-$name" score.logp)" ]
+    holds [ "$(digest "own-$name" ref.logp)" != "$(digest "own-$name" score.logp)" ]
+    layouts=("--ranks 2 $tp 2 --sequence-parallel true" "--ranks 4 $pp 2 --rollout-num-gpus 2")
+    [[ ! $full ]] || layouts+=("--ranks 2" "--ranks 2 $cp 2" "--ranks 4 $tp 2 $pp 2")
+    for layout in "${layouts[@]}"; do
+        # shellcheck disable=SC2086 # words
+        train "own-$name-${layout//[^a-z0-9]/}" "${own[@]}" $layout
+        [[ $chain == "$one" ]] || complain "$name $layout: $chain, one rank has $one"
+    done
+done
+holds [ "$(printf '%s\n' "${chains[@]}" | sort -u | wc -l)" = 4 ]
+
+# ---- life -------------------------------------------------------------------------------------
+own=("${kl[@]}" --ref-load llama/checkpoints)
+train halves "${own[@]}" --debug-exit-after-rollout 1
+train halves "${own[@]}" --ranks 2
+holds [ "$chain" = "${chains[1]}" ]
+expect 0 'identical' replay own-llama --step 1
+holds [ "$(sqlite3 -readonly own-llama/ledger.db "SELECT group_concat(key) FROM identity
+    WHERE key LIKE 'reference%'")" = 'reference hash,reference model hash' ]
+# folders of Hugging Face: the actor begins with the weights of its own
+folders=$OLDPWD/tests/oracle/folders/4.57.6
+cp -r "$folders/qwen3-fp16" actor
+cp -r "$folders/qwen3_moe-bf16-shards" moe
+printf '%s\n' '[rollout]' 'num-rollout = 2' 'rollout-batch-size = 1' 'n-samples-per-prompt = 2' \
+    'rollout-max-response-len = 8' 'rm-type = deterministic_random' 'prompt-data = data.jsonl' \
+    '[perf]' 'threads = 1' '[engine]' 'numerics = ieee' '[model]' 'dtype = fp32' >folders.ini
+printf '{"input": "Hello"}\n{"input": "abc"}\n' >data.jsonl
+expect 0 'the actor begins with the weights of hf-checkpoint' train folders.ini --no-report \
+    --run folders "${kl[@]}" --hf-checkpoint actor --ref-load moe
+expect 0 '' pack folders --step 0 --output one.tar
+holds grep -q '^hf/model.safetensors' <(tar -tf one.tar)
+holds grep -q '^ref/model-00001' <(tar -tf one.tar)
+mv actor actor.gone && mv moe moe.gone
+expect 0 'identical' replay one.tar
+mv actor.gone actor && mv moe.gone moe
+expect 129 "'ref-load' has another tokenizer than the model" train folders.ini --run refused \
+    "${kl[@]}" --hf-checkpoint actor --ref-load "$folders/llama-fp16-tied"
+# without a KL term ref-load is where the actor begins, and must be its model
+refused '"LlamaForCausalLM"' --ref-load llama/checkpoints
+
+# ---- all models at once -----------------------------------------------------------------------
+train values --model-type qwen2 --num-layers 2 --advantage-estimator ppo --num-rollout 1
+all=(--advantage-estimator ppo --critic-load values/checkpoints --use-opd true
+    --opd-teacher-load qwen3_moe/checkpoints "${own[@]}")
+train all "${all[@]}"
+one=$chain
+train all-ranks "${all[@]}" --ranks 4 "$tp" 2 "$pp" 2
+[[ $chain == "$one" ]] || complain "all at once: $chain, one rank has $one"
+train adapters "${own[@]}" --lora-rank 4
+one=$chain
+train adapters-ranks "${own[@]}" --lora-rank 4 --ranks 2 "$tp" 2
+[[ $chain == "$one" ]] || complain "adapters: $chain, one rank has $one"
+expect 0 'reference: weights' plan "$recipe" "${own[@]}" --dtype bf16
+holds [ "$(sed -n 's/^ *reference: weights *//p' <("$invar" plan "$recipe" "${own[@]}"))" != \
+    "$(sed -n 's/^ *reference: weights *//p' <("$invar" plan "$recipe" "${kl[@]}"))" ]
+
+# ---- what cannot be ---------------------------------------------------------------------------
+for key in "ref-load ${kl[*]}" "opd-teacher-load --use-opd true"; do
+    read -r name flags <<<"$key"
+    # shellcheck disable=SC2086 # words
+    for layout in "--ranks 2 $tp 2" "--ranks 2 $pp 2" "--ranks 2 $cp 2"; do
+        refused "($name)" $flags "--$name" alone/checkpoints $layout
+    done
+done
+refused "'ref-update-interval' would copy the actor into a reference of another shape" \
+    "${own[@]}" --ref-update-interval 1
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"
