@@ -18,7 +18,7 @@ enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20, LETTERS = 27 };
 static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
 
 typedef struct subject {
-    const invar_model *model;
+    const invar_model *model, *draft; /* that guesses */
     const invar_device *dev;
     const invar_tokenizer *tokenizer;
     const invar_sampling *sampling;
@@ -69,21 +69,45 @@ static invar_rollout_counters check(const invar_rl_samples *expected, const subj
     return counted;
 }
 
+/* Guesses of another model; returns how many of 100 were drawn. */
+static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
+                           const invar_model *draft, const invar_rollout_limits *limits,
+                           int64_t tokens)
+{
+    invar_rollout_limits own = *limits;
+    invar_rollout_counters counted;
+    invar_rl_samples samples;
+    char what[80];
+
+    own.speculation = (invar_speculation){
+        .algorithm = INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = tokens, .model = draft};
+    counted = generate(&samples, on, &own, NULL);
+    (void)snprintf(what, sizeof what, "a draft model, %d at a time", (int)tokens);
+    prompts_assert_equal(&samples, expected, what);
+    assert_true(counted.drafted > 0 && counted.accepted <= counted.drafted);
+    invar_rl_samples_reset(&samples);
+    return 100 * counted.accepted / counted.drafted;
+}
+
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-/* Every kind of guess, and of numbers those that come next; all of them in the full sweep. */
+/* Every kind of guess, a draft model's too; of numbers those that come next, or in full all. */
 static void check_all(const subject *on, int64_t number)
 {
     const invar_rollout_limits plain = {0};
     invar_rl_samples expected;
 
     generate(&expected, on, &plain, NULL);
-    for (int kind = 0; kind < GUESS_KINDS; kind++)
+    for (int kind = 0; kind <= GUESS_KINDS; kind++)
         for (int64_t i = 0; i < invar_test_count(1, INVAR_SPECULATION_MOST); i++, number++) {
-            const way *w = &ways[number % WAYS];
-            const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
+            const invar_rollout_limits limits =
+                way_limits(&ways[number % WAYS], LONGEST + RESPONSE);
+            int64_t tokens = 1 + number % INVAR_SPECULATION_MOST;
 
-            check(&expected, on, &limits, (guess_kind)kind, 1 + number % INVAR_SPECULATION_MOST);
+            if (kind < GUESS_KINDS)
+                check(&expected, on, &limits, (guess_kind)kind, tokens);
+            else
+                check_draft(&expected, on, on->draft, &limits, tokens);
         }
     invar_rl_samples_reset(&expected);
 }
@@ -97,7 +121,7 @@ static void test_speculation__every_model_and_format(void **state)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++, number++) {
             bool some = format == INVAR_FORMAT_BF16 || kind == INVAR_TEST_MODEL_EXPERTS;
             subject on = {.sampling = &usual, .fixed = 5};
-            invar_model *model;
+            invar_model *model, *draft;
             invar_device dev;
 
             if (!some && !invar_test_full())
@@ -105,9 +129,14 @@ static void test_speculation__every_model_and_format(void **state)
             invar_test_device_init(&dev, number % 2 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE,
                                    INVAR_CPU_PATH_SIMD, 2);
             model = invar_test_model_new((invar_test_model)kind, (invar_format)format, 3, &dev);
+            draft =
+                invar_test_model_new(INVAR_TEST_MODEL_DENSE,
+                                     number % 2 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16, 4, &dev);
             on.model = model;
+            on.draft = draft;
             on.dev = &dev;
             check_all(&on, number * 13);
+            invar_model_free(draft);
             invar_model_free(model);
             invar_test_device_release(&dev);
         }
@@ -117,7 +146,7 @@ static void test_speculation__every_model_and_format(void **state)
 
 typedef struct fixture {
     invar_device dev;
-    invar_model *model; /* that writes letters */
+    invar_model *model, *draft; /* that write letters */
     invar_tokenizer *tokenizer;
 } fixture;
 
@@ -131,6 +160,8 @@ static int setup(void **state)
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     assert_ok(invar_model_new(&f.model, &spec, INVAR_FORMAT_FP32, NULL, &f.dev));
     assert_ok(invar_model_init(f.model, 5, &f.dev));
+    assert_ok(invar_model_new(&f.draft, &spec, INVAR_FORMAT_FP32, NULL, &f.dev));
+    assert_ok(invar_model_init(f.draft, 6, &f.dev));
     assert_ok(invar_tokenizer_alphabet(&f.tokenizer, "abcdefghijklmnopqrstuvwxyz"));
     *state = &f;
     return 0;
@@ -141,6 +172,7 @@ static int teardown(void **state)
     fixture *f = *state;
 
     invar_tokenizer_free(f->tokenizer);
+    invar_model_free(f->draft);
     invar_model_free(f->model);
     invar_test_device_release(&f->dev);
     return 0;
@@ -168,6 +200,7 @@ static void test_speculation__every_way_of_sampling(void **state)
     ways_to[5].top_k = 4, ways_to[5].min_p = 0.05f, ways_to[5].max_response = 3;
     for (int i = 0; i < 6; i++) {
         subject on = {.model = f->model,
+                      .draft = f->draft,
                       .dev = &f->dev,
                       .tokenizer = f->tokenizer,
                       .sampling = &ways_to[i],
@@ -226,26 +259,6 @@ static void test_speculation__rejected_rows_need_not_be_finite(void **state)
 }
 
 /* ---- a draft model --------------------------------------------------------------------------- */
-
-/* Guesses of another model; returns how many of 100 were drawn. */
-static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
-                           const invar_model *draft, const invar_rollout_limits *limits,
-                           int64_t tokens)
-{
-    invar_rollout_limits own = *limits;
-    invar_rollout_counters counted;
-    invar_rl_samples samples;
-    char what[80];
-
-    own.speculation = (invar_speculation){
-        .algorithm = INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = tokens, .model = draft};
-    counted = generate(&samples, on, &own, NULL);
-    (void)snprintf(what, sizeof what, "a draft model, %d at a time", (int)tokens);
-    prompts_assert_equal(&samples, expected, what);
-    assert_true(counted.drafted > 0 && counted.accepted <= counted.drafted);
-    invar_rl_samples_reset(&samples);
-    return 100 * counted.accepted / counted.drafted;
-}
 
 /* Nothing is guessed behind the end of a response. */
 static const invar_sampling endless = {
