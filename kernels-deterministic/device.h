@@ -57,6 +57,7 @@ typedef struct invar_device {
     invar_pool *pool;     /* NULL: the calling thread alone */
     invar_arena *scratch; /* reserved; ops push what they need and rewind it */
     int ordinal;          /* which of the machine's; from the last on, the first follows again */
+    bool urgent;          /* opened so, its ops go before those of others on the same one */
     void *context;        /* the backend's own, made by its `open`; NULL where it has none */
 } invar_device;
 
@@ -132,7 +133,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 9
+#define INVAR_BACKEND_ABI 10
 
 struct invar_backend {
     int abi;

@@ -37,11 +37,15 @@ static invar_status fill(invar_grid *t, const invar_budget *b)
         (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
     if (b->sampling > 0)
         INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
+    if (b->checking > 0)
+        INVAR_TRY(add_line(t, "checking", b->checking, "of what was sampled ahead"));
     if (b->scoring > 0)
         INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
     if (b->learning > 0)
         INVAR_TRY(add_line(t, "learning", b->learning, ""));
-    INVAR_TRY(add_line(t, "block", b->block, "these in turn: the largest"));
+    INVAR_TRY(add_line(t, "block", b->block,
+                       b->beside ? "sampling beside training: the largest of each"
+                                 : "these in turn: the largest"));
     INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
     INVAR_TRY(add_line(t, "need", b->need, "resident, block and around"));
     INVAR_TRY(add_line(t, "available", b->available, ""));

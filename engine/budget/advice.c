@@ -57,6 +57,15 @@ static bool shorten_prefill(invar_budget_ask *ask, char *out, size_t size)
     return long_one;
 }
 
+static bool take_turns(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool beside = ask->beside;
+
+    ask->beside = ask->checks = false;
+    (void)snprintf(out, size, "rollout-overlap = false");
+    return beside;
+}
+
 static bool shrink_batch(invar_budget_ask *ask, char *out, size_t size)
 {
     bool many = ask->plan.micro_batch > 1;
@@ -127,9 +136,10 @@ static const struct {
     bool semantic; /* the key may change bits: only where the others are not enough */
 } changes[] = {{open_rows, false, false},        {open_pages, false, false},
                {open_concurrency, false, false}, {shorten_prefill, false, false},
-               {shrink_batch, true, false},      {recompute, false, false},
-               {offload, false, false},          {shrink_unit, true, true},
-               {shorten_responses, true, true},  {shorten_evaluations, true, true}};
+               {take_turns, false, false},       {shrink_batch, true, false},
+               {recompute, false, false},        {offload, false, false},
+               {shrink_unit, true, true},        {shorten_responses, true, true},
+               {shorten_evaluations, true, true}};
 
 #define CHANGES (int)(sizeof changes / sizeof *changes)
 
@@ -238,14 +248,16 @@ static void format_bytes(char out[24], size_t bytes)
 static void name_largest(char *out, size_t size, const invar_budget *b)
 {
     invar_budget_item items[INVAR_BUDGET_ITEMS + 2];
+    size_t rest = b->block - b->beside;
     int count = 0;
 
     for (int i = 0; i < b->n_items; i++)
         items[count++] = b->items[i];
-    items[count++] =
-        b->block == b->sampling
-            ? (invar_budget_item){"sampling", b->sampling}
-            : (invar_budget_item){b->block == b->learning ? "learning" : "scoring", b->block};
+    if (b->beside > 0)
+        items[count++] = (invar_budget_item){"sampling ahead", b->beside};
+    items[count++] = b->beside == 0 && rest == b->sampling
+                         ? (invar_budget_item){"sampling", rest}
+                         : (invar_budget_item){rest == b->learning ? "learning" : "scoring", rest};
     out[0] = '\0';
     for (int n = 0; n < MOST_NAMED && n < count; n++) {
         size_t used = strlen(out);

@@ -12,6 +12,9 @@
  *         learning)                 activations
  *     around                        between the two: norms, hashes
  *
+ * Where rollouts are sampled ahead while others are learned from, the block is one piece for those
+ * who sample, max(sampling, checking), and behind it one for the others, max(scoring, learning).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_BUDGET_BUDGET_H
@@ -49,6 +52,9 @@ typedef struct invar_budget_ask {
     invar_format format;
     bool two_formats; /* sampling has weights of its own, in */
     invar_format rollout_format;
+    bool beside;       /* so it has where it goes on while others learn, */
+    bool checks;       /* and it scores what it has drawn, */
+    int64_t in_flight; /* so many samples at most */
     bool reference, teacher, critic;
     bool reference_moves; /* then it is in checkpoints, and has masters */
     const invar_model_spec *reference_spec, *teacher_spec, *critic_spec; /* NULL: the actor's */
@@ -103,7 +109,9 @@ typedef struct invar_budget {
     int heaviest;    /* rank of the same stage that holds most, as far as this one knows */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;
-    size_t block; /* the largest of these three */
+    size_t checking; /* of those who sample beside learning */
+    size_t beside;   /* what these have of the block, its first bytes; 0: all have it in turn */
+    size_t block;    /* the largest of all, or of both sides */
     size_t around;
     size_t need;      /* resident, block and around */
     size_t available; /* what the device has */
@@ -147,18 +155,23 @@ int64_t invar_budget_rows(const invar_budget_rollout *rollout);
 typedef struct invar_budget_block {
     const invar_device *dev; /* borrowed */
     void *memory;
-    invar_stage *stages[3];
+    invar_stage *stages[4];
 } invar_budget_block;
 
 typedef enum invar_budget_phase {
     INVAR_BUDGET_SAMPLING,
+    INVAR_BUDGET_CHECKING, /* of what was sampled ahead */
     INVAR_BUDGET_SCORING,
     INVAR_BUDGET_LEARNING,
 } invar_budget_phase;
 
-/* Takes the memory; each phase has a device that is dry. */
+/*
+ * Takes the memory of a plan; each phase has a device that is dry. The first two are `sampler`,
+ * which has the same memory as `dev`, and may be it.
+ */
 invar_status invar_budget_block_take(invar_budget_block *out, const invar_device *dev,
-                                     size_t bytes) INVAR_MUST_USE;
+                                     const invar_device *sampler,
+                                     const invar_budget *plan) INVAR_MUST_USE;
 void invar_budget_block_release(invar_budget_block *block);
 
 const invar_device *invar_budget_block_dev(const invar_budget_block *block,
@@ -168,8 +181,10 @@ const invar_device *invar_budget_block_dev(const invar_budget_block *block,
 typedef struct invar_budget_parts {
     invar_rollout *rollout;                  /* NULL: nothing is sampled */
     invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
+    invar_trainer *checker;                  /* of what was sampled ahead; NULL: nobody does */
     const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
     const invar_model *actor, *critic;       /* critic NULL: none */
+    const invar_model *sampler;              /* of the checker */
     const invar_model *reference, *teacher;  /* NULL: none, or of the actor's shape */
     invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
 } invar_budget_parts;
@@ -188,6 +203,8 @@ invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, c
 invar_status invar_budget_rehearse_rollout(invar_rollout *rollout,
                                            const invar_budget_ask *ask) INVAR_MUST_USE;
 invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_budget_rehearse_check(const invar_budget_parts *parts,
                                          const invar_budget_ask *ask) INVAR_MUST_USE;
 invar_status invar_budget_rehearse_learn(const invar_budget_parts *parts,
                                          const invar_budget_ask *ask) INVAR_MUST_USE;

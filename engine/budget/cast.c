@@ -80,15 +80,18 @@ static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
     return INVAR_OK;
 }
 
-/* In another format than the actor's: weights alone. */
+/* In another format than the actor's, or beside it: weights alone, with adapters its base. */
 static invar_status add_rollout_actor(invar_budget *out, invar_budget_cast *cast)
 {
     const invar_budget_ask *ask = cast->ask;
+    const invar_device *dev = &cast->resident.dev;
 
-    if (!ask->two_formats)
+    if (!ask->two_formats && !ask->beside)
         return INVAR_OK;
-    INVAR_TRY(invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
-                                      ask->layout, &cast->resident.dev));
+    INVAR_TRY(!ask->two_formats && invar_model_is_adapted(cast->actor)
+                  ? invar_model_new_beside(&cast->rollout_actor, cast->actor, dev)
+                  : invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
+                                            ask->layout, dev));
     add_item(out, cast, "rollout: weights");
     return INVAR_OK;
 }
@@ -319,6 +322,27 @@ invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast
         status = invar_budget_rehearse_rollout(rollout, cast->ask);
     out->sampling = cast->work.top;
     invar_rollout_free(rollout);
+    return status;
+}
+
+/* As the run's own of what it has sampled ahead: by itself. */
+invar_status invar_budget_cast_check(invar_budget *out, invar_budget_cast *cast)
+{
+    invar_trainer_options o = invar_budget_cast_options(cast, &out->choice);
+    invar_budget_ask ask = *cast->ask;
+    invar_budget_parts parts = {.sampler = invar_budget_cast_sampler(cast)};
+    invar_status status;
+
+    if (!ask.checks)
+        return INVAR_OK;
+    o.replay = ask.replay ? parts.sampler : NULL;
+    o.layout = NULL;
+    ask.plan.max_tokens = out->choice.max_tokens;
+    invar_stage_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.checker, &cast->work.dev, &o));
+    status = invar_budget_rehearse_check(&parts, &ask);
+    out->checking = cast->work.top;
+    invar_trainer_free(parts.checker);
     return status;
 }
 

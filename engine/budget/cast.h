@@ -45,6 +45,7 @@ invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,
 
 /* What the phases need with the settings of out->choice. */
 invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
+invar_status invar_budget_cast_check(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
 invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
 
 #ifdef __cplusplus

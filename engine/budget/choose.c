@@ -2,10 +2,11 @@
  * choose.c - what the recipe leaves open, so that everything fits.
  *
  * Sampling, scoring and learning have one block in turn, so each is chosen for itself: as large as
- * the block can be. Of learning, the rows of logits at a time give way first: in several pieces
- * they are computed a second time, however many pieces there are. Then the tokens of a micro-batch
- * do. What a phase needs only grows with either, so the largest that fits is found by halving, and
- * where the smallest does not fit, nothing does.
+ * the block can be. Those who sample beside learning are chosen first, within half of it. Of learning,
+ * the rows of logits at a time give way first: in several pieces they are computed a second time,
+ * however many pieces there are. Then the tokens of a micro-batch do. What a phase needs only
+ * grows with either, so the largest that fits is found by halving, and where the smallest does not
+ * fit, nothing does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,6 +36,24 @@ static size_t room_of(const invar_budget *b)
     return b->usable > rest ? b->usable - rest : 0;
 }
 
+/* What scoring and learning have of it. */
+static size_t training(const invar_budget *b)
+{
+    return larger_size(b->scoring, b->learning);
+}
+
+/* What those who sample have at the same time. */
+static size_t beside(const invar_budget *b, const invar_budget_ask *ask)
+{
+    return ask->beside ? larger_size(b->sampling, b->checking) : 0;
+}
+
+/* Bytes that these may have. */
+static size_t sampling_room(const invar_budget *b, const invar_budget_ask *ask)
+{
+    return ask->beside ? room_of(b) / 2 : room_of(b);
+}
+
 /* ---- learning and scoring -------------------------------------------------------------------- */
 
 static invar_status try_training(bool *fits, invar_budget *b, invar_budget_cast *cast,
@@ -43,7 +62,8 @@ static invar_status try_training(bool *fits, invar_budget *b, invar_budget_cast 
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
     INVAR_TRY(invar_budget_cast_train(b, cast));
-    *fits = b->scoring <= room_of(b) && b->learning <= room_of(b);
+    INVAR_TRY(invar_budget_cast_check(b, cast));
+    *fits = training(b) + beside(b, cast->ask) <= room_of(b);
     return INVAR_OK;
 }
 
@@ -132,8 +152,8 @@ static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
                                    const invar_budget_cast *cast, int64_t concurrency)
 {
     const invar_budget_ask *ask = cast->ask;
-    int64_t room =
-        invar_smaller((int64_t)(room_of(b) < INT64_MAX ? room_of(b) : INT64_MAX), MOST_CACHE);
+    size_t most = sampling_room(b, ask);
+    int64_t room = invar_smaller((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
     invar_rollout_limits limits = ask->limits, out = {0};
 
     *least_out = 0;
@@ -163,7 +183,8 @@ static bool samples(const invar_budget_ask *ask)
 static invar_status choose_pages(bool *fits, invar_budget *b, invar_budget_cast *cast,
                                  int64_t least, int64_t page_bytes)
 {
-    size_t more = b->sampling > room_of(b) ? b->sampling - room_of(b) : 0;
+    size_t room = sampling_room(b, cast->ask);
+    size_t more = b->sampling > room ? b->sampling - room : 0;
     int64_t pages =
         b->choice.pages - (int64_t)((more + (size_t)page_bytes - 1) / (size_t)page_bytes);
 
@@ -172,7 +193,7 @@ static invar_status choose_pages(bool *fits, invar_budget *b, invar_budget_cast 
         return INVAR_OK;
     b->choice.pages = pages;
     INVAR_TRY(invar_budget_cast_sample(b, cast));
-    *fits = b->sampling <= room_of(b);
+    *fits = b->sampling <= room;
     return INVAR_OK;
 }
 
@@ -222,25 +243,27 @@ static invar_status check_pages(const invar_budget_ask *ask)
 /* What is known so far does not fit, and no more is asked. */
 static bool hopeless(const invar_budget *b, const invar_budget_ask *ask)
 {
-    return ask->must_fit &&
-           b->resident + b->around + larger_size(b->scoring, b->learning) > b->usable;
+    return ask->must_fit && b->resident + b->around + training(b) > b->usable;
 }
 
 static invar_status choose_all(invar_budget *b, invar_budget_cast *cast)
 {
     if (hopeless(b, cast->ask))
         return INVAR_OK;
+    if (cast->ask->beside)
+        INVAR_TRY(choose_cache(b, cast));
     if (!cast->ask->samples_alone) {
         INVAR_TRY(invar_budget_cast_around(b, cast));
         INVAR_TRY(choose_training(b, cast));
     }
-    return hopeless(b, cast->ask) ? INVAR_OK : choose_cache(b, cast);
+    return hopeless(b, cast->ask) || cast->ask->beside ? INVAR_OK : choose_cache(b, cast);
 }
 
 static invar_status choose(invar_budget *b, invar_budget_cast *cast)
 {
     INVAR_TRY(choose_all(b, cast));
-    b->block = larger_size(b->sampling, larger_size(b->scoring, b->learning));
+    b->beside = beside(b, cast->ask);
+    b->block = b->beside ? b->beside + training(b) : larger_size(b->sampling, training(b));
     b->need = b->resident + b->block + b->around;
     b->fits = b->need <= b->usable;
     return INVAR_OK;

@@ -230,6 +230,17 @@ invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
     return invar_trainer_settle(parts->trainer);
 }
 
+invar_status invar_budget_rehearse_check(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask)
+{
+    const invar_budget_parts own = {.trainer = parts->checker};
+    invar_budget_ask in_flight = *ask;
+
+    in_flight.samples = ask->in_flight;
+    INVAR_TRY(score(&own, &in_flight, parts->sampler));
+    return invar_trainer_settle(own.trainer);
+}
+
 invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, const float *now,
                                   const float *entropy, float *dnow_out, float *dentropy_out)
 {

@@ -38,8 +38,11 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
     INVAR_TRY(invar_probe_new(&out->probe, &o));
     if (pipes)
         INVAR_TRY(invar_probe_new(&out->stage.probe, &own));
-    return o.dev && (o.stats || o.level > INVAR_PROBE_STEP) ? invar_sequences_new(&out->sampled, &o)
-                                                            : INVAR_OK;
+    if (!o.dev || (!o.stats && o.level <= INVAR_PROBE_STEP))
+        return INVAR_OK;
+    own = o;
+    own.dev = options->sampler ? options->sampler : options->dev;
+    return invar_sequences_new(&out->sampled, &own);
 }
 
 void invar_recorder_close(invar_recorder *recorder)

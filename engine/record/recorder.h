@@ -85,6 +85,7 @@ typedef struct invar_recorder_options {
     const char *dump, *dump_dir;
     invar_pool *pool;
     const invar_device *dev;
+    const invar_device *sampler;                  /* of rollouts, beside `dev`; NULL: that one */
     const invar_layout *layout;                   /* whose ranks record the same; NULL: one rank */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;

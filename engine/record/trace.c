@@ -332,6 +332,17 @@ void invar_trace_end(invar_trace *trace)
     give_up(trace, keep(trace, phase, end_ns));
 }
 
+void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns)
+{
+    if (trace && trace->fd >= 0)
+        put_phase(trace, &(open_phase){.name = phase, .begin_ns = begin_ns}, end_ns);
+}
+
+int64_t invar_trace_clock(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
 void invar_trace_count(invar_trace *trace, const char *name, double value)
 {
     invar_json_text *line;

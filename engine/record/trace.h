@@ -53,6 +53,13 @@ void invar_trace_step(invar_trace *trace, int64_t step);
 void invar_trace_begin(invar_trace *trace, const char *phase);
 void invar_trace_end(invar_trace *trace);
 
+/*
+ * What another thread did, from one time of invar_trace_clock to another: in the file alone, for in
+ * the ledger no phases of a step overlap.
+ */
+void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns);
+int64_t invar_trace_clock(void);
+
 /* A number over time; what is not finite is left out. */
 void invar_trace_count(invar_trace *trace, const char *name, double value);
 

@@ -19,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* Where the run wrote, how it was watched, and whose guesses sped it up. */
+/* Where the run wrote, how it was watched, and what sped it up. */
 static const struct {
     invar_key key;
     bool again; /* it may be asked for again */
@@ -41,6 +41,7 @@ static const struct {
     {INVAR_KEY_DEBUG_DUMP_DIR, true},
     {INVAR_KEY_TRACE, true},
     {INVAR_KEY_AUDIT, true},
+    {INVAR_KEY_ROLLOUT_OVERLAP, true},
     {INVAR_KEY_SPECULATIVE_ALGORITHM, true},
     {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, true},
     {INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH, true},

@@ -6,7 +6,8 @@
  * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
  * 1 and every KL exactly 0 there. What other weights sampled, or the same in another format
  * (rollout-dtype), is measured, and has the bound of max-logp-diff. Where rollouts begin before
- * their turn (rollout-lag), each token is compared while the weights that drew it are there.
+ * their turn (rollout-lag), each token is compared while the weights that drew it are there
+ * (engine/run/ahead.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -73,103 +74,12 @@ static invar_status check_bound(invar_loop *loop)
     return invar_loop_mismatch(loop, "logp-bound", text);
 }
 
-/* ---- tokens that the weights of now have drawn ----------------------------------------------- */
-
-/* The first of them whose log-probability is another one in `scored` (response); -1: none. */
-static int64_t odd_token(const invar_rl_sample *s, const float *scored)
-{
-    int64_t first = s->fresh - s->prompt_tokens, n = invar_rl_sample_response(s);
-
-    for (int64_t t = first; t < n; t++)
-        if (memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
-            return t;
-    return -1;
-}
-
-/* Compares what the weights of now have drawn of the samples; `scored` by all tokens of them. */
-static invar_status compare_fresh(invar_loop *loop, const invar_rl_sample *samples, int64_t count,
-                                  const float *scored)
-{
-    char text[INVAR_ERROR_MESSAGE_SIZE];
-
-    for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
-        const invar_rl_sample *s = &samples[i];
-        int64_t odd = s->weights == loop->source.order.weights ? odd_token(s, scored) : -1;
-
-        if (odd < 0)
-            continue;
-        (void)snprintf(text, sizeof text,
-                       "log-probabilities of rollout and scoring differ at token %" PRId64
-                       " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
-                       " of the weights drew (its first token: %" PRId64 "): %g and %g",
-                       odd, s->index, s->rollout, s->weights, s->weights_first,
-                       (double)s->logp[odd], (double)scored[odd]);
-        return invar_loop_mismatch(loop, "logp-mismatch", text);
-    }
-    return INVAR_OK;
-}
-
-/* The same of samples that nobody has scored with these weights. */
-static invar_status check_fresh(invar_loop *loop, const invar_rl_samples *samples)
-{
-    int64_t tokens = invar_trainer_tokens(samples->items, samples->count);
-    float *scored = NULL;
-    invar_status status;
-
-    if (samples->count == 0)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
-    status = invar_trainer_score(loop->trainer, loop->session.actor, samples->items, samples->count,
-                                 scored, NULL);
-    if (status == INVAR_OK)
-        status = compare_fresh(loop, samples->items, samples->count, scored);
-    invar_free(scored);
-    return status;
-}
-
-/* Plain copies of those that have tokens of the weights of now. */
-static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
-                               const invar_rl_samples *from)
-{
-    for (int64_t i = 0; i < from->count; i++) {
-        const invar_rl_sample *s = &from->items[i];
-        invar_rl_sample *to;
-
-        if (s->weights != loop->source.order.weights || s->fresh == s->n_tokens)
-            continue;
-        INVAR_TRY(invar_rl_samples_append(&to, out));
-        *to = *s;
-    }
-    return INVAR_OK;
-}
-
-/* Before these weights change: all in flight, surplus, and the batch where it was not scored. */
-static invar_status check_flight(invar_loop *loop)
-{
-    const invar_flight *flight = &loop->source.flight;
-    invar_rl_samples fresh = {0};
-    invar_status status = INVAR_OK;
-
-    if (!loop->set.stale || !loop->set.check_logprobs || loop->session.rollout_actor)
-        return INVAR_OK;
-    if (loop->flat.copied)
-        status = list_fresh(&fresh, loop, &loop->batch.samples);
-    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = list_fresh(&fresh, loop, &flight->begun[r]);
-    if (status == INVAR_OK)
-        status = list_fresh(&fresh, loop, &flight->surplus);
-    if (status == INVAR_OK)
-        status = check_fresh(loop, &fresh);
-    invar_free(fresh.items);
-    return status;
-}
-
 /* ---- before the first step of a rollout ------------------------------------------------------ */
 
 /* The policy that learns has sampled: its weights, in its format. */
 static bool sampled_itself(const invar_loop *loop)
 {
-    return loop->batch.own_weights && !loop->session.rollout_actor;
+    return loop->batch.own_weights && !invar_session_two_formats(&loop->session);
 }
 
 static invar_status hook(invar_loop *loop, int which)
@@ -200,9 +110,10 @@ static invar_status score(invar_loop *loop)
     bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
-    f->copied = loop->identity.saved.own && !loop->session.rollout_actor && !loop->set.stale
-                    ? !loop->set.check_logprobs
-                    : loop->set.rollout_logprobs;
+    f->copied =
+        loop->identity.saved.own && !invar_session_two_formats(&loop->session) && !loop->set.stale
+            ? !loop->set.check_logprobs
+            : loop->set.rollout_logprobs;
     if (sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -215,8 +126,9 @@ static invar_status score(invar_loop *loop)
         return INVAR_OK;
     }
     if (!sampled_itself(loop)) {
-        if (loop->set.stale && !loop->session.rollout_actor)
-            INVAR_TRY(compare_fresh(loop, loop->batch.samples.items, f->samples, f->score_logp));
+        if (loop->set.stale && !invar_session_two_formats(&loop->session))
+            INVAR_TRY(invar_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
+                                               f->score_logp));
         return check_bound(loop);
     }
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
@@ -272,7 +184,7 @@ invar_status invar_loop_prepare(invar_loop *loop)
     INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch.samples, &wants));
     INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB));
     INVAR_TRY(score(loop));
-    INVAR_TRY(check_flight(loop));
+    INVAR_TRY(invar_loop_check_flight(loop));
     INVAR_TRY(score_others(loop));
     if (loop->set.sft) {
         memset(loop->flat.advantage, 0, (size_t)loop->flat.tokens * sizeof(float));
@@ -314,7 +226,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .start = out->start,
                            .weights = weights_of(loop, first),
                            .own_weights = loop->batch.own_weights,
-                           .other_format = loop->session.rollout_actor != NULL,
+                           .other_format = invar_session_two_formats(&loop->session),
                            .dropped_groups = loop->batch.dropped_groups,
                            .keeps_surplus = loop->set.surplus,
                            .reused_groups = loop->batch.reused_groups,
@@ -473,6 +385,7 @@ invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop)
     INVAR_TRY(agree_factor(&step->is.factor, loop));
     step->is.weighted = step->is.factor != 1.0f;
     INVAR_TRY(learn_policy(step, loop));
+    INVAR_TRY(invar_source_glance(&loop->source)); // what a checkpoint needs is still there
     if (loop->critic.model)
         INVAR_TRY(learn_values(step, loop));
     return move_actor(loop);

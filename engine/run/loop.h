@@ -83,6 +83,14 @@ typedef struct invar_findings {
     size_t bytes;
 } invar_findings;
 
+#define INVAR_LOOP_ODD_SIZE 512
+
+/* What a thread that draws ahead has to tell; its own until it is joined. */
+typedef struct invar_loop_ahead {
+    int64_t begin_ns, end_ns;      /* of invar_trace_clock */
+    char odd[INVAR_LOOP_ODD_SIZE]; /* a token that scoring finds another log-probability of */
+} invar_loop_ahead;
+
 typedef struct invar_loop {
     const invar_train_options *options;
     const invar_recipe *recipe;
@@ -102,11 +110,13 @@ typedef struct invar_loop {
     invar_loss_custom custom; /* the loss among them */
     invar_rollout *rollout;   /* NULL: nothing is sampled */
     invar_trainer *trainer;
+    invar_trainer *checker;   /* of what is drawn beside training; NULL: nothing is, or unchecked */
     invar_budget_ask ask;     /* what it will ask of the device's memory, */
     invar_budget_block block; /* and where rollout and trainer have theirs */
     invar_audit *audit;       /* NULL: none */
     invar_findings findings;  /* of one rank of several */
     invar_source source;
+    invar_loop_ahead ahead;
     invar_sync *sync; /* NULL: whoever trains samples */
     int64_t synced;   /* the rollout for which those that sample have the weights; -1: none */
     invar_learner actor, critic;
@@ -201,6 +211,23 @@ invar_status invar_loop_gather_findings(bool *any_out, invar_loop *loop) INVAR_M
 
 /* At the end of a phase, the same; then, unless the recipe says otherwise, the end of the run. */
 invar_status invar_loop_tell_findings(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- ahead.c --------------------------------------------------------------------------------- */
+
+/* The weights of now have drawn the samples' newest tokens; `scored` by all tokens of them. */
+invar_status invar_loop_compare_fresh(invar_loop *loop, const invar_rl_sample *samples,
+                                      int64_t count, const float *scored) INVAR_MUST_USE;
+
+/* Before these weights change: all in flight, surplus, and the batch where it was not scored. */
+invar_status invar_loop_check_flight(invar_loop *loop) INVAR_MUST_USE;
+
+/* The look of a thread that draws beside training (engine/source/ahead.h); `loop` is an invar_loop.
+ */
+invar_status invar_loop_look_ahead(void *loop, const invar_rl_sample *samples,
+                                   int64_t count) INVAR_MUST_USE;
+
+/* A call of all ranks: invar_source_join, and what the look of any of them has found. */
+invar_status invar_loop_join_ahead(invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- learn.c --------------------------------------------------------------------------------- */
 

@@ -111,6 +111,9 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .format = s->format,
         .two_formats = s->rollout_format != s->format,
         .rollout_format = s->rollout_format,
+        .beside = set->overlap,
+        .checks = set->overlap && set->check_logprobs && s->rollout_format == s->format,
+        .in_flight = set->round * set->per_prompt * set->lag.rollouts,
         .reference = invar_settings_reference(r),
         .reference_moves = invar_settings_reference_moves(r),
         .reference_spec = s->ref_apart ? &s->ref_spec : NULL,
@@ -158,6 +161,7 @@ void invar_memory_sample_alone(invar_budget_ask *ask)
         ask->format = ask->rollout_format;
     ask->two_formats = false;
     ask->reference = ask->teacher = ask->critic = ask->learns = false;
+    ask->beside = ask->checks = false;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */

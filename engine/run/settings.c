@@ -121,6 +121,7 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
         .surplus = invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
+        .overlap = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP),
         .global_batch = invar_config_global_batch_size(r),
         .steps_per_rollout = invar_config_steps_per_rollout(r),
         .critic_only = invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS),

@@ -34,6 +34,7 @@ typedef struct invar_settings {
     int64_t global_batch;      /* samples of an optimizer step */
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */
+    bool overlap;              /* what is ahead is sampled while others are learned from */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
     float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
     bool rest;            /* no weights move */

@@ -135,6 +135,8 @@ static invar_status settle_memory(invar_loop *loop)
     const invar_session *s = &loop->session;
     invar_budget_parts parts = {.rollout = loop->rollout,
                                 .trainer = loop->trainer,
+                                .checker = loop->checker,
+                                .sampler = invar_session_sampler(s),
                                 .actor = s->actor,
                                 .critic = s->critic,
                                 .reference = s->ref_apart ? s->reference : NULL,
@@ -147,21 +149,38 @@ static invar_status settle_memory(invar_loop *loop)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-static invar_status make_trainer(invar_loop *loop)
+static invar_trainer_options trainer_options(const invar_loop *loop, const invar_model *model)
 {
     const invar_budget_ask *ask = &loop->ask;
-    invar_trainer_options o = {
+
+    return (invar_trainer_options){
         .plan = ask->plan,
         .recompute = ask->recompute,
         .head_rows = ask->head_rows,
         .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .replay = ask->replay ? loop->session.actor : NULL,
-        .scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING),
-        .layout = loop->ranks,
-        .world = loop->world};
+        .replay = ask->replay ? model : NULL};
+}
 
+static invar_status make_trainer(invar_loop *loop)
+{
+    invar_trainer_options o = trainer_options(loop, loop->session.actor);
+
+    o.scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING);
+    o.layout = loop->ranks;
+    o.world = loop->world;
     return invar_trainer_new(&loop->trainer,
                              invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);
+}
+
+/* Of what this rank draws beside training: it scores that by itself. */
+static invar_status make_checker(invar_loop *loop)
+{
+    const invar_trainer_options o = trainer_options(loop, invar_session_sampler(&loop->session));
+
+    if (!loop->ask.checks)
+        return INVAR_OK;
+    return invar_trainer_new(&loop->checker,
+                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_CHECKING), &o);
 }
 
 /* Without training the actor is only hashed. */
@@ -191,6 +210,7 @@ static invar_status open_recorder(invar_loop *loop)
         .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
         .pool = loop->session.pool,
         .dev = &loop->session.dev,
+        .sampler = invar_session_sampler_dev(&loop->session),
         .layout = loop->sides.samples ? loop->world : loop->ranks,
         .say = loop->options->say,
         .payload = loop->options->payload};
@@ -241,10 +261,11 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 }
 
 /* Who only samples goes on with rollouts ahead while others train; else these would first score
-   what is drawn ahead, with the weights that training changes. */
+   what is drawn ahead, with the weights that training changes. A thread has a copy of them. */
 static bool overlaps(const invar_loop *loop)
 {
-    return loop->sides.first > 0 && loop->set.lag.rollouts > 0 && !loop->set.check_logprobs;
+    return loop->set.overlap ||
+           (loop->sides.first > 0 && loop->set.lag.rollouts > 0 && !loop->set.check_logprobs);
 }
 
 static invar_status open_source(invar_loop *loop)
@@ -274,6 +295,8 @@ static invar_status open_source(invar_loop *loop)
         .lag = set->lag,
         .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop),
         .overlaps = overlaps(loop),
+        .thread = loop->set.overlap,
+        .look = {loop->set.overlap ? invar_loop_look_ahead : NULL, loop},
         .end = loop->home.at.save[0] ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
@@ -416,17 +439,19 @@ static invar_status make_sync(invar_loop *loop)
 }
 
 /* All that is large. */
-static invar_status take_memory(invar_loop *loop, size_t block)
+static invar_status take_memory(invar_loop *loop, const invar_budget *plan)
 {
     INVAR_TRY(make_models(loop));
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
-    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, block));
+    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev,
+                                      invar_session_sampler_dev(&loop->session), plan));
     if (!loop->sides.samples) {
         INVAR_TRY(make_trainer(loop));
         INVAR_TRY(make_learners(loop));
     }
     INVAR_TRY(make_rollout(loop));
+    INVAR_TRY(make_checker(loop));
     INVAR_TRY(settle_memory(loop));
     return make_sync(loop);
 }
@@ -543,7 +568,7 @@ static invar_status open_parts(invar_loop *loop)
     invar_budget budget;
 
     INVAR_TRY(open_inputs(&budget, loop));
-    INVAR_TRY(advise_memory(loop, take_memory(loop, budget.block)));
+    INVAR_TRY(advise_memory(loop, take_memory(loop, &budget)));
     INVAR_TRY(invar_loop_attach_audit(loop));
     if (invar_agree_leads(loop->world)) {
         INVAR_TRY(open_outputs(loop));
@@ -586,6 +611,11 @@ static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes
 {
     bool apart = sizes->rollout_ranks > 0;
 
+    if (invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP) && invar_layout_parts(&sizes->train) > 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-overlap needs ranks that sample by themselves, and here several "
+                          "compute a model together: leave it out, or let other ranks sample "
+                          "(rollout-num-gpus)");
     if (apart && invar_recipe_int(r, INVAR_KEY_AUDIT) > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "audit needs ranks that train on what they sample, and here some ranks "
@@ -726,6 +756,7 @@ void invar_loop_close(invar_loop *loop)
     invar_rl_samples_reset(&loop->batch.samples);
     invar_flat_release(&loop->flat);
     invar_rollout_free(loop->rollout);
+    invar_trainer_free(loop->checker);
     invar_trainer_free(loop->trainer);
     invar_audit_free(loop->audit);
     invar_checkpoint_close(loop->store.from);

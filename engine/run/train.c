@@ -291,6 +291,7 @@ static invar_status sample_ahead(invar_loop *loop)
 {
     if (!loop->source.options.apart || loop->source.flight.count == 0)
         return INVAR_OK;
+    loop->ahead.begin_ns = invar_trace_clock();
     return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, go_ahead, NULL);
 }
 
@@ -408,7 +409,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
     int signal;
 
-    INVAR_TRY(invar_source_join(&loop->source));
+    INVAR_TRY(invar_loop_join_ahead(loop));
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
@@ -596,9 +597,11 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     status = invar_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
-    if (status != INVAR_OK)
+    if (status != INVAR_OK) {
         tell_ranks(options, loop->agreed || loop->recorder.desync,
                    is_sound(status) && invar_loop_whole(loop));
+        invar_source_stop(&loop->source);
+    }
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)

@@ -346,7 +346,8 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 {
     const invar_generation *how = payload;
 
-    invar_layout_beat(how->layout);
+    if (!how->silent)
+        invar_layout_beat(how->layout);
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 

@@ -29,6 +29,7 @@ struct invar_generation {
     const invar_judge *judge;
     const invar_turns *turns; /* NULL: a sample is one turn, and nobody is asked what follows */
     int64_t per_prompt;       /* samples of a group */
+    bool silent;              /* a thread beside the rank's own: it talks to no other rank */
     /* As of invar_rollout_run, of this rank's samples. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;

@@ -34,9 +34,9 @@ static void forget(invar_source *source)
 
 void invar_source_close(invar_source *source)
 {
+    invar_source_stop(source);
     forget(source);
     invar_flight_release(&source->flight);
-    invar_rl_samples_reset(&source->ahead);
     *source = (invar_source){0};
 }
 
@@ -254,14 +254,19 @@ static invar_generation generation_of(const invar_source *source)
                               .payload = o->payload};
 }
 
+static void sign_all(invar_source *source, invar_rl_samples *samples)
+{
+    source->active = samples->count;
+    for (int64_t i = 0; i < samples->count; i++)
+        sign(&samples->items[i], &source->order);
+}
+
 /* This rank's share has its tokens. */
 static invar_status draw_share(invar_source *source, invar_rl_samples *samples)
 {
     const invar_generation how = generation_of(source);
 
-    source->active = samples->count;
-    for (int64_t i = 0; i < samples->count; i++)
-        sign(&samples->items[i], &source->order);
+    sign_all(source, samples);
     return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
 }
 
@@ -346,12 +351,32 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
     return from;
 }
 
-/* This rank's share of what the first `count` rollouts get at this tick, all of it in one run. */
-static invar_status begin_ahead(invar_source *source, int64_t count)
+/* Out of the flight: what the first `count` rollouts get at this tick, all of it in one run. */
+static invar_status take_ahead(invar_source *source, int64_t count)
 {
     for (int64_t r = 0; r < count; r++)
         INVAR_TRY(take_active(&source->ahead, source, &source->flight.begun[r]));
-    return draw_share(source, &source->ahead);
+    return INVAR_OK;
+}
+
+invar_status invar_source_glance(const invar_source *source)
+{
+    return source->beside ? invar_ahead_glance(source->beside) : INVAR_OK;
+}
+
+void invar_source_stop(invar_source *source)
+{
+    invar_ahead_stop(source->beside);
+    source->beside = NULL;
+    invar_rl_samples_reset(&source->ahead);
+}
+
+static invar_status join_thread(invar_source *source)
+{
+    invar_ahead *beside = source->beside;
+
+    source->beside = NULL;
+    return beside ? invar_ahead_join(beside) : INVAR_OK;
 }
 
 invar_status invar_source_join(invar_source *source)
@@ -359,11 +384,24 @@ invar_status invar_source_join(invar_source *source)
     invar_flight *flight = &source->flight;
     invar_rl_sample *next = source->ahead.items;
 
+    INVAR_TRY(join_thread(source));
     INVAR_TRY(gather(source, &source->ahead));
     for (int64_t r = 0; r < flight->count && source->ahead.count; r++)
         next = fill_holes(&flight->begun[r], next);
     invar_rl_samples_reset(&source->ahead);
     return INVAR_OK;
+}
+
+/* In a thread of its own. */
+static invar_status draw_beside(invar_source *source)
+{
+    const invar_generation how = generation_of(source);
+    invar_rl_samples *samples = &source->ahead;
+
+    sign_all(source, samples);
+    return samples->count ? invar_ahead_begin(&source->beside, &how, samples->items, samples->count,
+                                              &source->options.look)
+                          : INVAR_OK;
 }
 
 invar_status invar_source_ahead(invar_source *source)
@@ -372,7 +410,12 @@ invar_status invar_source_ahead(invar_source *source)
 
     if (!o->apart)
         return INVAR_OK;
-    INVAR_TRY(begin_ahead(source, source->flight.count));
+    INVAR_TRY(take_ahead(source, source->flight.count));
+    if (o->thread)
+        return draw_beside(source);
+    INVAR_TRY(draw_share(source, &source->ahead));
+    if (o->look.look)
+        INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count));
     return o->overlaps ? INVAR_OK : invar_source_join(source);
 }
 
@@ -410,7 +453,8 @@ static invar_status first_round(invar_rl_samples *round_out, invar_source *sourc
 {
     invar_flight *flight = &source->flight;
 
-    INVAR_TRY(begin_ahead(source, source->options.apart ? 1 : flight->count));
+    INVAR_TRY(take_ahead(source, source->options.apart ? 1 : flight->count));
+    INVAR_TRY(draw_share(source, &source->ahead));
     INVAR_TRY(invar_source_join(source));
     invar_flight_pop(round_out, flight);
     return INVAR_OK;

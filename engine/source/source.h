@@ -18,6 +18,7 @@
 #include "engine/rollout/file/file.h"
 #include "engine/rollout/group.h"
 #include "engine/rollout/rollout.h"
+#include "engine/source/ahead.h"
 #include "engine/source/flight.h"
 #include "engine/source/judge.h"
 #include "engine/source/lag.h"
@@ -75,8 +76,10 @@ typedef struct invar_source_options {
     bool surplus;       /* groups that are kept beyond the batch wait for the next one */
     invar_lag lag;      /* rollouts begin before their turn */
     bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn, */
-    bool overlaps;      /* and other ranks need not wait for it: until invar_source_join */
-    int64_t end;        /* rollouts from here on are never wanted; 0: there is no end */
+    bool overlaps;      /* and nobody need wait for it until invar_source_join: another rank, */
+    bool thread;        /* or this one, which a thread of its own draws beside, */
+    invar_ahead_look look; /* of this rank's share; of such a thread then */
+    int64_t end;           /* rollouts from here on are never wanted; 0: there is no end */
     /* Told while samples are made; may be NULL. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
@@ -121,6 +124,7 @@ typedef struct invar_source {
     invar_flight flight;                                            /* what has begun */
     int64_t active;                                                 /* samples that get tokens */
     invar_rl_samples ahead;    /* those of them that are out of the flight until they are joined */
+    invar_ahead *beside;       /* the thread that draws them; NULL: none does */
     invar_rollout_data loaded; /* the file of this rollout */
     invar_source_batch batch;
 } invar_source;
@@ -144,8 +148,16 @@ void invar_source_take(invar_source_batch *out, invar_source *source);
  */
 invar_status invar_source_ahead(invar_source *source) INVAR_MUST_USE;
 
+/*
+ * The failure so far of a thread that draws ahead, while all is still as it was before the rollout.
+ */
+invar_status invar_source_glance(const invar_source *source) INVAR_MUST_USE;
+
 /* A call of all ranks, before anybody looks at the flight, or at the weights that come next. */
 invar_status invar_source_join(invar_source *source) INVAR_MUST_USE;
+
+/* After a failure: nobody draws any more, and what was being drawn is forgotten. */
+void invar_source_stop(invar_source *source);
 
 /*
  * Before the first rollout, of one that will be loaded: its file is there and whole, and what its

@@ -461,9 +461,12 @@ static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
 {
     cudaMemPool_t pool;
     uint64_t keep = UINT64_MAX;
+    int last = 0, first = 0;
 
     INVAR_TRY(check_gpu(dev, cuda));
-    INVAR_CUDA_TRY("stream", cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    INVAR_CUDA_TRY("stream", cudaDeviceGetStreamPriorityRange(&last, &first));
+    INVAR_CUDA_TRY("stream", cudaStreamCreateWithPriority(&cuda->stream, cudaStreamNonBlocking,
+                                                          dev->urgent ? first : last));
     // what was given back is kept for the next request instead of being unmapped
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
     INVAR_CUDA_TRY("memory pool",

@@ -172,19 +172,31 @@ const invar_model *invar_session_sampler(const invar_session *s)
     return s->rollout_actor ? s->rollout_actor : s->actor;
 }
 
+const invar_device *invar_session_sampler_dev(const invar_session *s)
+{
+    return s->beside.backend ? &s->beside : &s->dev;
+}
+
+/* Ops of the one device do not wait for those of the other. */
 invar_status invar_session_refresh_sampler(invar_session *s)
 {
     if (!s->rollout_actor)
         return INVAR_OK;
-    return invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev);
+    INVAR_TRY(invar_session_two_formats(s)
+                  ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
+                  : invar_model_copy(s->rollout_actor, s->actor));
+    return s->beside.backend ? invar_device_wait(&s->dev) : INVAR_OK;
 }
 
+/* With adapters it has the actor's base. */
 static invar_status make_sampler(invar_session *s)
 {
-    if (s->rollout_format == s->format)
+    if (!invar_session_two_formats(s) && !s->beside.backend)
         return INVAR_OK;
-    INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
-                                      &s->dev));
+    INVAR_TRY(!invar_session_two_formats(s) && invar_model_is_adapted(s->actor)
+                  ? invar_model_new_beside(&s->rollout_actor, s->actor, &s->dev)
+                  : invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format,
+                                            s->layout, &s->dev));
     return invar_session_refresh_sampler(s);
 }
 

@@ -83,6 +83,18 @@ static invar_status open_device(invar_session *s, bool any, const invar_session_
     return INVAR_OK;
 }
 
+/* Where samples are drawn while others learn: ops of both run at the same time. */
+static invar_status open_beside(invar_session *s)
+{
+    if (s->pool)
+        INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
+    s->beside = s->dev;
+    s->beside.pool = s->beside_pool;
+    s->beside.context = NULL;
+    s->beside.urgent = true; // few at a time, and each waits for the one before
+    return invar_device_open(&s->beside);
+}
+
 /* ---- tokenizer ------------------------------------------------------------------------------- */
 
 static invar_status open_tokenizer(invar_session *s, unsigned wants)
@@ -268,6 +280,8 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(invar_session_read_specs(s, wants));
     INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0, crowd));
+    if ((wants & INVAR_SESSION_LEARN) && invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
+        INVAR_TRY(open_beside(s));
     INVAR_TRY(read_stops(s));
     if ((wants & INVAR_SESSION_DATA) && invar_config_filled(s->recipe, INVAR_KEY_PROMPT_DATA))
         INVAR_TRY(invar_session_data(&s->data, s,
@@ -309,7 +323,9 @@ void invar_session_close(invar_session *session)
     invar_tokenizer_free(session->tokenizer);
     invar_free(session->stop_ids);
     invar_free(session->stop);
+    invar_device_close(&session->beside);
     invar_device_close(&session->dev);
+    invar_pool_free(session->beside_pool);
     invar_pool_free(session->pool);
     *session = (invar_session){0};
 }

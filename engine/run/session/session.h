@@ -36,13 +36,15 @@ typedef struct invar_session {
     const invar_recipe *recipe; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
-    bool imagined; /* the device is a GPU that is not there; its ops have the CPU's scratch */
+    bool imagined;       /* the device is a GPU that is not there; its ops have the CPU's scratch */
+    invar_device beside; /* once more, of a thread that samples while others learn, */
+    invar_pool *beside_pool; /* which has as many threads; no backend: nobody does */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;
     const invar_layout *layout; /* of the ranks that the models are on; NULL: one rank */
     invar_model *actor;
-    invar_model *rollout_actor; /* its weights in rollout_format; NULL: that is `format` */
+    invar_model *rollout_actor; /* its weights in another format, or beside it; NULL: it samples */
     invar_model *reference;     /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
@@ -96,8 +98,17 @@ void invar_session_close(invar_session *session);
 /* The models, of a session that was opened without; `wants` as it was then. */
 invar_status invar_session_make_models(invar_session *session, unsigned wants) INVAR_MUST_USE;
 
-/* Whose weights sample: those of the actor, or of what is made of it in another format. */
+/* Whether what samples and what learns have weights of two formats. */
+static inline bool invar_session_two_formats(const invar_session *session)
+{
+    return session->rollout_format != session->format;
+}
+
+/* Whose weights sample: those of the actor, or a copy of them that may have another format. */
 const invar_model *invar_session_sampler(const invar_session *session);
+
+/* Where it samples: on the device, or beside it. */
+const invar_device *invar_session_sampler_dev(const invar_session *session);
 
 /*
  * After the actor's weights have changed, before anything is sampled: the sampler has them, too. A

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-# lag.py INVAR BENT FOLDER - rollouts that begin before their turn: tokens from declared weights.
+# lag.py INVAR BENT HINDERED FOLDER - rollouts that begin before their turn, by declared weights.
 #
 # Runs with rollout-lag write checkpoints of all versions and files of their rollouts. By the
 # formula of docs/recipes.md each token belongs to one version: `invar score` with the checkpoint of
 # that version must give its log-probability, bit for bit, and with the next version must not. The
 # ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
-# ranks), stopped, killed, extended or replayed, it has one chain. BENT records the log-probability
-# of one token in flight wrong, which the run must find before the weights change. The same holds
-# for surplus groups of over-sampling, which wait for later rollouts.
+# ranks, sampling beside training), stopped, killed, extended or replayed, it has one chain. BENT
+# records the log-probability of one token in flight wrong, which the run must find. HINDERED is
+# late at random wherever threads or ranks could meet, which must not matter, or fails to sample.
+# The same holds for surplus groups of over-sampling, which wait for later rollouts.
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import json
@@ -15,17 +16,19 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
 import sys
 import time
 
-INVAR, BENT = map(os.path.abspath, sys.argv[1:3])
-FOLDER = pathlib.Path(sys.argv[3]).absolute()
+INVAR, BENT, HINDERED = map(os.path.abspath, sys.argv[1:4])
+FOLDER = pathlib.Path(sys.argv[4]).absolute()
 HERE = pathlib.Path(__file__).absolute().parent
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 ROLLOUTS = 6
+OVERLAP = ["--rollout-overlap", "true"]
 failures = []
 RECIPE = """
 [model]
@@ -57,14 +60,15 @@ def expect(holds, what):
         print(what, file=sys.stderr)
 
 
-def command(name, *words, recipe="dense", rollouts=ROLLOUTS):
-    return [INVAR, "train", str(FOLDER / f"{recipe}.ini"), "--num-rollout", str(rollouts), "--run",
-            str(FOLDER / name), "--no-report", "--json", *words]
+def command(name, *words, recipe="dense", rollouts=ROLLOUTS, program=INVAR):
+    return [program, "train", str(FOLDER / f"{recipe}.ini"), "--num-rollout", str(rollouts),
+            "--run", str(FOLDER / name), "--no-report", "--json", *words]
 
 
-def train(name, *words, code=0, says="", **how):
+def train(name, *words, code=0, says="", env=None, **how):
     """The answer of a run."""
-    done = subprocess.run(command(name, *words, **how), capture_output=True, text=True, cwd=FOLDER)
+    done = subprocess.run(command(name, *words, **how), capture_output=True, text=True, cwd=FOLDER,
+                          env={**os.environ, **(env or {})})
     expect(done.returncode == code and says in done.stderr,
            f"{name}: exit code {done.returncode}, expected {code} and '{says}': {done.stderr}")
     return json.loads(done.stdout) if done.returncode == 0 else {"chain": None}
@@ -160,7 +164,12 @@ def check_execution(chain):
             "two-ranks": ["--ranks", "2"],
             "three-ranks": ["--ranks", "3"],
             "apart": ["--ranks", "2", "--rollout-num-gpus", "1"],
-            "apart-two": ["--ranks", "3", "--rollout-num-gpus", "2"]}
+            "apart-two": ["--ranks", "3", "--rollout-num-gpus", "2"],
+            "beside": OVERLAP,
+            "beside-one-thread": [*OVERLAP, "--threads", "1", "--kv-pages", "20"],
+            "beside-watched": [*OVERLAP, "--debug-determinism", "point"],
+            "beside-guessed": [*OVERLAP, "--speculative-algorithm", "ngram"],
+            "beside-ranks": [*OVERLAP, "--ranks", "2"]}
     if FULL:
         ways["stages"] = ["--ranks", "2", "--pipeline-model-parallel-size", "2"]
     for name, words in ways.items():
@@ -202,6 +211,63 @@ def check_overlap(chain):
     expect(got["chain"] == chain, f"overlapped, in pieces: chain {got['chain']}, not {chain}")
 
 
+def spans(path, name):
+    """When the phase ran, in microseconds."""
+    return [(e["ts"], e["ts"] + e["dur"]) for e in json.loads(path.read_text())
+            if e["ph"] == "X" and (e["pid"], e["name"]) == (1, name)]
+
+
+def check_beside(chain):
+    """Sampled beside training, and late at random: the same, in any order of threads and ranks."""
+    trace = FOLDER / "trace-beside"
+    ways = {"beside": OVERLAP, "beside-unchecked": [*OVERLAP, "--check-logprobs", "false"],
+            "in-turn": [], "beside-ranks": [*OVERLAP, "--ranks", "2"],
+            "apart": ["--ranks", "2", "--rollout-num-gpus", "1", "--check-logprobs", "false"],
+            "ranks": ["--ranks", "2"]}
+    for seed in range(1, 21 if FULL else 2):
+        for name, words in ways.items():
+            got = train(f"late-{name}", *lagging(2, 3), "--save", "none", "--trace", str(trace),
+                        *words, program=HINDERED, env={"INVAR_TEST_DELAYS": str(seed)})["chain"]
+            expect(got == chain, f"{name}, delays {seed}: chain {got}, expected {chain}")
+            if name == "beside":
+                ahead, train_ = spans(trace, "ahead"), spans(trace, "train")
+                both = sum(a < d and c < b for a, b in ahead for c, d in train_)
+                expect(len(ahead) == ROLLOUTS - 1 and both > 0,
+                       f"{len(ahead)} times ahead, {both} of them while a step trained")
+    for recipe, words in (("experts", []), ("dense", ["--rollout-dtype", "fp8"]),
+                          ("dense", ["--lora-rank", "4", "--lora-alpha", "8"])):
+        name = "-".join(["alike", recipe, *words[:1], *words[1:2]])
+        want, got = (train(name + "".join(more), *lagging(2, 3), "--save", "none", *words, *more,
+                           recipe=recipe)["chain"] for more in ([], OVERLAP))
+        expect(got == want, f"{name}, beside: chain {got}, expected {want}")
+
+
+def check_beside_ends(chain):
+    """A sampler that fails, a signal: one line, and the run goes on to the same chain."""
+    how = [*lagging(2, 3), *OVERLAP, "--save-interval", "1"]
+    for number in range(1, ROLLOUTS):
+        for ranks in ([], ["--ranks", "2"]):
+            name = f"unfed-{number}-{len(ranks)}"
+            if number != 2 and not FULL:
+                continue
+            train(name, *how, *ranks, program=HINDERED, code=2,
+                  says="a test: no memory for samples ahead",
+                  env={"INVAR_TEST_FAILURE": str(number)})
+            got = train(name, *how)["chain"]
+            expect(got == chain, f"{name}: chain {got}, expected {chain}")
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        name = f"signal-{code}"
+        run = subprocess.Popen(command(name, *how, program=HINDERED), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, env={**os.environ,
+                                                               "INVAR_TEST_DELAYS": "3"})
+        while run.poll() is None and newest(name) < 1:
+            time.sleep(0.002)
+        run.send_signal(number)
+        expect(run.wait() == code, f"{name}: exit code {run.returncode}, expected {code}")
+        got = train(name, *how)["chain"]
+        expect(got == chain, f"{name}: chain {got}, expected {chain}")
+
+
 def check_replay(name, step):
     done = subprocess.run([INVAR, "replay", str(FOLDER / name), "--step", str(step)],
                           capture_output=True, text=True)
@@ -211,7 +277,8 @@ def check_replay(name, step):
 def check_pieces(chain):
     """Stopped and extended, on other ranks each time; replayed from the middle."""
     how = lagging(2, 3)
-    for rollouts, ranks in ((1, []), (2, ["--ranks", "2"]), (4, []),
+    for rollouts, ranks in ((1, []), (2, ["--ranks", "2"]), (3, OVERLAP), (4, []),
+                            (5, [*OVERLAP, "--ranks", "2"]),
                             (ROLLOUTS, ["--ranks", "2", "--rollout-num-gpus", "1"])):
         got = train("pieces", *how, *ranks, rollouts=rollouts)["chain"]
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
@@ -233,7 +300,8 @@ def kill(name, how, wanted):
     chance, hits = random.Random(7), 0
     while hits < wanted:
         before = newest(name)
-        run = subprocess.Popen(command(name, *how), stdout=subprocess.DEVNULL,
+        beside = OVERLAP if hits % 2 == 0 and "--rollout-lag" in how else []
+        run = subprocess.Popen(command(name, *how, *beside), stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
         while run.poll() is None and newest(name) == before:
             time.sleep(0.002)
@@ -260,8 +328,8 @@ def check_failure():
     left = FOLDER / "left"
     left.write_text("100")
     chain = train("judged", *how)["chain"]
-    for ranks in ([], ["--ranks", "2"]):
-        name = f"failed-{len(ranks)}"
+    for ranks in ([], ["--ranks", "2"], OVERLAP, [*OVERLAP, "--ranks", "2"]):
+        name = "failed" + "".join(ranks)
         left.write_text("3")
         train(name, *how, *ranks, code=2, says="a checkpoint of step 2 is saved")
         left.write_text("100")
@@ -455,6 +523,12 @@ def check_bent():
         expect(done.returncode == 1 and "step 1: log-probabilities" in done.stderr
                and "of rollout 3, which version 1 of the weights drew" in done.stderr,
                f"a wrong token in flight: exit code {done.returncode}: {done.stderr}")
+    for ranks in ([], ["--ranks", "2"]):  # what is ahead is compared while the step trains
+        shutil.rmtree(FOLDER / "bent", ignore_errors=True)
+        done = subprocess.run([BENT, *words[1:], *OVERLAP, *ranks], capture_output=True, text=True)
+        expect(done.returncode == 1 and "step 2: log-probabilities" in done.stderr
+               and "of rollout 3, which version 1 of the weights drew" in done.stderr,
+               f"a wrong token, beside: exit code {done.returncode}: {done.stderr}")
     shutil.rmtree(FOLDER / "bent", ignore_errors=True)
     done = subprocess.run([BENT, *words[1:], "--check-logprobs", "false"], capture_output=True)
     expect(done.returncode == 0, "a wrong token in flight is found without check-logprobs")
@@ -468,6 +542,12 @@ def check_refusals():
     train("x", "--rollout-lag", "1", "--load-debug-rollout-data", "a-{rollout_id}", code=129,
           says="rollout-lag")
     train("x", "--use-tis", "true", code=129, says="rollout-lag")
+    train("x", *OVERLAP, code=129, says="a rollout-lag above 0")
+    train("x", *lagging(1, 0), *OVERLAP, "--audit", "8", code=129, says="audit = 0")
+    train("x", *lagging(1, 0), *OVERLAP, "--ranks", "2", "--rollout-num-gpus", "1", code=129,
+          says="rollout-num-gpus = 0")
+    train("x", *lagging(1, 0), *OVERLAP, "--ranks", "2", "--tensor-model-parallel-size", "2",
+          code=129, says="rollout-overlap needs ranks that sample by themselves")
 
 
 def check_damage():
@@ -501,6 +581,8 @@ def main():
     if FULL:
         check_divided()
     check_overlap(lagged)
+    check_beside(lagged)
+    check_beside_ends(lagged)
     check_pieces(lagged)
     check_kills(lagged)
     check_failure()

@@ -66,6 +66,12 @@ expect 0 "" diff cpu audited
 INVAR_TEST_DELAY=100 expect 0 "" train tiny.ini --no-report --device cuda --run late \
     --save late/save --save-interval 1
 expect 0 "" diff cpu late
+# samples that are drawn while a step trains, on the device opened once more
+for device in cpu cuda; do
+    expect 0 "" train tiny.ini --no-report --device $device --run ahead-$device --rollout-lag 1 \
+        --rollout-segment-tokens 2 --rollout-overlap true
+done
+expect 0 "" diff ahead-cpu ahead-cuda
 # the optimizer's moments on the host; resumed with them on the device, and the other way round
 for offload in true false true; do
     expect 0 "" train tiny.ini --no-report --device cuda --run offloaded --save offloaded/save \

@@ -64,6 +64,24 @@ most=$(number need)
 plain=$(number sampling)
 holds plan 143GB --debug-determinism full
 holds [ "$(number sampling)" -gt "$plain" ]
+# who samples beside training has a copy of the weights, and memory at the same time
+lag=(--rollout-lag 2 --rollout-segment-tokens 512)
+holds plan 143GB "${lag[@]}"
+most=$(number need) weights=$(number resident)
+holds [ "$(number beside)" -eq 0 ]
+holds plan 143GB "${lag[@]}" --rollout-overlap true
+holds [ "$(number resident)" -gt "$weights" ]
+holds [ "$(number beside)" -ge "$(number sampling)" ]
+holds [ "$(number beside)" -ge "$(number checking)" ]
+holds [ "$(number block)" -eq $(($(number beside) + $(number learning))) ]
+holds [ "$(number need)" -eq $(($(number resident) + $(number block) + $(number around))) ]
+holds [ "$(number need)" -gt "$most" ]
+holds plan 143GB "${lag[@]}" --rollout-overlap true --check-logprobs false
+holds [ "$(number checking)" -eq 0 ]
+holds plan 120GB "${lag[@]}"
+plan 120GB "${lag[@]}" --rollout-overlap true && complain "both fit into what one needs"
+holds grep -q 'rollout-overlap = false' plan.err
+most=$(plan 143GB && number need)
 # with less, the pieces of logits become smaller, then the micro-batches
 holds plan 126GB
 holds [ "$(number need)" -lt "$most" ]

@@ -59,6 +59,15 @@ static const run_pair turns[] = {
     {"use-rollout-routing-replay", "true"},
     {NULL, NULL}};
 
+/* Samples that a thread draws while a step trains, on a device with memory of its own. */
+static const run_pair beside[] = {{"dtype", "bf16"},
+                                  {"threads", "2"},
+                                  {"device", "cuda"},
+                                  {"rollout-lag", "1"},
+                                  {"rollout-segment-tokens", "2"},
+                                  {"rollout-overlap", "true"},
+                                  {NULL, NULL}};
+
 static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
@@ -128,6 +137,12 @@ static void test_run_alloc__turns_go_on_after_each_failure(void **state)
     sweep(turns);
 }
 
+static void test_run_alloc__samples_ahead_go_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(beside);
+}
+
 /* Own rollouts are made again, compared and followed, foreign ones are hashed and scored. */
 static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
 {
@@ -166,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__adapters_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__turns_go_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__samples_ahead_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__rollouts_from_files_go_on_after_each_failure),
     };
 

@@ -7,6 +7,7 @@
 #include "engine/source/flight.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "engine/source/source.h"
@@ -68,6 +69,8 @@ static void collect(invar_rl_samples *out, invar_source *source, int64_t rollout
         assert_ok(invar_source_poll(&ready, source));
     invar_source_take(&batch, source);
     assert_ok(invar_source_ahead(source));
+    if (source->options.thread)
+        assert_ok(invar_source_join(source));
     assert_true(source->options.surplus || batch.own_weights == (rollout == 0));
     *out = batch.samples;
 }
@@ -113,7 +116,7 @@ static void check_versions(const invar_rl_samples *samples, int64_t rollout)
     }
 }
 
-/* From the place and the bytes of any tick on, alone and beside the one in turn. */
+/* From the place and the bytes of any tick on, alone, beside the one in turn and by a thread. */
 static void test_flight__goes_on_from_its_bytes(void **state)
 {
     invar_rl_samples whole[TICKS], again;
@@ -125,7 +128,8 @@ static void test_flight__goes_on_from_its_bytes(void **state)
         char *text;
         size_t bytes;
 
-        s.options.apart = cut % 2;
+        s.options.apart = cut % 3 > 0;
+        s.options.thread = cut % 3 == 2;
         invar_source_open(&one, &s.options);
         invar_source_open(&other, &s.options);
         for (int64_t v = 0; v < TICKS; v++) {
@@ -223,6 +227,62 @@ static void test_flight__surplus_goes_on_from_its_bytes(void **state)
         assert_true(waited > 0);
         close_scene(&s);
     }
+}
+
+/* ---- by a thread ----------------------------------------------------------------------------- */
+
+typedef struct looker {
+    int64_t times, fresh; /* samples with new tokens */
+    bool fails;
+} looker;
+
+static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count)
+{
+    looker *l = payload;
+
+    l->times++;
+    for (int64_t i = 0; i < count; i++)
+        l->fresh += samples[i].n_tokens > samples[i].fresh;
+    return l->fails ? INVAR_FAIL(INVAR_E_IO, 5, "it does not like them") : INVAR_OK;
+}
+
+static void test_flight__a_thread_is_looked_after(void **state)
+{
+    looker l = {0};
+    invar_rl_samples taken;
+    invar_source source;
+    scene s;
+
+    open_scene(&s, *state);
+    s.options.apart = s.options.thread = true;
+    s.options.look = (invar_ahead_look){look, &l};
+    invar_source_open(&source, &s.options);
+    collect(&taken, &source, 0);
+    invar_rl_samples_reset(&taken);
+    assert_int_equal(l.times, 1);
+    assert_int_equal(l.fresh, LAG * PROMPTS * PER_PROMPT);
+    assert_ok(invar_source_glance(&source));
+    // its failure is that of whoever joins it, and of whoever glances once it has failed
+    l.fails = true;
+    assert_ok(invar_source_start(&source, &(invar_source_order){.rollout = 1, .weights = 1}));
+    for (bool ready = false; !ready;)
+        assert_ok(invar_source_poll(&ready, &source));
+    assert_ok(invar_source_ahead(&source));
+    while (invar_source_glance(&source) == INVAR_OK)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    invar_assert_message("it does not like them", __FILE__, __LINE__);
+    invar_error_clear();
+    assert_int_equal(invar_source_join(&source), INVAR_E_IO);
+    assert_int_equal(invar_error_last()->native, 5);
+    invar_source_close(&source);
+    // who is stopped leaves nothing, and nobody need join it
+    invar_source_open(&source, &s.options);
+    assert_ok(invar_source_start(&source, &(invar_source_order){.rollout = 0}));
+    for (bool ready = false; !ready;)
+        assert_ok(invar_source_poll(&ready, &source));
+    assert_ok(invar_source_ahead(&source));
+    invar_source_close(&source);
+    close_scene(&s);
 }
 
 /* ---- odd files ------------------------------------------------------------------------------- */
@@ -538,6 +598,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flight__goes_on_from_its_bytes),
+        cmocka_unit_test(test_flight__a_thread_is_looked_after),
         cmocka_unit_test(test_flight__odd_files_are_refused),
         cmocka_unit_test(test_flight__surplus_goes_on_from_its_bytes),
         cmocka_unit_test(test_flight__odd_surplus_is_refused),

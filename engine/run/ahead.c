@@ -1,0 +1,175 @@
+/*
+ * ahead.c - tokens of rollouts whose turn is later: compared while the weights that drew them are
+ * there, by the trainer or, beside training, by the thread that draws them.
+ *
+ * The thread scores with the weights that sample, a copy, and with a trainer and memory of its own.
+ * It has loop->ahead until it is joined, and of the loop looks only at what does not change between
+ * two rollouts. What it finds all ranks are told by whoever joins it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- tokens that the weights of now have drawn ----------------------------------------------- */
+
+/* The first of them whose log-probability is another one in `scored` (response); -1: none. */
+static int64_t odd_token(const invar_rl_sample *s, const float *scored)
+{
+    int64_t first = s->fresh - s->prompt_tokens, n = invar_rl_sample_response(s);
+
+    for (int64_t t = first; t < n; t++)
+        if (memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
+            return t;
+    return -1;
+}
+
+/* The first of the samples, in words; "": all are as they are scored. */
+static void describe_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
+                         const invar_rl_sample *samples, int64_t count, const float *scored)
+{
+    out[0] = '\0';
+    for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
+        const invar_rl_sample *s = &samples[i];
+        int64_t odd = s->weights == loop->source.order.weights ? odd_token(s, scored) : -1;
+
+        if (odd < 0)
+            continue;
+        (void)snprintf(out, INVAR_LOOP_ODD_SIZE,
+                       "log-probabilities of rollout and scoring differ at token %" PRId64
+                       " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
+                       " of the weights drew (its first token: %" PRId64 "): %g and %g",
+                       odd, s->index, s->rollout, s->weights, s->weights_first,
+                       (double)s->logp[odd], (double)scored[odd]);
+        return;
+    }
+}
+
+static invar_status tell_odd(invar_loop *loop, const char *odd)
+{
+    return odd[0] ? invar_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
+}
+
+invar_status invar_loop_compare_fresh(invar_loop *loop, const invar_rl_sample *samples,
+                                      int64_t count, const float *scored)
+{
+    char odd[INVAR_LOOP_ODD_SIZE];
+
+    describe_odd(odd, loop, samples, count, scored);
+    return tell_odd(loop, odd);
+}
+
+/* The same of samples that nobody has scored with these weights, which `model` has. */
+static invar_status find_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
+                             invar_trainer *trainer, const invar_model *model,
+                             const invar_rl_samples *fresh)
+{
+    int64_t tokens = invar_trainer_tokens(fresh->items, fresh->count);
+    float *scored = NULL;
+    invar_status status;
+
+    out[0] = '\0';
+    if (fresh->count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
+    status = invar_trainer_score(trainer, model, fresh->items, fresh->count, scored, NULL);
+    if (status == INVAR_OK)
+        describe_odd(out, loop, fresh->items, fresh->count, scored);
+    invar_free(scored);
+    return status;
+}
+
+/* Plain copies of those that have tokens of the weights of now. */
+static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
+                               const invar_rl_sample *samples, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const invar_rl_sample *s = &samples[i];
+        invar_rl_sample *to;
+
+        if (s->weights != loop->source.order.weights || s->fresh == s->n_tokens)
+            continue;
+        INVAR_TRY(invar_rl_samples_append(&to, out));
+        *to = *s;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_loop_check_flight(invar_loop *loop)
+{
+    const invar_flight *flight = &loop->source.flight;
+    const invar_rl_samples *batch = &loop->batch.samples;
+    invar_rl_samples fresh = {0};
+    char odd[INVAR_LOOP_ODD_SIZE];
+    invar_status status = INVAR_OK;
+
+    if (!loop->set.stale || !loop->set.check_logprobs || invar_session_two_formats(&loop->session))
+        return INVAR_OK;
+    if (loop->flat.copied)
+        status = list_fresh(&fresh, loop, batch->items, batch->count);
+    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
+        status = list_fresh(&fresh, loop, flight->begun[r].items, flight->begun[r].count);
+    if (status == INVAR_OK)
+        status = list_fresh(&fresh, loop, flight->surplus.items, flight->surplus.count);
+    if (status == INVAR_OK)
+        status = find_odd(odd, loop, loop->trainer, loop->session.actor, &fresh);
+    invar_free(fresh.items);
+    return status == INVAR_OK ? tell_odd(loop, odd) : status;
+}
+
+/* ---- beside training ------------------------------------------------------------------------- */
+
+invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples, int64_t count)
+{
+    invar_loop *loop = payload;
+    invar_rl_samples fresh = {0};
+    invar_status status = INVAR_OK;
+
+    if (loop->checker) {
+        status = list_fresh(&fresh, loop, samples, count);
+        if (status == INVAR_OK)
+            status = find_odd(loop->ahead.odd, loop, loop->checker,
+                              invar_session_sampler(&loop->session), &fresh);
+        invar_free(fresh.items);
+    }
+    loop->ahead.end_ns = invar_trace_clock();
+    return status;
+}
+
+/* What the thread of any rank has found. */
+static invar_status share_odd(invar_loop *loop)
+{
+    char *odd = loop->ahead.odd;
+    int64_t own = 0, first;
+
+    if (odd[0])
+        own = 1 + (loop->world ? invar_comm_rank(loop->world->world) : 0);
+    INVAR_TRY(invar_agree_first(&first, loop->world, "samples ahead", own));
+    return first ? invar_agree_share(loop->world, "samples ahead", (int)first - 1, odd,
+                                     INVAR_LOOP_ODD_SIZE)
+                 : INVAR_OK;
+}
+
+invar_status invar_loop_join_ahead(invar_loop *loop)
+{
+    invar_status status;
+
+    if (!loop->source.options.thread)
+        return invar_source_join(&loop->source);
+    invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
+    status = invar_source_join(&loop->source);
+    invar_trace_end(loop->recorder.trace);
+    INVAR_TRY(status);
+    if (loop->ahead.end_ns > 0)
+        invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
+    INVAR_TRY(share_odd(loop));
+    status = tell_odd(loop, loop->ahead.odd);
+    loop->ahead = (invar_loop_ahead){.end_ns = 0};
+    return status;
+}

@@ -1,0 +1,47 @@
+/*
+ * ahead.h - samples that a thread of their own draws while its caller trains.
+ *
+ * The thread has the rollout, its device and the samples until it is joined; nobody else touches
+ * them. It neither talks to other ranks nor to people: whoever waits for it tells other ranks that
+ * it gets on. What it draws does not depend on when it does.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_AHEAD_H
+#define INVAR_ENGINE_SOURCE_AHEAD_H
+
+#include "engine/source/generate.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_ahead invar_ahead;
+
+/* Who looks at what was drawn before its weights change; `look` NULL: nobody. */
+typedef struct invar_ahead_look {
+    invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count);
+    void *payload;
+} invar_ahead_look;
+
+/*
+ * This rank's share of samples [0, count) gets its tokens, and is looked at, by the same thread.
+ * `how` is copied, all that it leads to is borrowed, and so are the samples.
+ */
+invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
+                               invar_rl_sample *samples, int64_t count,
+                               const invar_ahead_look *look) INVAR_MUST_USE;
+
+/* The failure of a thread that has failed by now. */
+invar_status invar_ahead_glance(invar_ahead *ahead) INVAR_MUST_USE;
+
+/* Waits for the thread; its failure is the caller's. */
+invar_status invar_ahead_join(invar_ahead *ahead) INVAR_MUST_USE;
+
+/* Ends it as soon as it can; its samples are fit for release only. NULL: nothing happens. */
+void invar_ahead_stop(invar_ahead *ahead);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

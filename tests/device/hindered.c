@@ -1,0 +1,102 @@
+/*
+ * hindered.c - a program whose parts are late at random, and whose samplers fail when asked to.
+ *
+ * INVAR_TEST_DELAYS=SEED: threads sleep before passes of models, moves between ranks, optimizer
+ * steps and rollouts, some for long. INVAR_TEST_FAILURE=N: the Nth rollout that is left to be gone
+ * on with is out of memory, after it has drawn. Neither may change a bit.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "engine/comm/comm.h"
+#include "engine/model/forward.h"
+#include "engine/rollout/rollout.h"
+#include "engine/train/learner.h"
+
+#define SHORT_NS 1000000u // at most, of most delays
+#define LONG_NS 30000000u // of one in so many:
+#define SELDOM 64
+
+/* Any number from any other. */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* A third of the times. */
+static void be_late(void)
+{
+    static atomic_ullong times;
+    const char *seed = getenv("INVAR_TEST_DELAYS");
+    uint64_t chance;
+
+    if (!seed)
+        return;
+    chance = mix(strtoull(seed, NULL, 10) * 0x9E3779B97F4A7C15u + atomic_fetch_add(&times, 1));
+    if (chance % 3 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(chance / 192 %
+                                                       (chance / 3 % SELDOM ? SHORT_NS : LONG_NS))},
+                  NULL);
+}
+
+/* ---- passes, moves, steps -------------------------------------------------------------------- */
+
+invar_status __real_invar_pass_run(invar_pass *pass, const invar_model *model,
+                                   const invar_rows *rows);
+invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
+                                   const invar_rows *rows);
+
+invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
+                                   const invar_rows *rows)
+{
+    be_late();
+    return __real_invar_pass_run(pass, model, rows);
+}
+
+invar_status __real_invar_comm_run(invar_comm *comm, const invar_comm_move *move);
+invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_move *move);
+
+invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_move *move)
+{
+    be_late();
+    return __real_invar_comm_run(comm, move);
+}
+
+invar_status __real_invar_learner_move(invar_learner *learner, int64_t step, bool rest);
+invar_status __wrap_invar_learner_move(invar_learner *learner, int64_t step, bool rest);
+
+invar_status __wrap_invar_learner_move(invar_learner *learner, int64_t step, bool rest)
+{
+    be_late();
+    return __real_invar_learner_move(learner, step, rest);
+}
+
+/* ---- rollouts -------------------------------------------------------------------------------- */
+
+typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
+
+invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload)
+{
+    static atomic_int left;
+    const char *fails = getenv("INVAR_TEST_FAILURE");
+
+    be_late();
+    INVAR_TRY(__real_invar_rollout_run(rollout, samples, count, sampling, tick, payload));
+    if (fails && samples[count - 1].pause > 0 && atomic_fetch_add(&left, 1) + 1 == atoi(fails))
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "a test: no memory for samples ahead");
+    return INVAR_OK;
+}
