@@ -141,6 +141,9 @@ typedef struct invar_bench_rollout {
     invar_bench_decode steady; /* as many sequences with the mean context of a token, no others */
 } invar_bench_rollout;
 
+/* The committed list of lengths: response tokens of a sample, log-uniform between the two. */
+int64_t invar_bench_rollout_length(int64_t shortest, int64_t longest, int64_t sample);
+
 invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
                                      const invar_bench_subject *subject) INVAR_MUST_USE;
 

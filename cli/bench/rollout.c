@@ -2,11 +2,11 @@
  * rollout.c - what a whole rollout costs: prompts, decoding, sampling, stops and admission.
  *
  * Random prompts of one length, each with several samples, whose responses are given: as many
- * tokens as rollout_length says, whatever is drawn. So the passes and draws are those of a rollout
- * whose samples end at different times, and the same in every run and on every machine. A pass
- * counts as one that reads prompts (or computes tokens again, for want of pages), as one in which
- * all sequences drew a token, or as one with fewer sequences: those that a cache has no room for,
- * and the end of the rollout. Beside it stands what decoding alone reaches: the same number of
+ * tokens as the list of lengths says, whatever is drawn. So the passes and draws are those of a
+ * rollout whose samples end at different times, and the same in every run and on every machine. A
+ * pass counts as one that reads prompts (or computes tokens again, for want of pages), as one in
+ * which all sequences drew a token, or as one with fewer sequences: those that a cache has no room
+ * for, and the end of the rollout. Beside it stands what decoding alone reaches: the same number of
  * sequences, each with the context that a token of the rollout has on average.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -30,15 +30,19 @@ typedef struct watch {
     int64_t tokens, known; /* before this pass: drawn, and computed from what was known */
 } watch;
 
-/* Tokens of the response of sample i: log-uniform between the two. */
-static int64_t rollout_length(const invar_bench_rollout *r, int64_t i)
+int64_t invar_bench_rollout_length(int64_t shortest, int64_t longest, int64_t sample)
 {
-    const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0}, key[2] = {0x6C656E67, 0};
-    float low = (float)r->shortest, ratio = (float)r->longest / low;
+    const uint32_t counter[4] = {(uint32_t)sample, 0, 0, 0}, key[2] = {0x6C656E67, 0};
+    float low = (float)shortest, ratio = (float)longest / low;
     uint32_t word[4];
 
     invar_philox4x32(word, counter, key);
     return (int64_t)(low * invar_exp((float)(word[0] >> 8) * 0x1p-24f * invar_log(ratio)));
+}
+
+static int64_t rollout_length(const invar_bench_rollout *r, int64_t i)
+{
+    return invar_bench_rollout_length(r->shortest, r->longest, i);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)

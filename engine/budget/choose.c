@@ -2,11 +2,11 @@
  * choose.c - what the recipe leaves open, so that everything fits.
  *
  * Sampling, scoring and learning have one block in turn, so each is chosen for itself: as large as
- * the block can be. Those who sample beside learning are chosen first, within half of it. Of learning,
- * the rows of logits at a time give way first: in several pieces they are computed a second time,
- * however many pieces there are. Then the tokens of a micro-batch do. What a phase needs only
- * grows with either, so the largest that fits is found by halving, and where the smallest does not
- * fit, nothing does.
+ * the block can be. Those who sample beside learning are chosen first, within half of it. Of
+ * learning, the rows of logits at a time give way first: in several pieces they are computed a
+ * second time, however many pieces there are. Then the tokens of a micro-batch do. What a phase
+ * needs only grows with either, so the largest that fits is found by halving, and where the
+ * smallest does not fit, nothing does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-# lag.py INVAR FOLDER [--shape NAME] [--lag L] [--segment K] [-- KEYS] - what rollout-lag saves.
+# lag.py BENCH.LAG FOLDER [OPTION ...] - what asynchronous rollouts save: rollout-lag, with overlap.
 #
-# Trains twice, without and with rollout-lag, on rollouts of long-tailed lengths, and prints the
-# seconds of a rollout with all that belongs to it, and of its phases. The model has random weights,
-# which nearly keep their bits (lr is tiny): a set of stop ids ends a response with a probability of
-# 1 in `mean` at each token, so lengths are exponential, up to the longest. Prompts and random
-# numbers of both runs are the same, and of each the same rollouts are timed: those of which all
-# ticks are there. The chain of the run with lag is compared with that of a second way to execute
-# it, if KEYS, which that way has in addition, are given.
+# Trains with rollout-lag 0, and with a lag and rollout-overlap, on the same prompts. Responses have
+# the lengths of the committed list of `invar bench` (BENCH.LAG, tests/bench/lag.c): the same in all
+# runs, from 100 to 4000 tokens, most of them short. Printed are the seconds of a rollout with all
+# that belongs to it, from its begin to that of the next, and its phases; in the mean of the
+# rollouts that have all their ticks. With --in-turn the same schedule is also executed without
+# overlap, and must have the same chain. Weights are random, and nearly stay (lr is tiny).
+# Exit code: 0 done, 1 the runs had other samples or chains.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import sqlite3
@@ -20,10 +21,9 @@ import sys
 
 SHAPES = {
     "qwen3-0.6b": dict(device="cuda", numerics="sm90", layers=28, hidden=1024, ffn=3072, heads=16,
-                       groups=8, width=128, vocab=151936, mean=1000, longest=4000, prompts=32,
-                       each=8),
+                       groups=8, width=128, vocab=151936, shortest=100, longest=4000, prompts=16),
     "tiny": dict(device="cpu", numerics="ieee", layers=2, hidden=64, ffn=128, heads=4, groups=2,
-                 width=16, vocab=4000, mean=50, longest=200, prompts=4, each=8),
+                 width=16, vocab=4000, shortest=5, longest=200, prompts=4),
 }
 RECIPE = """
 [model]
@@ -38,10 +38,9 @@ max-position-embeddings = {positions}
 [rollout]
 prompt-data = task:max
 rollout-batch-size = {prompts}
-n-samples-per-prompt = {each}
+n-samples-per-prompt = 8
 rollout-max-response-len = {longest}
-rollout-stop-token-ids = {stops}
-rm-type = overlap
+rm-type = deterministic_random
 [perf]
 device = {device}
 [optimizer]
@@ -51,21 +50,17 @@ numerics = {numerics}
 """
 
 
-def write_recipe(path, shape):
-    count = shape["vocab"] // shape["mean"]
-    stops = ",".join(str(100 + i * shape["mean"] % (shape["vocab"] - 100)) for i in range(count))
-    path.write_text(RECIPE.format(positions=shape["longest"] + 64, stops=stops, **shape))
-
-
-def train(invar, recipe, run, rollouts, lag, words):
+def train(program, recipe, run, rollouts, lag, shape, words):
     """The chain. The run ends before its last rollouts, so that every tick has all its work."""
     shutil.rmtree(run, ignore_errors=True)
-    done = subprocess.run([invar, "train", str(recipe), "--run", str(run), "--save", "none",
+    done = subprocess.run([program, "train", str(recipe), "--run", str(run), "--save", "none",
                            "--num-rollout", str(rollouts + lag), "--debug-exit-after-rollout",
                            str(rollouts), "--no-report", "--json", *words],
-                          stdout=subprocess.PIPE, text=True)
+                          stdout=subprocess.PIPE, text=True, check=False,
+                          env={**os.environ,
+                               "BENCH_LENGTHS": f"{shape['shortest']} {shape['longest']}"})
     if done.returncode:
-        sys.exit(f"exit code {done.returncode}")
+        sys.exit(f"{' '.join(words)}: exit code {done.returncode}")
     return json.loads(done.stdout)["chain"]
 
 
@@ -76,15 +71,12 @@ def measure(run, first):
         tokens = dict(ledger.execute("SELECT step, sum(tokens - prompt_tokens) FROM samples "
                                      "GROUP BY step"))
     steps = sorted(tokens)
-    begin = {s: min(t0 for step, _, t0, _ in phases if step == s) for s in steps}
-    end = {s: max(t0 + ns for step, _, t0, ns in phases if step == s) for s in steps}
-    begin[steps[-1] + 1] = end[steps[-1]]
-    out = {"all": [], "tokens": []}
-    for s in (s for s in steps if s >= first):
+    begin = {s: min(t0 for step, p, t0, _ in phases if (step, p) == (s, "score")) for s in steps}
+    out = {"all": [], "tokens": [tokens[s] for s in steps]}
+    for s in range(first, steps[-1]):
         out["all"].append((begin[s + 1] - begin[s]) / 1e9)
-        out["tokens"].append(tokens[s])
         for name in {p for _, p, _, _ in phases}:
-            spent = sum(ns for step, p, _, ns in phases if (step, p) == (s, name))
+            spent = sum(ns for step, p, _, ns in phases if (step, p) == (s + 1, name))
             out.setdefault(name, []).append(spent / 1e9)
     return out
 
@@ -92,39 +84,49 @@ def measure(run, first):
 def show(title, found):
     phases = ", ".join(f"{name} {statistics.mean(v):.2f}" for name, v in sorted(found.items())
                        if name not in ("all", "tokens"))
-    print(f"{title:22} {statistics.mean(found['all']):8.2f} s a rollout ({phases}), "
-          f"{statistics.mean(found['tokens']):.0f} tokens", flush=True)
+    print(f"{title:12} {statistics.mean(found['all']):8.2f} s a rollout ({phases}), "
+          f"{statistics.mean(found['tokens']):.0f} tokens; each: "
+          f"{' '.join(f'{x:.2f}' for x in found['all'])}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("invar")
+    parser.add_argument("program")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
-    parser.add_argument("--rollouts", type=int, default=8)
-    parser.add_argument("--lag", type=int, default=3)
-    parser.add_argument("--segment", type=int, default=1000)
-    words = sys.argv[1:]
-    at = words.index("--") if "--" in words else len(words)
-    given = parser.parse_args(words[:at])
+    parser.add_argument("--prompts", type=int, help="of a rollout, with 8 samples each")
+    parser.add_argument("--rollouts", type=int, default=3, help="that are timed")
+    parser.add_argument("--lag", type=int, default=4)
+    parser.add_argument("--segment", type=int, help="default: the longest response / lag")
+    parser.add_argument("--in-turn", action="store_true")
+    parser.add_argument("--keys", nargs=argparse.REMAINDER, default=[], help="of all runs")
+    given = parser.parse_args()
+    shape = dict(SHAPES[given.shape])
+    shape["prompts"] = given.prompts or shape["prompts"]
+    segment = given.segment or -(-shape["longest"] // given.lag)
     given.folder.mkdir(parents=True, exist_ok=True)
     recipe = given.folder / "lag.ini"
-    write_recipe(recipe, SHAPES[given.shape])
-    lag = ["--rollout-lag", str(given.lag), "--rollout-segment-tokens", str(given.segment)]
-    ways = {"no lag": [], f"lag {given.lag}, {given.segment} tokens": lag}
-    if words[at + 1:]:
-        ways["the same, " + " ".join(words[at + 1:])] = lag + words[at + 1:]
-    chains, seconds = [], []
-    for i, (title, keys) in enumerate(ways.items()):
-        run = given.folder / f"run-{i}"
-        chains.append(train(given.invar, recipe, run, given.rollouts, given.lag, keys))
-        found = measure(run, given.lag)
-        show(title, found)
-        seconds.append(statistics.mean(found["all"]))
-    for title, mean in list(zip(ways, seconds))[1:]:
-        print(f"{title:22} {mean / seconds[0]:8.3f} of the time without lag")
-    if len(set(chains[1:])) > 1:
-        sys.exit(f"the chains differ: {chains[1:]}")
+    recipe.write_text(RECIPE.format(positions=shape["longest"] + 64, **shape))
+    lag = ["--rollout-lag", str(given.lag), "--rollout-segment-tokens", str(segment)]
+    ways = {"no lag": [], "overlapped": [*lag, "--rollout-overlap", "true"]}
+    if given.in_turn:
+        ways["in turn"] = lag
+    print(f"{given.shape}: {shape['prompts']} x 8 samples of {shape['shortest']} to "
+          f"{shape['longest']} tokens, lag {given.lag}, {segment} tokens a tick", flush=True)
+    chains, found = {}, {}
+    for title, keys in ways.items():
+        run = given.folder / title.replace(" ", "-")
+        chains[title] = train(given.program, recipe, run, given.rollouts + given.lag + 1, given.lag,
+                              shape, [*keys, *given.keys])
+        found[title] = measure(run, given.lag)
+        show(title, found[title])
+    for title in list(ways)[1:]:
+        ratio = statistics.mean(found[title]["all"]) / statistics.mean(found["no lag"]["all"])
+        print(f"{title:12} {ratio:8.3f} of the time without lag")
+        if found[title]["tokens"] != found["no lag"]["tokens"]:
+            sys.exit("the runs have samples of other lengths")
+    if given.in_turn and chains["in turn"] != chains["overlapped"]:
+        sys.exit(f"the chains differ: {chains}")
 
 
 main()

@@ -1,0 +1,55 @@
+/*
+ * lag.c - the program, but each response has the length that the list of `invar bench` gives it.
+ *
+ * BENCH_LENGTHS="SHORTEST LONGEST" says between which. Nothing else ends a response, and what is
+ * sampled, scored and learned from is what the model draws. So runs with and without rollout-lag
+ * have the same samples in number and length, whatever their weights are.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/bench/bench.h"
+#include "cli/bench/model.h"
+#include "engine/rollout/rollout.h"
+
+#define LISTED 2048 // samples of the rollout of `invar bench`; others have their lengths again
+
+typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
+
+invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+
+/* Tokens of the whole sample. */
+static int64_t end_of(const invar_rl_sample *s, int64_t shortest, int64_t longest)
+{
+    return s->prompt_tokens + invar_bench_rollout_length(shortest, longest, s->index % LISTED);
+}
+
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload)
+{
+    const char *text = getenv("BENCH_LENGTHS");
+    invar_sampling endless = *sampling;
+    long shortest = 0, longest = 0;
+
+    if (!text || sscanf(text, "%ld %ld", &shortest, &longest) != 2 || shortest < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "BENCH_LENGTHS: expected two numbers of tokens");
+    endless.n_stop_ids = endless.n_stop = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t end = end_of(&samples[i], shortest, longest);
+        if (samples[i].pause == 0 || samples[i].pause > end)
+            samples[i].pause = end;
+    }
+    INVAR_TRY(__real_invar_rollout_run(rollout, samples, count, &endless, tick, payload));
+    for (int64_t i = 0; i < count; i++)
+        if (samples[i].n_tokens == end_of(&samples[i], shortest, longest))
+            samples[i].finish = INVAR_FINISH_LENGTH;
+    return INVAR_OK;
+}
