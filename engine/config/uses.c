@@ -187,6 +187,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     const bool read = !f->task || f->eval;
     const bool led = invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
+    const bool chosen = invar_config_filled(r, INVAR_KEY_DATA_SOURCE_PATH);
     const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool tasks = f->task || invar_config_filled(r, INVAR_KEY_EVAL_CONFIG) ||
                        strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
@@ -242,6 +243,11 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE, filters_groups(r), filter},
         {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, filters_groups(r), filter},
         {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, !loads, sampled},
+        {INVAR_KEY_BUFFER_FILTER_PATH, invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
+         "over-sampling-keep-surplus = true"},
+        {INVAR_KEY_DATA_SOURCE_PATH, !loads, sampled},
+        {INVAR_KEY_ROLLOUT_SHUFFLE, !chosen, "an empty data-source-path, which chooses prompts"},
+        {INVAR_KEY_NUM_EPOCH, !chosen, "an empty data-source-path, which knows no epochs"},
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},

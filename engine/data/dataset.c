@@ -414,6 +414,21 @@ const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i
     return &dataset->prompts[i];
 }
 
+const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t line)
+{
+    int64_t low = 0, high = dataset->count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (dataset->prompts[middle].line < line)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < dataset->count && dataset->prompts[low].line == line ? &dataset->prompts[low]
+                                                                      : NULL;
+}
+
 /* With its length before it, so that no two lists of pieces have the same bytes. */
 static void hash_piece(invar_hasher *hasher, const void *data, size_t bytes)
 {

@@ -74,6 +74,9 @@ int64_t invar_dataset_size(const invar_dataset *dataset);
 int64_t invar_dataset_dropped(const invar_dataset *dataset); /* too long */
 const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i);
 
+/* The prompt of a line; NULL: there is none, or it was dropped. Prompts are in order of lines. */
+const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t line);
+
 /* The digest of all prompts, labels, metadata and answers in order: part of the run's identity. */
 void invar_dataset_hash(invar_digest *out, const invar_dataset *dataset);
 

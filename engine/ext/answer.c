@@ -106,13 +106,23 @@ static invar_status read_rewards(const invar_plugin_call *call, const json_t *re
     return INVAR_OK;
 }
 
+enum { VERDICTS = 3 };
+
+static invar_choices words_of(const invar_plugin_call *call)
+{
+    static const char *const filter[VERDICTS] = {[INVAR_PLUGIN_KEEP] = "keep",
+                                                 [INVAR_PLUGIN_REMOVE] = "remove",
+                                                 [INVAR_PLUGIN_DROP] = "drop"};
+    static const char *const buffer[VERDICTS] = {
+        [INVAR_PLUGIN_TAKE] = "take", [INVAR_PLUGIN_WAIT] = "wait", [INVAR_PLUGIN_DROP] = "drop"};
+
+    return (invar_choices){call->buffer ? buffer : filter, VERDICTS};
+}
+
 static invar_status read_verdicts(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
 {
-    static const char *const words[] = {[INVAR_PLUGIN_KEEP] = "keep",
-                                        [INVAR_PLUGIN_REMOVE] = "remove",
-                                        [INVAR_PLUGIN_DROP] = "drop"};
-    static const invar_choices verdicts = {words, sizeof words / sizeof *words};
+    const invar_choices verdicts = words_of(call);
     char known[INVAR_CHOICES_TEXT_SIZE];
     const json_t *list;
 
@@ -126,6 +136,22 @@ static invar_status read_verdicts(const invar_plugin_call *call, const json_t *r
                               known, i);
         }
         call->verdict[i] = (uint8_t)verdict;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_lines(const invar_plugin_call *call, const json_t *reply,
+                               const char *where)
+{
+    const json_t *list;
+
+    INVAR_TRY(invar_plugin_list_read(&list, reply, "prompts", (size_t)call->wanted->count, where));
+    for (size_t i = 0; i < (size_t)call->wanted->count; i++) {
+        const json_t *value = json_array_get(list, i);
+        if (!json_is_integer(value))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"prompts\" has no integer at %zu", where,
+                              i);
+        call->lines[i] = json_integer_value(value);
     }
     return INVAR_OK;
 }
@@ -218,7 +244,9 @@ static invar_status read_values(const invar_plugin_call *call, const json_t *rep
                                 const char *where)
 {
     switch (call->kind) {
-    case INVAR_PLUGIN_KIND_FILTER: return read_verdicts(call, reply, where);
+    case INVAR_PLUGIN_KIND_FILTER:
+    case INVAR_PLUGIN_KIND_BUFFER_FILTER: return read_verdicts(call, reply, where);
+    case INVAR_PLUGIN_KIND_PROMPTS: return read_lines(call, reply, where);
     case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
     case INVAR_PLUGIN_KIND_HOOK: return read_measures(call, reply, where);
     case INVAR_PLUGIN_KIND_GENERATE: return invar_turn_read(call->next, call->count, reply, where);
@@ -270,7 +298,13 @@ static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
     size_t tokens = call->tokens ? (size_t)call->tokens->count * sizeof(float) : 0;
 
     switch (call->kind) {
-    case INVAR_PLUGIN_KIND_FILTER: out[0] = (answer_part){call->verdict, call->count}; return 1;
+    case INVAR_PLUGIN_KIND_FILTER:
+    case INVAR_PLUGIN_KIND_BUFFER_FILTER:
+        out[0] = (answer_part){call->verdict, call->count};
+        return 1;
+    case INVAR_PLUGIN_KIND_PROMPTS:
+        out[0] = (answer_part){call->lines, (size_t)call->wanted->count * sizeof *call->lines};
+        return 1;
     case INVAR_PLUGIN_KIND_LOSS:
         out[0] = (answer_part){call->dlogp, tokens};
         out[1] = (answer_part){call->loss, tokens};
@@ -299,12 +333,21 @@ static invar_status check_values(const invar_plugin_call *call)
             return not_finite(call, "the reward of sample", call->samples[i].index);
     }
     for (size_t i = 0; call->verdict && i < call->count; i++) {
-        if (call->verdict[i] > INVAR_PLUGIN_DROP)
-            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                              "plug-in %.1000s: the verdict on sample %" PRId64
-                              " is %d, not keep, remove or drop",
-                              call->plugin, call->samples[i].index, call->verdict[i]);
+        const invar_choices words = words_of(call);
+        char known[INVAR_CHOICES_TEXT_SIZE];
+        if (call->verdict[i] < VERDICTS)
+            continue;
+        invar_choices_text(known, sizeof known, &words, ", ", " or ");
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.1000s: the verdict on sample %" PRId64 " is %d, not %s",
+                          call->plugin, call->samples[i].index, call->verdict[i], known);
     }
+    for (int64_t i = 0; call->lines && i < call->wanted->count; i++)
+        if (call->lines[i] < 0 || call->lines[i] >= call->wanted->lines)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "plug-in %.1000s: prompt %" PRId64 " is line %" PRId64
+                              " of prompt-data, which has %" PRId64,
+                              call->plugin, i, call->lines[i], call->wanted->lines);
     for (int64_t i = 0; i < tokens; i++) {
         if (!isfinite(call->dlogp[i]) || !isfinite(call->loss[i]))
             return not_finite(call, "the loss or dlogp of token", i);

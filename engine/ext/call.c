@@ -21,6 +21,8 @@ const char *invar_plugin_kind_name(uint32_t kind)
     case INVAR_PLUGIN_KIND_HOOK: return "hook";
     case INVAR_PLUGIN_KIND_GENERATE: return "generate";
     case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
+    case INVAR_PLUGIN_KIND_BUFFER_FILTER: return "buffer_filter";
+    case INVAR_PLUGIN_KIND_PROMPTS: return "prompts";
     default: return NULL;
     }
 }
@@ -75,6 +77,21 @@ static void hash_tokens(invar_hasher *hasher, const invar_plugin_tokens *t)
     hash_block(hasher, t->mask, (size_t)t->count);
 }
 
+static void hash_buffer(invar_hasher *hasher, const invar_plugin_buffer *b, size_t count)
+{
+    hash_int(hasher, b->rollout);
+    hash_int(hasher, b->wanted);
+    hash_block(hasher, b->since, count * sizeof *b->since);
+}
+
+static void hash_wanted(invar_hasher *hasher, const invar_plugin_wanted *w)
+{
+    hash_int(hasher, w->rollout);
+    hash_int(hasher, w->first);
+    hash_int(hasher, w->count);
+    hash_int(hasher, w->lines);
+}
+
 void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
 {
     invar_hasher hasher;
@@ -88,6 +105,10 @@ void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
         hash_turn(&hasher, &call->turns[i]);
     if (call->tokens)
         hash_tokens(&hasher, call->tokens);
+    if (call->buffer)
+        hash_buffer(&hasher, call->buffer, call->count);
+    if (call->wanted)
+        hash_wanted(&hasher, call->wanted);
     invar_hasher_final(out, &hasher);
 }
 
@@ -171,6 +192,7 @@ const char *invar_plugin_hook_name(int hook)
         [INVAR_PLUGIN_AFTER_INIT] = "after_init",
         [INVAR_PLUGIN_BEFORE_LOGPROB] = "before_logprob",
         [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
+        [INVAR_PLUGIN_AFTER_ROLLOUT] = "after_rollout",
     };
 
     return names[hook];
@@ -182,6 +204,25 @@ static void write_event(invar_json_text *text, const invar_plugin_event *event)
     write_int(text, "rollout", event->rollout);
     write_string(text, "run", event->run);
     write_string(text, "folder", event->folder);
+}
+
+static void write_buffer(invar_json_text *text, const invar_plugin_buffer *b, size_t count)
+{
+    write_int(text, "rollout", b->rollout);
+    write_int(text, "wanted", b->wanted);
+    invar_json_text_key(text, "since");
+    invar_json_text_open(text, '[');
+    for (size_t i = 0; i < count; i++)
+        invar_json_text_int(text, b->since[i]);
+    invar_json_text_close(text, ']');
+}
+
+static void write_wanted(invar_json_text *text, const invar_plugin_wanted *w)
+{
+    write_int(text, "rollout", w->rollout);
+    write_int(text, "first", w->first);
+    write_int(text, "count", w->count);
+    write_int(text, "lines", w->lines);
 }
 
 void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *call)
@@ -203,6 +244,10 @@ void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *cal
         write_tokens(text, call->tokens);
     if (call->event)
         write_event(text, call->event);
+    if (call->buffer)
+        write_buffer(text, call->buffer, call->count);
+    if (call->wanted)
+        write_wanted(text, call->wanted);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }

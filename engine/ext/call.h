@@ -32,11 +32,14 @@ typedef struct invar_plugin_call {
     const invar_plugin_turn *turns;    /* (count) generate */
     const invar_plugin_tokens *tokens; /* loss */
     const invar_plugin_event *event;   /* hook */
+    const invar_plugin_buffer *buffer; /* filter of the buffer */
+    const invar_plugin_wanted *wanted; /* prompts */
     double *reward;                    /* (count) */
     invar_reward_parts *parts;         /* (count) of the rewards; zeroed before */
     invar_reward_parts *measures;      /* what a hook says it has measured; zeroed before */
     double *factor;                    /* that it gives for the loss; 1 before */
     uint8_t *verdict;                  /* (count) */
+    int64_t *lines;                    /* (wanted->count) */
     invar_turn_next *next;             /* (count) zeroed before; the caller releases each */
     float *dlogp, *loss;               /* (tokens->count) */
     float *logp;                       /* teacher: of all responses of `samples` */

@@ -1,5 +1,5 @@
 /*
- * invar_plugin.h - how a C shared object offers rewards, filters, losses, turns or hooks to Invar.
+ * invar_plugin.h - how a C shared object offers rewards, filters, prompts, losses, turns or hooks.
  *
  * Self-contained; copy it beside the plug-in's source. A shared object exports one constant:
  *
@@ -58,6 +58,27 @@ enum {
     INVAR_PLUGIN_DROP = 2    /* its whole group leaves the rollout */
 };
 
+/* What a filter of the buffer says of a sample; one word for all samples of a group. */
+enum {
+    INVAR_PLUGIN_TAKE = 0, /* may join the batch, as long as there is room: else it waits */
+    INVAR_PLUGIN_WAIT = 1  /* stays in the buffer; INVAR_PLUGIN_DROP: leaves it for good */
+};
+
+/* What it needs to know besides the samples. */
+typedef struct invar_plugin_buffer {
+    int64_t rollout;      /* whose batch is being made, */
+    int64_t wanted;       /* of so many groups */
+    const int64_t *since; /* (samples) the rollout that each sample was made for */
+} invar_plugin_buffer;
+
+/* Prompts that a rollout needs. */
+typedef struct invar_plugin_wanted {
+    int64_t rollout;
+    int64_t first; /* number in the run of the first of their groups, */
+    int64_t count; /* and how many there are */
+    int64_t lines; /* of prompt-data: each of them is from 0 to lines - 1 */
+} invar_plugin_wanted;
+
 /* The tokens of one sample's response. Masking and the reduction over tokens are the engine's. */
 typedef struct invar_plugin_tokens {
     int64_t sample; /* its number in the step, from 0 */
@@ -106,16 +127,27 @@ typedef struct invar_plugin_next {
 enum {
     INVAR_PLUGIN_AFTER_INIT = 0,
     INVAR_PLUGIN_BEFORE_LOGPROB = 1,
-    INVAR_PLUGIN_BEFORE_TRAIN_STEP = 2
+    INVAR_PLUGIN_BEFORE_TRAIN_STEP = 2,
+    INVAR_PLUGIN_AFTER_ROLLOUT = 3
 };
 
 typedef struct invar_plugin_event {
-    int hook;           /* which of the three */
-    int64_t step;       /* of the run; -1 after init */
-    int64_t rollout;    /* -1 after init */
-    const char *run;    /* the run's name */
-    const char *folder; /* where the run writes */
+    int hook;                           /* which of them */
+    int64_t step;                       /* of the run; -1 after init */
+    int64_t rollout;                    /* -1 after init */
+    const char *run;                    /* the run's name */
+    const char *folder;                 /* where the run writes */
+    const invar_plugin_sample *samples; /* (count) after_rollout: the batch; else NULL */
+    size_t count;
 } invar_plugin_event;
+
+/* What a hook has to say; pointers are the plug-in's, and must last until its next call. */
+typedef struct invar_plugin_report {
+    const char *const *names; /* (count) of what it has measured, */
+    const double *values;     /* (count) finite */
+    size_t count;
+    double loss_factor; /* before_train_step: multiplies the policy's loss of the step; 1 before */
+} invar_plugin_report;
 
 /* Fields are only ever added at the end; `size` says which are there. */
 typedef struct invar_plugin_table {
@@ -147,6 +179,15 @@ typedef struct invar_plugin_table {
     /* Turns of samples, each alone: next[i] after turns[i]. */
     int (*generate)(void *self, const invar_plugin_turn *turns, size_t count,
                     invar_plugin_next *next, char *error);
+    /* Right after `hook`, if that is offered, of the same event; report is 0, its factor 1. */
+    int (*report)(void *self, const invar_plugin_event *event, invar_plugin_report *report,
+                  char *error);
+    /* Groups that wait, oldest first. verdict[i]: INVAR_PLUGIN_TAKE, _WAIT or _DROP. */
+    int (*buffer_filter)(void *self, const invar_plugin_buffer *buffer,
+                         const invar_plugin_sample *samples, size_t count, uint8_t *verdict,
+                         char *error);
+    /* line[i]: where in prompt-data, from 0, the i-th of the wanted prompts stands. */
+    int (*prompts)(void *self, const invar_plugin_wanted *wanted, int64_t *line, char *error);
 } invar_plugin_table;
 
 #define INVAR_PLUGIN_HEAD(name) INVAR_PLUGIN_ABI, (uint32_t)sizeof(invar_plugin_table), (name)

@@ -208,7 +208,10 @@ uint32_t invar_object_kinds(const invar_object *object)
     return (t->reward ? INVAR_PLUGIN_KIND_REWARD : 0) |
            (t->group_reward ? INVAR_PLUGIN_KIND_GROUP_REWARD : 0) |
            (t->filter ? INVAR_PLUGIN_KIND_FILTER : 0) | (t->loss ? INVAR_PLUGIN_KIND_LOSS : 0) |
-           (t->hook ? INVAR_PLUGIN_KIND_HOOK : 0) | (t->generate ? INVAR_PLUGIN_KIND_GENERATE : 0);
+           (t->hook || t->report ? INVAR_PLUGIN_KIND_HOOK : 0) |
+           (t->generate ? INVAR_PLUGIN_KIND_GENERATE : 0) |
+           (t->buffer_filter ? INVAR_PLUGIN_KIND_BUFFER_FILTER : 0) |
+           (t->prompts ? INVAR_PLUGIN_KIND_PROMPTS : 0);
 }
 
 const char *invar_object_title(const invar_object *object)
@@ -274,7 +277,11 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
     case INVAR_PLUGIN_KIND_FILTER:
         return t->filter(self, call->samples, call->count, call->verdict, error);
     case INVAR_PLUGIN_KIND_LOSS: return t->loss(self, call->tokens, call->dlogp, call->loss, error);
-    default: return t->hook(self, call->event, error);
+    case INVAR_PLUGIN_KIND_BUFFER_FILTER:
+        return t->buffer_filter(self, call->buffer, call->samples, call->count, call->verdict,
+                                error);
+    case INVAR_PLUGIN_KIND_PROMPTS: return t->prompts(self, call->wanted, call->lines, error);
+    default: return t->hook ? t->hook(self, call->event, error) : 0;
     }
 }
 
@@ -288,6 +295,63 @@ invar_status invar_object_call(invar_object *object, const invar_plugin_call *ca
     rc = call_function(&object->table, object->self, call, error);
     put_back(&before);
     return rc ? refused(object, rc, error) : add_parts(object, call);
+}
+
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+/* What JSON has no form for. */
+static invar_status check_report(const invar_object *object, const invar_plugin_report *report)
+{
+    bool finite = isfinite(report->loss_factor);
+
+    if (report->count > INVAR_REWARD_PARTS ||
+        (report->count > 0 && (!report->names || !report->values)))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.1000s: a hook reports %zu values; at most %d, with names",
+                          object->name, report->count, INVAR_REWARD_PARTS);
+    for (size_t i = 0; i < report->count; i++)
+        finite = finite && isfinite(report->values[i]);
+    if (!finite)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.1000s: a value or factor of a hook is not finite",
+                          object->name);
+    return INVAR_OK;
+}
+
+static void write_report(invar_json_text *line, const invar_plugin_report *report)
+{
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "metrics");
+    invar_json_text_open(line, '{');
+    for (size_t i = 0; i < report->count; i++) {
+        invar_json_text_key(line, report->names[i]);
+        invar_json_text_f64(line, report->values[i]);
+    }
+    invar_json_text_close(line, '}');
+    if (report->loss_factor != 1.0) {
+        invar_json_text_key(line, "loss_factor");
+        invar_json_text_f64(line, report->loss_factor);
+    }
+    invar_json_text_close(line, '}');
+}
+
+invar_status invar_object_report(invar_json_text *line_out, invar_object *object,
+                                 const invar_plugin_call *call)
+{
+    invar_plugin_report report = {.loss_factor = 1.0};
+    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
+    surroundings before;
+    int rc = 0;
+
+    hold(&before);
+    if (object->table.report)
+        rc = object->table.report(object->self, call->event, &report, error);
+    put_back(&before);
+    if (rc)
+        return refused(object, rc, error);
+    INVAR_TRY(check_report(object, &report));
+    write_report(line_out, &report);
+    return line_out->status;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

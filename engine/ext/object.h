@@ -26,6 +26,10 @@ const char *invar_object_title(const invar_object *object);
 /* Answers into the arrays of the call; what it wrote there is not checked yet. */
 invar_status invar_object_call(invar_object *object, const invar_plugin_call *call) INVAR_MUST_USE;
 
+/* What it reports of a hook that was told, likewise. */
+invar_status invar_object_report(invar_json_text *line_out, invar_object *object,
+                                 const invar_plugin_call *call) INVAR_MUST_USE;
+
 /* The same for turns, as the line of a program; what it says is not checked yet. */
 invar_status invar_object_turns(invar_json_text *line_out, invar_object *object,
                                 const invar_plugin_call *call) INVAR_MUST_USE;

@@ -1,5 +1,5 @@
 /*
- * plugin.c - rewards, filters, turns, teachers, losses and hooks that are attached at launch.
+ * plugin.c - rewards, filters, prompts, turns, teachers, losses, hooks: attached at launch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -276,6 +276,27 @@ static invar_status answer_stored(invar_plugin *plugin, const invar_plugin_call 
     return keep_copy(plugin, call, request, reply->data, reply->bytes);
 }
 
+/* Of hooks a factor is kept, the one that counts. */
+static invar_status keep_said(invar_plugin *plugin, const invar_plugin_call *call,
+                              const invar_digest *request, const char *line, size_t bytes)
+{
+    if (call->kind == INVAR_PLUGIN_KIND_HOOK && (plugin->stored || *call->factor == 1.0))
+        return INVAR_OK;
+    return keep_copy(plugin, call, request, line, bytes);
+}
+
+static invar_status tell_object(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request)
+{
+    invar_json_text *line = &plugin->text;
+
+    invar_json_text_reset(line);
+    INVAR_TRY(invar_object_call(plugin->object, call));
+    INVAR_TRY(invar_object_report(line, plugin->object, call));
+    INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
+    return keep_said(plugin, call, request, line->data, line->bytes);
+}
+
 /* Its functions' answers become the line that a program would have written. */
 static invar_status ask_object_turns(invar_plugin *plugin, const invar_plugin_call *call,
                                      const invar_digest *request)
@@ -318,9 +339,7 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
         invar_line_program_kill(plugin->program);
         return status;
     }
-    if (call->kind == INVAR_PLUGIN_KIND_HOOK && (plugin->stored || *call->factor == 1.0))
-        return INVAR_OK; // of hooks a factor is kept, the one that counts
-    return keep_copy(plugin, call, request, line, bytes);
+    return keep_said(plugin, call, request, line, bytes);
 }
 
 static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *call,
@@ -381,7 +400,7 @@ static invar_status tell(invar_plugin *plugin, const invar_plugin_call *call,
                          const invar_digest *request)
 {
     if (plugin->object)
-        INVAR_TRY(invar_object_call(plugin->object, call));
+        INVAR_TRY(tell_object(plugin, call, request));
     else if (plugin->program)
         INVAR_TRY(ask_program(plugin, call, request));
     return plugin->stored ? recall(plugin, call, request) : INVAR_OK;
@@ -504,6 +523,44 @@ invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *sa
     return status;
 }
 
+static invar_status mixed_group(const invar_plugin *plugin, const invar_rl_sample *s)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "plug-in %s: its verdict on sample %" PRId64
+                      " is not that on the others of group %" PRId64,
+                      plugin->name, s->index, s->group);
+}
+
+invar_status invar_plugin_filter_buffer(invar_plugin *plugin, const invar_plugin_buffer *buffer,
+                                        const invar_rl_sample *samples, int64_t count,
+                                        uint8_t *verdict_out)
+{
+    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_BUFFER_FILTER,
+                              .count = (size_t)count,
+                              .buffer = buffer,
+                              .verdict = verdict_out};
+    invar_plugin_sample *shown = NULL;
+    invar_status status = show_samples(&shown, plugin, samples, count);
+
+    call.samples = shown;
+    if (status == INVAR_OK)
+        status = ask(plugin, &call);
+    invar_free(shown);
+    for (int64_t i = 1; i < count && status == INVAR_OK; i++)
+        if (samples[i].group == samples[i - 1].group && verdict_out[i] != verdict_out[i - 1])
+            status = mixed_group(plugin, &samples[i]);
+    return status;
+}
+
+invar_status invar_plugin_prompts(invar_plugin *plugin, const invar_plugin_wanted *wanted,
+                                  int64_t *lines_out)
+{
+    invar_plugin_call call = {
+        .kind = INVAR_PLUGIN_KIND_PROMPTS, .wanted = wanted, .lines = lines_out};
+
+    return ask(plugin, &call);
+}
+
 invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
                                 const invar_rl_sample *samples, int64_t count)
 {
@@ -562,17 +619,26 @@ invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_lo
 }
 
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
+                               const invar_rl_sample *samples, int64_t count,
                                invar_reward_parts *measures_out, double *factor_out)
 {
+    invar_plugin_event told = *event;
     invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_HOOK,
-                              .event = event,
+                              .event = &told,
                               .measures = measures_out,
                               .factor = factor_out};
+    invar_plugin_sample *shown = NULL;
+    invar_status status;
 
     *factor_out = 1.0;
-
-    if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_BEFORE_TRAIN_STEP)
+    if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_AFTER_ROLLOUT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,
                           event->hook);
-    return ask(plugin, &call);
+    if (samples)
+        INVAR_TRY(show_samples(&shown, plugin, samples, count));
+    told.samples = call.samples = shown;
+    told.count = call.count = shown ? (size_t)count : 0;
+    status = ask(plugin, &call);
+    invar_free(shown);
+    return status;
 }

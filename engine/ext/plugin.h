@@ -1,12 +1,12 @@
 /*
- * plugin.h - rewards, filters, turns, teachers, losses and hooks that are attached at launch.
+ * plugin.h - rewards, filters, prompts, turns, teachers, losses, hooks: attached at launch.
  *
  * A plug-in is a C shared object (engine/ext/invar_plugin.h), any program that speaks JSON lines on
  * standard input and output (docs/plugins.md), or a server (engine/ext/server). All look the same
  * from here. Whatever goes wrong inside a program, also its death, silence or rubbish, is an error
  * that names the plug-in; it is then ended and reaped, and every later call fails.
  *
- * What a plug-in replies to a reward, filter, turn, teacher or loss is kept until the next step
+ * What a plug-in replies to all but hooks is kept until the next step
  * begins, as rows for the ledger. A step that the ledger already has is answered from those rows
  * instead: the plug-in is not asked, and a request that is not the recorded one is refused, as is a
  * plug-in whose files are not those of the one that replied. So resume and replay end on the same
@@ -47,7 +47,9 @@ typedef struct invar_plugin invar_plugin;
 #define INVAR_PLUGIN_KIND_HOOK 16u
 #define INVAR_PLUGIN_KIND_GENERATE 32u
 #define INVAR_PLUGIN_KIND_TEACHER 64u /* of servers alone */
-#define INVAR_PLUGIN_KINDS 127u       /* all of them */
+#define INVAR_PLUGIN_KIND_BUFFER_FILTER 128u
+#define INVAR_PLUGIN_KIND_PROMPTS 256u
+#define INVAR_PLUGIN_KINDS 511u /* all of them */
 
 typedef struct invar_plugin_options {
     const char *name; /* its role, "custom-rm": in messages and in the ledger */
@@ -120,6 +122,15 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
 invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,
                                  int64_t count, uint8_t *verdict_out) INVAR_MUST_USE;
 
+/* The same of samples that wait: INVAR_PLUGIN_TAKE, _WAIT or _DROP, one word for each group. */
+invar_status invar_plugin_filter_buffer(invar_plugin *plugin, const invar_plugin_buffer *buffer,
+                                        const invar_rl_sample *samples, int64_t count,
+                                        uint8_t *verdict_out) INVAR_MUST_USE;
+
+/* lines_out (wanted->count), each from 0 to wanted->lines - 1. */
+invar_status invar_plugin_prompts(invar_plugin *plugin, const invar_plugin_wanted *wanted,
+                                  int64_t *lines_out) INVAR_MUST_USE;
+
 /*
  * What comes after turns of samples, one call for all; next_out (count) is zeroed before, and the
  * caller releases each, also after a failure. The reply is the last of invar_plugin_replies_take.
@@ -142,15 +153,17 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
                                void *plugin) INVAR_MUST_USE;
 
-/* "after_init", "before_logprob", "before_train_step". */
+/* "after_init", "before_logprob", "before_train_step", "after_rollout". */
 const char *invar_plugin_hook_name(int hook);
 
 /*
- * A program may say what it has measured, named numbers (measures_out is zeroed before; the caller
- * releases), and give a factor for the loss of the coming step, 1 where it does not. A factor is
- * kept as a reply; one that is stored counts in place of what the hook says now.
+ * `samples` (count) go with after_rollout; else NULL. The plug-in may say what it has measured,
+ * named numbers (measures_out is zeroed before; the caller releases), and give a factor for the
+ * loss of the coming step, 1 where it does not. A factor is kept as a reply; one that is stored
+ * counts in place of what the hook says now.
  */
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
+                               const invar_rl_sample *samples, int64_t count,
                                invar_reward_parts *measures_out, double *factor_out) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -82,15 +82,6 @@ static bool sampled_itself(const invar_loop *loop)
     return loop->batch.own_weights && !invar_session_two_formats(&loop->session);
 }
 
-static invar_status hook(invar_loop *loop, int which)
-{
-    return invar_plugins_hook(&loop->plugins, &(invar_plugin_event){.hook = which,
-                                                                    .step = loop->place.step,
-                                                                    .rollout = loop->place.rollout,
-                                                                    .run = loop->home.at.name,
-                                                                    .folder = loop->home.at.run});
-}
-
 static bool has_logp(const invar_rl_samples *batch)
 {
     for (int64_t i = 0; i < batch->count; i++)
@@ -173,6 +164,17 @@ static invar_status score_others(invar_loop *loop)
     return INVAR_OK;
 }
 
+invar_status invar_loop_hook(invar_loop *loop, int hook, const invar_rl_samples *samples)
+{
+    return invar_plugins_hook(&loop->plugins,
+                              &(invar_plugin_event){.hook = hook,
+                                                    .step = loop->place.step,
+                                                    .rollout = loop->place.rollout,
+                                                    .run = loop->home.at.name,
+                                                    .folder = loop->home.at.run},
+                              samples);
+}
+
 invar_status invar_loop_prepare(invar_loop *loop)
 {
     const invar_session *s = &loop->session;
@@ -182,7 +184,7 @@ invar_status invar_loop_prepare(invar_loop *loop)
 
     invar_flat_release(&loop->flat);
     INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch.samples, &wants));
-    INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB));
+    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
     INVAR_TRY(score(loop));
     INVAR_TRY(invar_loop_check_flight(loop));
     INVAR_TRY(score_others(loop));
@@ -381,7 +383,7 @@ invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop)
     INVAR_TRY(invar_plugins_begin(&loop->plugins,
                                   INVAR_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
                                   &loop->recorder, loop->place.step));
-    INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP));
+    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
     INVAR_TRY(agree_factor(&step->is.factor, loop));
     step->is.weighted = step->is.factor != 1.0f;
     INVAR_TRY(learn_policy(step, loop));

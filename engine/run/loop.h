@@ -250,6 +250,10 @@ invar_status invar_loop_ask_loss(float *loss_out, float *dlogp_out, const invar_
 /* Scoring, reference, teacher, critic, advantages of the whole rollout. */
 invar_status invar_loop_prepare(invar_loop *loop) INVAR_MUST_USE;
 
+/* Tells a hook, where there is one; `samples` may be NULL. */
+invar_status invar_loop_hook(invar_loop *loop, int hook,
+                             const invar_rl_samples *samples) INVAR_MUST_USE;
+
 /* A step of `count` samples from `first` on, in which nothing has been learned yet. */
 invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, int64_t first,
                                   int64_t count) INVAR_MUST_USE;

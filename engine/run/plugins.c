@@ -70,10 +70,13 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
     } others[] = {
         [INVAR_PLUGINS_GROUPS] = {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, INVAR_PLUGIN_KIND_FILTER},
         [INVAR_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, INVAR_PLUGIN_KIND_FILTER},
+        [INVAR_PLUGINS_BUFFER] = {INVAR_KEY_BUFFER_FILTER_PATH, INVAR_PLUGIN_KIND_BUFFER_FILTER},
+        [INVAR_PLUGINS_PROMPTS] = {INVAR_KEY_DATA_SOURCE_PATH, INVAR_PLUGIN_KIND_PROMPTS},
         [INVAR_PLUGINS_LOSS] = {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, INVAR_PLUGIN_KIND_LOSS},
         [INVAR_PLUGINS_HOOKS] = {INVAR_KEY_CUSTOM_INIT_PATH, INVAR_PLUGIN_KIND_HOOK},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
         {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
     };
 
     *out = (invar_plugins){.replay = replay};
@@ -164,7 +167,8 @@ invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_
     return invar_plugin_begin(plugin, step, &stored->replies);
 }
 
-invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event *event)
+invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event *event,
+                                const invar_rl_samples *samples)
 {
     invar_plugin *plugin = plugins->of[INVAR_PLUGINS_HOOKS + event->hook];
     invar_step_measures *measures = &plugins->measures[event->hook];
@@ -172,7 +176,10 @@ invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event
     measures->hook = invar_plugin_hook_name(event->hook);
     invar_reward_parts_release(&measures->named);
     plugins->factor = 1.0;
-    return plugin ? invar_plugin_hook(plugin, event, &measures->named, &plugins->factor) : INVAR_OK;
+    if (!plugin)
+        return INVAR_OK;
+    return invar_plugin_hook(plugin, event, samples ? samples->items : NULL,
+                             samples ? samples->count : 0, &measures->named, &plugins->factor);
 }
 
 void invar_plugins_forget(invar_plugins *plugins)

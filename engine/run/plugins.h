@@ -21,10 +21,12 @@ enum {
     INVAR_PLUGINS_TEACHER, /* scores them */
     INVAR_PLUGINS_GROUPS,  /* filters them */
     INVAR_PLUGINS_FILTER,
+    INVAR_PLUGINS_BUFFER,  /* filters those that wait */
+    INVAR_PLUGINS_PROMPTS, /* chooses prompts */
     INVAR_PLUGINS_LOSS,
     INVAR_PLUGINS_HOOKS
 };
-#define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 3) /* one for each hook */
+#define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 4) /* one for each hook */
 
 /* Zeroed, there is none. */
 typedef struct invar_plugins {
@@ -51,9 +53,12 @@ invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder 
 invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
                                  int64_t step) INVAR_MUST_USE;
 
-/* Tells a hook, where one is attached; what it has measured is kept until it is told again. */
-invar_status invar_plugins_hook(invar_plugins *plugins,
-                                const invar_plugin_event *event) INVAR_MUST_USE;
+/*
+ * Tells a hook, where one is attached, with `samples` if there are some; what it has measured is
+ * kept until it is told again.
+ */
+invar_status invar_plugins_hook(invar_plugins *plugins, const invar_plugin_event *event,
+                                const invar_rl_samples *samples) INVAR_MUST_USE;
 
 /* Forgets what hooks have measured: the ledger has it. */
 void invar_plugins_forget(invar_plugins *plugins);

@@ -284,6 +284,10 @@ static invar_status open_source(invar_loop *loop)
                    loop->plugins.of[INVAR_PLUGINS_GROUPS]},
         .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
                     loop->plugins.of[INVAR_PLUGINS_FILTER]},
+        .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
+                   loop->plugins.of[INVAR_PLUGINS_BUFFER]},
+        .chooser = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
+                    loop->plugins.of[INVAR_PLUGINS_PROMPTS]},
         .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
                   INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
@@ -510,7 +514,7 @@ static invar_status open_outputs(invar_loop *loop)
     INVAR_TRY(open_trace(loop, trace));
     started.run = loop->home.at.name;
     started.folder = loop->home.at.run;
-    return invar_plugins_hook(&loop->plugins, &started);
+    return invar_plugins_hook(&loop->plugins, &started, NULL);
 }
 
 /* Before memory is planned: it takes some, and so does NCCL. */

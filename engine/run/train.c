@@ -227,6 +227,7 @@ static invar_status collect(invar_loop *loop, void *payload)
     while (!ready)
         INVAR_TRY(invar_source_poll(&ready, &loop->source));
     invar_source_take(&loop->batch, &loop->source);
+    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_AFTER_ROLLOUT, &loop->batch.samples));
     INVAR_TRY(invar_rounds_rollout(&loop->recorder, loop->world));
     if (!to[0] || !invar_agree_leads(loop->world))
         return INVAR_OK;

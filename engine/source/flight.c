@@ -26,18 +26,6 @@ void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
     flight->begun[flight->count] = (invar_rl_samples){0};
 }
 
-invar_status invar_flight_use(invar_rl_samples *to, invar_flight *flight, int64_t count)
-{
-    invar_rl_samples *s = &flight->surplus;
-
-    if (count == 0)
-        return INVAR_OK;
-    INVAR_TRY(invar_rl_samples_insert(to, s->items, count));
-    s->count -= count;
-    memmove(s->items, s->items + count, (size_t)s->count * sizeof *s->items);
-    return INVAR_OK;
-}
-
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)
 {
     out->first = from->first;

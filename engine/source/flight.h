@@ -37,10 +37,6 @@ void invar_flight_release(invar_flight *flight);
 /* The samples of the first rollout, which leaves; the caller owns them. */
 void invar_flight_pop(invar_rl_samples *out, invar_flight *flight);
 
-/* Moves the first `count` samples of the surplus to `to`. */
-invar_status invar_flight_use(invar_rl_samples *to, invar_flight *flight,
-                              int64_t count) INVAR_MUST_USE;
-
 /* Into an empty one. */
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVAR_MUST_USE;
 

@@ -70,23 +70,6 @@ invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flig
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The prompt of a line of the data, which are in their order; NULL: there is none. */
-static const invar_prompt *find_prompt(const invar_dataset *data, int64_t line)
-{
-    int64_t low = 0, high = invar_dataset_size(data);
-
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (invar_dataset_prompt(data, middle)->line < line)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low == invar_dataset_size(data) || invar_dataset_prompt(data, low)->line != line)
-        return NULL;
-    return invar_dataset_prompt(data, low);
-}
-
 static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
 {
     return p && s->prompt_tokens == p->n_tokens && invar_digest_equal(&s->prompt_hash, &p->hash) &&
@@ -180,7 +163,7 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
     if (odd)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
                           w->where, odd, s->index);
-    if (!has_prompt(s, find_prompt(w->data, s->prompt)))
+    if (!has_prompt(s, invar_dataset_find(w->data, s->prompt)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " is in flight, and line %" PRId64
                           " of prompt-data is not its prompt: a fork keeps the data, unless the "
@@ -246,7 +229,7 @@ static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
                                 const invar_flight_wants *w)
 {
     bool whole = waits(from, w);
-    const invar_prompt *p = find_prompt(w->data, from->prompt);
+    const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(&s, whole ? &out->surplus

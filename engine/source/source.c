@@ -105,10 +105,9 @@ static void sign(invar_rl_sample *s, const invar_source_order *order)
 }
 
 /* `place` counts the prompts of the rollout, also those of groups that were dropped. */
-static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_t rollout,
-                              int64_t place)
+static invar_status add_group(invar_source *source, invar_rl_samples *to, const invar_prompt *p,
+                              int64_t rollout, int64_t place)
 {
-    const invar_prompt *p = invar_source_next(source);
     int64_t n = source->options.per_prompt, group = source->place.groups++;
 
     if (place >= UINT32_MAX / n)
@@ -123,6 +122,19 @@ static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_
         s->draw = (uint32_t)(place * n + j);
     }
     return INVAR_OK;
+}
+
+/* Groups of the next prompts; `place` is that of the first. */
+static invar_status add_groups(invar_source *source, invar_rl_samples *to, int64_t rollout,
+                               int64_t place, int64_t groups)
+{
+    const invar_prompt **prompts = NULL;
+    invar_status status = invar_source_prompts(&prompts, source, rollout, groups);
+
+    for (int64_t g = 0; g < groups && status == INVAR_OK; g++)
+        status = add_group(source, to, prompts[g], rollout, place + g);
+    invar_free(prompts);
+    return status;
 }
 
 /* ---- filtering ------------------------------------------------------------------------------- */
@@ -287,7 +299,7 @@ static int64_t next_groups(const invar_source *source)
 {
     const invar_source_options *o = &source->options;
     const invar_flight *flight = &source->flight;
-    int64_t samples = flight->surplus.count;
+    int64_t samples = flight->surplus.count + source->batch.samples.count;
 
     for (int64_t r = 0; r < flight->count; r++)
         samples += flight->begun[r].count;
@@ -306,8 +318,7 @@ static invar_status begin_rollouts(invar_source *source)
         int64_t rollout = flight->first + flight->count, groups = next_groups(source);
         invar_rl_samples *samples = &flight->begun[flight->count++];
 
-        for (int64_t place = 0; place < groups; place++)
-            INVAR_TRY(add_group(source, samples, rollout, place));
+        INVAR_TRY(add_groups(source, samples, rollout, 0, groups));
     }
     return INVAR_OK;
 }
@@ -425,13 +436,12 @@ invar_status invar_source_ahead(invar_source *source)
 static invar_status open_batch(invar_source *source)
 {
     const invar_source_options *o = &source->options;
-    invar_flight *flight = &source->flight;
-    int64_t used = invar_smaller(flight->surplus.count / o->per_prompt, o->prompts);
 
-    if (flight->count > 0 || o->lag.rollouts > 0 || used < o->prompts)
+    INVAR_TRY(invar_source_reuse(source));
+    source->choice.chosen = source->batch.reused_groups;
+    if (source->flight.count > 0 || o->lag.rollouts > 0 || source->choice.chosen < o->prompts)
         INVAR_TRY(begin_rollouts(source));
-    source->choice.chosen = source->batch.reused_groups = used;
-    return invar_flight_use(&source->batch.samples, flight, used * o->per_prompt);
+    return INVAR_OK;
 }
 
 invar_status invar_source_start(invar_source *source, const invar_source_order *order)
@@ -463,8 +473,8 @@ static invar_status first_round(invar_rl_samples *round_out, invar_source *sourc
 /* Where a filter has left too few groups. */
 static invar_status next_round(invar_rl_samples *round_out, invar_source *source, int64_t groups)
 {
-    for (int64_t g = 0; g < groups; g++)
-        INVAR_TRY(add_group(source, round_out, source->order.rollout, source->choice.consumed + g));
+    INVAR_TRY(
+        add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
     INVAR_TRY(draw_share(source, round_out));
     return gather(source, round_out);
 }
@@ -525,19 +535,27 @@ invar_status invar_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
     return INVAR_OK;
 }
 
+static invar_status add_answer(invar_source *source, const invar_prompt *p)
+{
+    invar_rl_sample *s;
+
+    INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
+    sign(s, &source->order);
+    s->group = source->place.groups++;
+    return invar_source_fill_answer(s, p);
+}
+
 invar_status invar_source_answer(bool *ready_out, invar_source *source)
 {
     const invar_source_options *o = &source->options;
 
-    for (int64_t i = 0; i < o->prompts * o->per_prompt; i++) {
-        const invar_prompt *p = invar_source_next(source);
-        invar_rl_sample *s;
+    int64_t count = o->prompts * o->per_prompt;
+    const invar_prompt **prompts = NULL;
+    invar_status status = invar_source_prompts(&prompts, source, source->order.rollout, count);
 
-        INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
-        sign(s, &source->order);
-        s->group = source->place.groups++;
-        INVAR_TRY(invar_source_fill_answer(s, p));
-    }
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = add_answer(source, prompts[i]);
+    invar_free(prompts);
     *ready_out = true;
-    return INVAR_OK;
+    return status;
 }

@@ -49,7 +49,7 @@ void invar_saved_release(invar_saved *saved);
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
-/* A plug-in that filters what was sampled. */
+/* A plug-in that filters what was sampled, or chooses what is. */
 typedef struct invar_source_filter {
     bool on;
     invar_plugin *plugin; /* NULL: another rank has it */
@@ -67,6 +67,8 @@ typedef struct invar_source_options {
     invar_turns turns;
     invar_source_filter groups;  /* that drops some, for which others are sampled */
     invar_source_filter samples; /* that drops groups, too, or masks samples */
+    invar_source_filter buffer;  /* that says which groups of those that wait are taken */
+    invar_source_filter chooser; /* no filter: it chooses the prompts; off: they come in order */
     bool spread;                 /* groups whose rewards are all alike are dropped */
     bool shuffle;
     bool answers;       /* of the data instead of samples: SFT */
@@ -184,6 +186,20 @@ invar_status invar_source_load(bool *ready_out, invar_source *source) INVAR_MUST
 
 /* For them: the next prompt of the data; the most rounds that are sampled; an answer's sample. */
 const invar_prompt *invar_source_next(invar_source *source);
+
+/*
+ * The next `count` prompts of the data, for a rollout: in order, or as a plug-in chooses. A call of
+ * all ranks; the caller frees *out, whose prompts are borrowed from the data.
+ */
+invar_status invar_source_prompts(const invar_prompt ***out, invar_source *source, int64_t rollout,
+                                  int64_t count) INVAR_MUST_USE;
+
+/*
+ * Moves groups that wait into the batch, oldest first, at most as many as it wants: all of them, or
+ * those that a plug-in takes. A call of all ranks.
+ */
+invar_status invar_source_reuse(invar_source *source) INVAR_MUST_USE;
+
 int64_t invar_source_most_rounds(const invar_source *source);
 invar_status invar_source_fill_answer(invar_rl_sample *out,
                                       const invar_prompt *prompt) INVAR_MUST_USE;

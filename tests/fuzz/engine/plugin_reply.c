@@ -15,7 +15,7 @@
 #include "engine/ext/plugin.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { COUNT = 3 };
+enum { COUNT = 3, LINES = 40 };
 
 static void check_refusal(invar_status status)
 {
@@ -33,6 +33,7 @@ typedef struct answer {
     invar_reward_parts parts[COUNT];
     uint8_t verdict[COUNT];
     float dlogp[COUNT], loss[COUNT];
+    int64_t lines[COUNT];
 } answer;
 
 static void release_parts(answer *a)
@@ -58,6 +59,7 @@ static void check_answer(const invar_plugin_call *call)
         if (call->parts)
             check_parts(&call->parts[i]);
         INVAR_CHECK(!call->verdict || call->verdict[i] <= INVAR_PLUGIN_DROP);
+        INVAR_CHECK(!call->lines || (call->lines[i] >= 0 && call->lines[i] < LINES));
         INVAR_CHECK(!call->dlogp || (isfinite(call->dlogp[i]) && isfinite(call->loss[i])));
     }
 }
@@ -75,6 +77,7 @@ static void check_plain(const invar_plugin_call *call, const answer *first)
     second.verdict = call->verdict ? again.verdict : NULL;
     second.dlogp = call->dlogp ? again.dlogp : NULL;
     second.loss = call->loss ? again.loss : NULL;
+    second.lines = call->lines ? again.lines : NULL;
     INVAR_CHECK(invar_plugin_call_pack(&data, &bytes, call) == INVAR_OK);
     INVAR_CHECK(invar_plugin_call_read(&second, data, bytes, false) == INVAR_OK);
     INVAR_CHECK(memcmp(first->reward, again.reward, sizeof again.reward) == 0);
@@ -84,6 +87,7 @@ static void check_plain(const invar_plugin_call *call, const answer *first)
     INVAR_CHECK(memcmp(first->verdict, again.verdict, sizeof again.verdict) == 0);
     INVAR_CHECK(memcmp(first->dlogp, again.dlogp, sizeof again.dlogp) == 0);
     INVAR_CHECK(memcmp(first->loss, again.loss, sizeof again.loss) == 0);
+    INVAR_CHECK(memcmp(first->lines, again.lines, sizeof again.lines) == 0);
     invar_free(data);
 }
 
@@ -91,6 +95,10 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
 {
     static const invar_plugin_sample samples[COUNT];
     const invar_plugin_tokens tokens = {.count = COUNT};
+    static const int64_t since[COUNT];
+    const invar_plugin_buffer buffer = {.rollout = 2, .wanted = 1, .since = since};
+    const invar_plugin_wanted wanted = {.count = COUNT, .lines = LINES};
+    const bool filters = (kind & (INVAR_PLUGIN_KIND_FILTER | INVAR_PLUGIN_KIND_BUFFER_FILTER)) != 0;
     const invar_plugin_event event = {.hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP};
     answer got = {.reward = {0}};
     double factor = 1.0;
@@ -101,11 +109,15 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
         call.tokens = &tokens;
         call.dlogp = got.dlogp;
         call.loss = got.loss;
+    } else if (kind == INVAR_PLUGIN_KIND_PROMPTS) {
+        call.wanted = &wanted;
+        call.lines = got.lines;
     } else if (kind != INVAR_PLUGIN_KIND_HOOK) {
         call.samples = samples;
         call.count = COUNT;
-        call.verdict = kind == INVAR_PLUGIN_KIND_FILTER ? got.verdict : NULL;
-        call.reward = kind == INVAR_PLUGIN_KIND_FILTER ? NULL : got.reward;
+        call.buffer = kind == INVAR_PLUGIN_KIND_BUFFER_FILTER ? &buffer : NULL;
+        call.verdict = filters ? got.verdict : NULL;
+        call.reward = filters ? NULL : got.reward;
         call.parts = call.reward ? got.parts : NULL;
     }
     call.measures = kind == INVAR_PLUGIN_KIND_HOOK ? got.parts : NULL;
@@ -172,7 +184,9 @@ static void fuzz_turns(bool live, const char *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_greeting((const char *)data, size);
-    for (uint32_t kind = 1; kind <= INVAR_PLUGIN_KIND_HOOK; kind <<= 1) {
+    for (uint32_t kind = 1; kind <= INVAR_PLUGIN_KIND_PROMPTS; kind <<= 1) {
+        if (kind & (INVAR_PLUGIN_KIND_GENERATE | INVAR_PLUGIN_KIND_TEACHER))
+            continue;
         fuzz_reply(kind, true, (const char *)data, size);
         fuzz_reply(kind, false, (const char *)data, size);
     }

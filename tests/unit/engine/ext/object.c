@@ -216,8 +216,9 @@ static void test_ext_object__refuses_wrong_answers(void **state)
     loss = loss_sample(loss.logp);
     assert_fails(invar_plugin_loss(out, dlogp, &loss, plugin), INVAR_E_CORRUPT,
                  "the loss or dlogp of token 0 is not finite");
-    assert_fails(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, no_parts(), reward),
-                 INVAR_E_INVALID, "was not opened for the kind \"hook\"");
+    assert_fails(
+        invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, NULL, 0, no_parts(), reward),
+        INVAR_E_INVALID, "was not opened for the kind \"hook\"");
     assert_fails(invar_plugin_reward(plugin, samples.items, 0, reward, no_parts()), INVAR_E_INVALID,
                  "a call without samples");
     invar_plugin_close(plugin);

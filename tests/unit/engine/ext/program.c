@@ -92,7 +92,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
                                                       .rollout = -1,
                                                       .run = "a",
                                                       .folder = "runs/a"},
-                                &measured, &factor));
+                                NULL, 0, &measured, &factor));
     assert_int_equal(measured.count, 1);
     assert_true(invar_reward_parts_find(&measured, "seconds")->value >= 0);
     invar_reward_parts_release(&measured);
@@ -209,7 +209,7 @@ static void test_ext_program__standard_error_goes_to_the_log(void **state)
         plugin,
         &(invar_plugin_event){
             .hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP, .step = 12, .run = "a", .folder = "runs/a"},
-        &measured, &factor));
+        NULL, 0, &measured, &factor));
     invar_reward_parts_release(&measured);
     invar_plugin_close(plugin);
     assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
@@ -255,7 +255,8 @@ static void test_ext_program__stored_replies(void **state)
 
     assert_ok(open_spec(&plugin, NULL, ALL, 0));
     assert_ok(invar_plugin_begin(plugin, 5, &stored));
-    assert_ok(invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, no_parts(), &factor));
+    assert_ok(
+        invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, NULL, 0, no_parts(), &factor));
     assert_fails(ask(plugin, back), INVAR_E_NOTFOUND, "call 1"); // the hook has taken a number
     assert_ok(invar_plugin_begin(plugin, 5, &stored));
     assert_ok(ask(plugin, back));

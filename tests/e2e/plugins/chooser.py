@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+# chooser.py LOG [FAULT] - a plug-in that chooses prompts, takes young groups out of the buffer, and
+# reports what its hooks have measured. LOG gets a line for each question; FAULT is what it does
+# wrong.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import sys
+
+FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
+
+
+def prompts(request):
+    lines = [(request["first"] + i) * 7 % request["lines"] for i in range(request["count"])]
+    faults = {"few": lines[1:], "far": [request["lines"]] + lines[1:], "below": [-1] + lines[1:],
+              "text": ["0"] + lines[1:], "real": [0.5] + lines[1:], "none": None}
+    return {"prompts": faults.get(FAULT, lines)}
+
+
+def buffer_filter(request):
+    verdicts = ["drop" if since < request["rollout"] - 1 else "take" for since in request["since"]]
+    assert len(verdicts) == len(request["samples"]) and request["wanted"] > 0
+    if FAULT == "mixed":
+        verdicts[0] = "wait"
+    if FAULT == "keep":
+        verdicts[0] = "keep"
+    if FAULT == "wait":
+        verdicts = ["wait"] * len(verdicts)
+    return {"verdicts": verdicts}
+
+
+def hook(request):
+    if request["hook"] == "before_train_step":
+        return {"loss_factor": 0.5} if request["step"] % 2 else {}
+    samples = request.get("samples", [])
+    if not samples:
+        return {}
+    mean = 0.0
+    for sample in samples:
+        mean += sample["reward"] / len(samples)
+    return {"metrics": {"reward": mean, "samples": len(samples)}}
+
+
+CALLS = {"prompts": prompts, "buffer_filter": buffer_filter, "hook": hook}
+sys.stdin.readline()
+print(json.dumps({"invar": 1, "name": "chooser", "kinds": list(CALLS)}), flush=True)
+for line in sys.stdin:
+    question = json.loads(line)
+    with open(sys.argv[1], "a", encoding="ascii") as log:
+        print(question["call"], question["step"], file=log)
+    print(json.dumps({"id": question["id"], **CALLS[question["call"]](question)}), flush=True)
