@@ -495,6 +495,20 @@ static invar_status take_or_run(running *r, const invar_workshop *workshop, int 
     return status;
 }
 
+/* What agents do is no function of the recipe: two runs differ, or agree, for no reason of ours. */
+static invar_status demand_record(const running *r)
+{
+    static const char agents[] = "custom-agent-path", record[] = "agent-record";
+    const char *const *flags = r->request->flags;
+
+    if ((!sets(r->recipe, agents) && !has_flag(flags, "--custom-agent-path")) ||
+        sets(r->recipe, record) || has_flag(flags, "--agent-record"))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: with %s runs are compared by the record of one: set %s = RUN",
+                      r->request->recipe, agents, record);
+}
+
 invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
                                 const invar_run_request *request)
 {
@@ -506,7 +520,9 @@ invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lo
     *out = (invar_ran){0};
     INVAR_TRY(invar_file_read(&recipe, &bytes, request->recipe, INVAR_RECIPE_MAX_BYTES));
     r.recipe = recipe;
-    status = take_or_run(&r, workshop, lock);
+    status = demand_record(&r);
+    if (status == INVAR_OK)
+        status = take_or_run(&r, workshop, lock);
     invar_free(recipe);
     return status;
 }

@@ -103,6 +103,10 @@ static invar_status check_recipe(const invar_recipe *recipe)
     if (invar_config_filled(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
         return invar_config_refuse(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
                                    "leads no samples of a server: leave it out");
+    if (invar_config_filled(recipe, INVAR_KEY_CUSTOM_AGENT_PATH))
+        return invar_config_refuse(recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
+                                   "leads samples of training alone: leave it out, and let agents "
+                                   "ask the server");
     return INVAR_OK;
 }
 

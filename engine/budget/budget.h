@@ -79,7 +79,8 @@ typedef struct invar_budget_ask {
     int64_t head_rows;
     int64_t step_samples;              /* of an optimizer step */
     int64_t samples;                   /* that are scored: of a rollout */
-    int64_t prompt, response, context; /* most tokens that learning sees: each, and together */
+    int64_t prompt, response, context; /* most tokens that learning sees: each, and together, */
+    int64_t branches;                  /* in so many sequences of a sample; 0: one */
     invar_budget_rollout rollouts[INVAR_BUDGET_USES];
     invar_rollout_limits limits;
     invar_sampling sampling[INVAR_BUDGET_USES];
@@ -134,7 +135,7 @@ invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar
 invar_status invar_budget_verdict(const invar_budget *budget,
                                   const invar_budget_ask *ask) INVAR_MUST_USE;
 
-/* Tokens of the longest sample that is learned, or scored. */
+/* Tokens of the longest sequence that is learned, or scored: a sample, or one of its branches. */
 int64_t invar_budget_longest(const invar_budget_ask *ask);
 
 /* What the largest micro-batch has: all of it, and its longest unit. */

@@ -20,10 +20,16 @@ int64_t invar_budget_longest(const invar_budget_ask *ask)
     return invar_smaller(ask->context, ask->prompt + ask->response);
 }
 
+/* Rows of the longest sample. */
+static int64_t longest_rows(const invar_budget_ask *ask)
+{
+    return invar_larger(ask->branches, 1) * invar_budget_longest(ask) - 1;
+}
+
 invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns)
 {
     const invar_plan_options *p = &ask->plan;
-    int64_t longest = invar_budget_longest(ask) - 1;
+    int64_t longest = longest_rows(ask);
     bool divides = invar_layout_divides(ask->layout);
     int ranks = divides ? ask->layout->data.size : 1;
     int64_t samples =
@@ -110,6 +116,8 @@ typedef struct scene {
     invar_rl_sample *samples; /* (plan.samples) */
     int64_t targets;          /* rows of the head */
     int32_t *tokens, *routing;
+    int64_t *cuts; /* (n_cuts) where branches begin */
+    int64_t n_cuts;
     float *now; /* (2, targets) log-probabilities, entropies */
     invar_plan plan;
     int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
@@ -120,6 +128,7 @@ static void release(scene *s)
     invar_free(s->samples);
     invar_free(s->tokens);
     invar_free(s->routing);
+    invar_free(s->cuts);
     invar_free(s->now);
     invar_free(s->plan.unit_sample);
 }
@@ -133,6 +142,26 @@ static invar_status zeros(void *out, int64_t count, size_t size)
     return INVAR_OK;
 }
 
+/* Branches are as long as can be. */
+static invar_status make_cuts(scene *s, const invar_budget_ask *ask)
+{
+    s->n_cuts = invar_larger(ask->branches, 1) - 1;
+    INVAR_TRY(zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
+    for (int64_t i = 0; i < s->n_cuts; i++)
+        s->cuts[i] = (i + 1) * invar_budget_longest(ask);
+    return INVAR_OK;
+}
+
+/* Of those, the ones that a sample of so many rows has. */
+static int64_t cuts_within(const scene *s, int64_t rows)
+{
+    int64_t count = 0;
+
+    while (count < s->n_cuts && s->cuts[count] < rows)
+        count++;
+    return count;
+}
+
 /* `count` more samples of about the same length, `rows` rows in all. */
 static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_response, int64_t route)
 {
@@ -143,6 +172,8 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
         s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
                                                           .n_tokens = own + 1,
                                                           .prompt_tokens = own + 1 - response,
+                                                          .cuts = s->cuts,
+                                                          .n_cuts = cuts_within(s, own),
                                                           .routing = s->routing,
                                                           .route_size = s->routing ? route : 0};
         s->targets += response;
@@ -167,7 +198,8 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_budge
                            bool learns)
 {
     invar_budget_batch most = invar_budget_batch_of(ask, learns);
-    int64_t longest = invar_budget_longest(ask) - 1;
+    int64_t longest = longest_rows(ask);
+    int64_t response = ask->branches > 1 ? longest : ask->response; // the prompts of branches, too
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
     int64_t in_unit = invar_smaller(most.unit_samples - 1, beside);
@@ -182,13 +214,14 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_budge
     units = 1 + others;
     INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
     INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));
+    INVAR_TRY(make_cuts(s, ask));
     if (ask->replay && route > 0)
         INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
     INVAR_TRY(zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
-    add_samples(s, 1, longest, ask->response, route);
-    add_samples(s, in_unit, beside, ask->response, route);
-    add_samples(s, others, rest, ask->response, route);
-    fill_head(s, longest + beside + rest, ask->response);
+    add_samples(s, 1, longest, response, route);
+    add_samples(s, in_unit, beside, response, route);
+    add_samples(s, others, rest, response, route);
+    fill_head(s, longest + beside + rest, response);
     for (int64_t u = 1; u <= units; u++)
         s->plan.unit_sample[u] = in_unit + u;
     s->plan.units = s->unit[1] = units;

@@ -151,6 +151,7 @@ static invar_reward rule_of(const invar_recipe *r, invar_key key)
 static bool has_parts(const invar_recipe *r, invar_key rule)
 {
     return invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
+           invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
            invar_reward_has_parts(rule_of(r, rule));
 }
 
@@ -178,14 +179,17 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
     static const char leader[] = "custom-generate-function-path";
+    static const char agent[] = "custom-agent-path";
     static const char alone[] = "rollout-num-gpus, of ranks that only sample";
     static const char parts[] =
-        "rewards with parts: custom-rm-path, custom-generate-function-path, or rm-type = dapo, "
+        "rewards with parts: custom-rm-path, custom-generate-function-path, custom-agent-path, or "
+        "rm-type = dapo, "
         "ifeval or remote_rm";
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
     const bool led = invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
+    const bool agents = invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
     const bool chosen = invar_config_filled(r, INVAR_KEY_DATA_SOURCE_PATH);
     const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
@@ -221,6 +225,14 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, !loads,
          "samples that are generated, not those of load-debug-rollout-data"},
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         "samples that are generated, not those of load-debug-rollout-data"},
+        {INVAR_KEY_AGENT_CONCURRENCY, agents, agent},
+        {INVAR_KEY_AGENT_MAX_CALLS, agents, agent},
+        {INVAR_KEY_AGENT_MAX_BRANCHES, agents, agent},
+        {INVAR_KEY_AGENT_FAILURE, agents, agent},
+        {INVAR_KEY_AGENT_RECORD, agents, agent},
         {INVAR_KEY_ROLLOUT_MAX_TURNS, led, leader},
         {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, led, leader},
         {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},

@@ -23,6 +23,7 @@ const char *invar_plugin_kind_name(uint32_t kind)
     case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
     case INVAR_PLUGIN_KIND_BUFFER_FILTER: return "buffer_filter";
     case INVAR_PLUGIN_KIND_PROMPTS: return "prompts";
+    case INVAR_PLUGIN_KIND_AGENT: return "agent";
     default: return NULL;
     }
 }

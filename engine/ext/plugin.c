@@ -29,6 +29,7 @@ struct invar_plugin {
     bool hashed;
     invar_digest hash;    /* of its files, when they are `hashed` */
     uint32_t kinds;       /* what it was opened for */
+    bool apart;           /* somebody else asks it */
     invar_object *object; /* one of the four, or none */
     invar_line_program *program;
     invar_http *server;
@@ -119,11 +120,14 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     memset(plugin, 0, sizeof *plugin);
     memcpy(plugin->name, options->name, bytes);
     plugin->kinds = options->kinds;
+    plugin->apart = options->apart && options->spec;
     plugin->step = -1;
     if (options->url)
         status = attach_server(plugin, options);
     else if (options->teacher)
         status = attach_teacher(plugin, options);
+    else if (plugin->apart)
+        status = invar_command_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec);
     else if (options->spec)
         status = attach(plugin, options);
     if (status != INVAR_OK) {
@@ -189,7 +193,8 @@ invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
     plugin->step = step;
     plugin->calls = 0;
     plugin->stored = stored;
-    if (!stored && !plugin->object && !plugin->program && !plugin->server && !plugin->teacher)
+    if (!stored && !plugin->object && !plugin->program && !plugin->server && !plugin->teacher &&
+        !plugin->apart)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "plug-in %s: step %" PRId64 " has no stored replies, and there is no "
                           "plug-in to ask",
@@ -595,6 +600,35 @@ invar_status invar_plugin_generate_read(const char *name, const char *reply, siz
         .plugin = name, .kind = INVAR_PLUGIN_KIND_GENERATE, .count = count, .next = next_out};
 
     return invar_plugin_call_read(&call, reply, bytes, false);
+}
+
+/* ---- who is asked elsewhere ------------------------------------------------------------------ */
+
+invar_status invar_plugin_recall(invar_plugin_slot *out, invar_plugin *plugin,
+                                 const invar_rl_sample *sample)
+{
+    invar_plugin_sample shown;
+    invar_plugin_call call = {.kind = plugin->kinds, .samples = &shown, .count = 1};
+    const invar_ledger_reply *reply;
+
+    invar_plugin_show(&shown, sample);
+    call.id = plugin->calls++;
+    *out = (invar_plugin_slot){.call = call.id};
+    invar_plugin_call_hash(&out->request, &call);
+    if (!plugin->stored)
+        return INVAR_OK;
+    INVAR_TRY(find_stored(&reply, plugin, &call, &out->request));
+    out->data = reply->data;
+    out->bytes = reply->bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_plugin_keep(invar_plugin *plugin, const invar_plugin_slot *slot,
+                               const char *data, size_t bytes)
+{
+    const invar_plugin_call call = {.id = slot->call};
+
+    return keep_copy(plugin, &call, &slot->request, data, bytes);
 }
 
 /* ---- loss and hooks -------------------------------------------------------------------------- */

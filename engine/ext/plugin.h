@@ -49,7 +49,8 @@ typedef struct invar_plugin invar_plugin;
 #define INVAR_PLUGIN_KIND_TEACHER 64u /* of servers alone */
 #define INVAR_PLUGIN_KIND_BUFFER_FILTER 128u
 #define INVAR_PLUGIN_KIND_PROMPTS 256u
-#define INVAR_PLUGIN_KINDS 511u /* all of them */
+#define INVAR_PLUGIN_KIND_AGENT 512u /* asks the model by itself, over HTTP (engine/agent) */
+#define INVAR_PLUGIN_KINDS 1023u     /* all of them */
 
 typedef struct invar_plugin_options {
     const char *name; /* its role, "custom-rm": in messages and in the ledger */
@@ -58,6 +59,7 @@ typedef struct invar_plugin_options {
     const char *url;  /* in place of `spec`: a server that is asked for rewards; NULL: none */
     const invar_teacher_options *teacher; /* likewise one that is asked for log-probs */
     bool titled;    /* who it is, is the name that it gives itself, not a file */
+    bool apart;     /* somebody else starts `spec`: here it is known, and its replies are kept */
     uint32_t kinds; /* what it is wanted for; one that it does not offer is an error */
     double timeout; /* seconds that a program may take for its start or a reply; 0: no limit */
     int log_fd;     /* where a program's standard error goes; -1: nowhere */
@@ -165,6 +167,25 @@ const char *invar_plugin_hook_name(int hook);
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
                                const invar_rl_sample *samples, int64_t count,
                                invar_reward_parts *measures_out, double *factor_out) INVAR_MUST_USE;
+
+/* ---- who is asked elsewhere ------------------------------------------------------------------ */
+
+/* The place of a call among the replies of a step. */
+typedef struct invar_plugin_slot {
+    int64_t call;
+    invar_digest request;
+    const char *data; /* (bytes) the stored reply, borrowed; NULL: somebody is to be asked */
+    size_t bytes;
+} invar_plugin_slot;
+
+/* The next call of a plug-in that is `apart`, about one sample. It fails where a step that the
+   ledger has lacks the reply, or has that to another request. */
+invar_status invar_plugin_recall(invar_plugin_slot *out, invar_plugin *plugin,
+                                 const invar_rl_sample *sample) INVAR_MUST_USE;
+
+/* Its reply, for the ledger; a copy is kept. */
+invar_status invar_plugin_keep(invar_plugin *plugin, const invar_plugin_slot *slot,
+                               const char *data, size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -210,6 +210,22 @@ static void turn_metrics(entry *e)
     metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
 }
 
+/* Of samples that agents led: in how many sequences each is. */
+static void branch_metrics(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples;
+    int64_t n = e->step->flat->samples, cuts = 0, most = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        cuts += samples[i].n_cuts;
+        most = samples[i].n_cuts > most ? samples[i].n_cuts : most;
+    }
+    if (most == 0)
+        return;
+    metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
+    metric(e, "rollout/branches/max", 1.0 + (double)most);
+}
+
 /* Groups whose rewards are all alike teach nothing. */
 static void group_metrics(entry *e)
 {
@@ -273,6 +289,7 @@ static invar_status rollout_metrics(entry *e)
         if (means[i].values)
             metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
     turn_metrics(e);
+    branch_metrics(e);
     group_metrics(e);
     for (int64_t k = 1; k <= e->step->passes; k *= 2)
         named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);

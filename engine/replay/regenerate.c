@@ -121,6 +121,10 @@ static invar_status check(const invar_session *s, const invar_coords *c)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "custom-generate-function-path: a plug-in led the sample, whose replies "
                           "are in the ledger; invar replay does its step again with them");
+    if (invar_recipe_string(s->recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "custom-agent-path: an agent led the sample, whose session is in the "
+                          "ledger; invar replay does its step again with it");
     if (c->seed != seed)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "the sample has seed=%" PRIu32 ", the recipe rollout-seed = %" PRId64

@@ -51,6 +51,9 @@ typedef struct invar_rl_sample {
     int32_t *tokens;       /* (n_tokens) prompt, then response */
     int64_t prompt_tokens; /* at least 1 */
     int64_t n_tokens;
+    int64_t *cuts; /* (n_cuts) ascending places behind the prompt where a branch begins: a sequence
+                      of its own, whose tokens see none before it; its prompt is not drawn */
+    int64_t n_cuts;
     int64_t pause;      /* tokens in all at which a rollout leaves it to be gone on with; 0: none */
     float *logp;        /* (response) as sampled */
     uint8_t *mask;      /* (response) 1: takes part in the loss */

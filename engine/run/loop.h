@@ -115,6 +115,7 @@ typedef struct invar_loop {
     invar_budget_block block; /* and where rollout and trainer have theirs */
     invar_audit *audit;       /* NULL: none */
     invar_findings findings;  /* of one rank of several */
+    invar_agents *agents;     /* that lead samples; NULL: none do */
     invar_source source;
     invar_loop_ahead ahead;
     invar_sync *sync; /* NULL: whoever trains samples */

@@ -52,6 +52,11 @@ static int64_t longest_context(const invar_budget_ask *ask, const invar_recipe *
     return context ? context : ask->spec->max_positions;
 }
 
+static bool asks_itself(const invar_recipe *r)
+{
+    return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
+}
+
 static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
                          const invar_memory_data *data)
 {
@@ -59,6 +64,10 @@ static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const inv
     ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
     ask->response =
         invar_smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+    if (asks_itself(r)) { // prompts are the agents' own
+        ask->prompt = ask->context - 1;
+        ask->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
+    }
     if (!set->sft)
         return;
     ask->response = data->answer ? data->answer : ask->context - 1;
@@ -85,6 +94,9 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
                                    context,
                                    data->prompt > 0,
                                    turns || set->lag.rollouts > 0};
+    if (asks_itself(r)) // at a time, whatever the number of samples
+        ask->rollouts[INVAR_BUDGET_TRAINING] = (invar_budget_rollout){
+            MOST_PROMPTS, 1, ask->context - 1, ask->response, context, false, true};
     if (data->evaluates)
         ask->rollouts[INVAR_BUDGET_EVALUATION] =
             (invar_budget_rollout){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "engine/agent/door.h"
 #include "engine/config/config.h"
 #include "engine/source/judge.h"
 #include "engine/source/turns.h"
@@ -61,6 +63,37 @@ static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recip
                                                           .teacher = replay ? NULL : &o});
 }
 
+/* A ledger, or the folder of a run that has one. */
+static invar_status open_record(invar_plugins *out, const char *path)
+{
+    char inside[INVAR_PATH_SIZE];
+    invar_ledger_summary summary;
+
+    INVAR_TRY(invar_path_join(inside, sizeof inside, path, "ledger.db"));
+    INVAR_TRY(invar_ledger_open(&out->record, invar_path_exists(inside) ? inside : path,
+                                &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_find(&summary, out->record, NULL));
+    out->record_run = summary.run;
+    return INVAR_OK;
+}
+
+/* What agents did is known here; engine/agent starts them. */
+static invar_status attach_agents(invar_plugins *out, const invar_recipe *recipe, bool replay)
+{
+    const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH);
+    const char *record = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD);
+    const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
+                                    .spec = replay || record[0] ? NULL : spec,
+                                    .apart = true,
+                                    .kinds = INVAR_PLUGIN_KIND_AGENT};
+
+    if (!spec[0])
+        return INVAR_OK;
+    if (record[0] && !replay)
+        INVAR_TRY(open_record(out, record));
+    return invar_plugin_open(&out->of[INVAR_PLUGINS_AGENTS], &o);
+}
+
 invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
                                 const invar_tokenizer *tokenizer, bool replay)
 {
@@ -83,6 +116,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
     INVAR_TRY(invar_judge_attach(&out->of[INVAR_PLUGINS_REWARD], recipe, replay));
     INVAR_TRY(invar_turns_attach(&out->of[INVAR_PLUGINS_TURNS], recipe, replay));
     INVAR_TRY(attach_teacher(&out->of[INVAR_PLUGINS_TEACHER], recipe, tokenizer, replay));
+    INVAR_TRY(attach_agents(out, recipe, replay));
     for (int i = INVAR_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
         INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
     return INVAR_OK;
@@ -95,6 +129,7 @@ void invar_plugins_close(invar_plugins *plugins)
     for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_plugin_stored_release(&plugins->stored[i]);
     invar_plugins_forget(plugins);
+    invar_ledger_close(plugins->record);
     *plugins = (invar_plugins){0};
 }
 
@@ -147,6 +182,19 @@ static invar_status begin_hook(const invar_plugins *plugins, int place,
     return invar_plugin_begin(plugin, step, replies);
 }
 
+/* Sessions of another run's ledger. */
+static invar_status begin_recorded(const invar_plugins *plugins, invar_plugin_stored *stored,
+                                   invar_plugin *plugin, int64_t step)
+{
+    INVAR_TRY(invar_plugin_stored_read(stored, plugins->record, plugins->record_run, step));
+    if (stored->replies.count == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "agent-record: it has no sessions of step %" PRId64
+                          ": the run ended before, or the ledger is a shortened copy",
+                          step);
+    return invar_plugin_begin(plugin, step, &stored->replies);
+}
+
 invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
                                  int64_t step)
 {
@@ -156,6 +204,8 @@ invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_
     if (!plugin)
         return INVAR_OK;
     invar_plugin_stored_release(stored);
+    if (place == INVAR_PLUGINS_AGENTS && plugins->record)
+        return begin_recorded(plugins, stored, plugin, step);
     if (step <= recorder->recorded)
         INVAR_TRY(invar_plugin_stored_read(stored, recorder->ledger, recorder->run, step));
     if (place >= INVAR_PLUGINS_HOOKS)

@@ -18,6 +18,7 @@ extern "C" {
 enum {
     INVAR_PLUGINS_REWARD,
     INVAR_PLUGINS_TURNS,   /* leads samples */
+    INVAR_PLUGINS_AGENTS,  /* lead them by themselves; here is what they did */
     INVAR_PLUGINS_TEACHER, /* scores them */
     INVAR_PLUGINS_GROUPS,  /* filters them */
     INVAR_PLUGINS_FILTER,
@@ -34,7 +35,9 @@ typedef struct invar_plugins {
     invar_plugin_stored stored[INVAR_PLUGINS]; /* their replies to the step before */
     double factor;                             /* for the loss, as the last hook has given it */
     invar_step_measures measures[INVAR_PLUGINS - INVAR_PLUGINS_HOOKS]; /* since the last step */
-    bool replay; /* they are not started: their replies come from the ledger */
+    bool replay;          /* they are not started: their replies come from the ledger */
+    invar_ledger *record; /* of agents; NULL: the run's own */
+    int64_t record_run;
 } invar_plugins;
 
 /* `tokenizer` is borrowed. */

@@ -140,8 +140,8 @@ static invar_status cannot_go_on(const char *where)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples are in flight, and the recipe cannot go on with them "
-                      "(loss-type, load-debug-rollout-data, custom-generate-function-path): fork a "
-                      "run with rollout-lag = 0",
+                      "(loss-type, load-debug-rollout-data, custom-generate-function-path, "
+                      "custom-agent-path): fork a run with rollout-lag = 0",
                       where);
 }
 
@@ -155,7 +155,7 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
         return cannot_go_on(where);
     if (bytes)
         INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
-    if (source->options.turns.on && source->flight.count > 0)
+    if ((source->options.turns.on || source->options.agents) && source->flight.count > 0)
         return cannot_go_on(where);
     if (can_fly(loop, source->flight.count))
         return INVAR_OK;

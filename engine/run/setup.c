@@ -268,6 +268,62 @@ static bool overlaps(const invar_loop *loop)
            (loop->sides.first > 0 && loop->set.lag.rollouts > 0 && !loop->set.check_logprobs);
 }
 
+/* An event of the step that learns from the rollout. */
+static invar_status tell_agents(void *payload, const char *kind, const char *text)
+{
+    invar_loop *loop = payload;
+
+    return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
+}
+
+static invar_door_options door_of(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    const invar_session *s = &loop->session;
+    invar_sampling sampling = invar_session_sampling(s);
+    int64_t context = sampling.max_context ? sampling.max_context : s->spec.max_positions;
+
+    return (invar_door_options){
+        .command = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH),
+        .seconds = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
+        .programs = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
+        .calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
+        .branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
+        .tolerant = INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
+                    INVAR_AGENT_FAILURE_ZERO,
+        .rollout = loop->rollout,
+        .sampling = sampling,
+        .chat = {.tokenizer = s->tokenizer,
+                 .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+                 .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
+                 .template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+                 .vocab = s->spec.vocab,
+                 .context = context},
+        .facts = {.model = "invar",
+                  .base = s->base_weights,
+                  .adapted = s->spec.lora.rank > 0,
+                  .numerics = invar_numerics_name(s->dev.numerics),
+                  .format = invar_format_name(s->rollout_format),
+                  .context = context},
+        .tick = tick,
+        .payload = loop};
+}
+
+/* A replay has the record, and no folder to write to. */
+static invar_status make_agents(invar_loop *loop)
+{
+    bool recorded =
+        loop->options->replay || invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
+    const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_PLUGINS_AGENTS],
+                                    .door = door_of(loop),
+                                    .folder = recorded ? NULL : loop->home.at.run,
+                                    .run = loop->identity.digest,
+                                    .tell = tell_agents,
+                                    .payload = loop};
+
+    return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
+}
+
 static invar_status open_source(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
@@ -313,6 +369,9 @@ static invar_status open_source(invar_loop *loop)
 
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
+    INVAR_TRY(make_agents(loop));
+    o.agents = loop->agents;
+    o.judged = invar_estimator_facts_of(set->rl.estimator)->judged;
     invar_source_open(&loop->source, &o);
     return INVAR_OK;
 }
@@ -686,6 +745,9 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+        return invar_config_refuse(loop->recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
+                                   "needs a run of one rank: several do not share agents yet");
     INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);
@@ -754,6 +816,7 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
 void invar_loop_close(invar_loop *loop)
 {
     invar_source_close(&loop->source);
+    invar_agents_free(loop->agents);
     invar_flight_release(&loop->flight);
     invar_sync_free(loop->sync);
     invar_plugins_close(&loop->plugins);

@@ -22,14 +22,15 @@
 
 struct invar_dispatch {
     invar_dispatch_options options;
-    invar_rollout *rollout; /* generates */
-    invar_rollout *scorer;  /* has a cache of its own */
-    int64_t score_rows;     /* that its pages hold */
+    invar_rollout *own;    /* generates; NULL: that of somebody else */
+    invar_rollout *scorer; /* has a cache of its own */
+    int64_t score_rows;    /* that its pages hold */
     pthread_mutex_t lock;
     pthread_cond_t work; /* something was handed in or withdrawn */
     invar_ticket *handed, **handed_end;
     int64_t load;
     bool closed;
+    bool stopped; /* from another thread */
 
     /* the worker's */
     invar_ticket *tickets; /* taken up, in order */
@@ -91,16 +92,20 @@ void invar_ticket_release(invar_ticket *t)
 static invar_status open_rollouts(invar_dispatch *d)
 {
     const invar_dispatch_options *o = &d->options;
-    invar_rollout_limits limits = *o->limits, settled;
+    invar_rollout_limits limits, settled;
 
-    INVAR_TRY(invar_rollout_new(&d->rollout, o->model, o->tokenizer, o->dev, &limits));
+    d->closed = o->rollout != NULL;
+    if (o->rollout)
+        return INVAR_OK;
+    limits = *o->limits;
+    INVAR_TRY(invar_rollout_new(&d->own, o->model, o->tokenizer, o->dev, &limits));
     limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
                              ? limits.concurrency
                              : SCORE_SEQUENCES;
     INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
     settled = invar_rollout_settle(&limits, o->model, o->dev, 1, o->context, 0);
     d->score_rows = settled.pages * settled.page_size;
-    return invar_rollout_open(d->rollout, o->context);
+    return invar_rollout_open(d->own, o->context);
 }
 
 invar_status invar_dispatch_new(invar_dispatch **out, const invar_dispatch_options *options)
@@ -126,11 +131,16 @@ void invar_dispatch_free(invar_dispatch *d)
 {
     if (!d)
         return;
-    invar_rollout_free(d->rollout);
+    invar_rollout_free(d->own);
     invar_rollout_free(d->scorer);
     (void)pthread_mutex_destroy(&d->lock);
     (void)pthread_cond_destroy(&d->work);
     invar_free(d);
+}
+
+static invar_rollout *rollout_of(const invar_dispatch *d)
+{
+    return d->own ? d->own : d->options.rollout;
 }
 
 /* ---- any thread ------------------------------------------------------------------------------ */
@@ -206,6 +216,14 @@ void invar_dispatch_withdraw(invar_dispatch *d, invar_ticket *ticket)
     invar_dispatch_unlock(d);
 }
 
+void invar_dispatch_stop(invar_dispatch *d)
+{
+    lock(d);
+    d->stopped = true;
+    (void)pthread_cond_signal(&d->work);
+    invar_dispatch_unlock(d);
+}
+
 int64_t invar_dispatch_load(invar_dispatch *d)
 {
     int64_t load;
@@ -230,7 +248,7 @@ static void settle(invar_dispatch *d, invar_ticket *t)
 static void drop(invar_dispatch *d, invar_ticket *t)
 {
     if (t->left > 0)
-        invar_rollout_drop(d->rollout, t->samples, t->n_prompts * t->n);
+        invar_rollout_drop(rollout_of(d), t->samples, t->n_prompts * t->n);
     d->live -= t->left;
     t->left = 0;
     settle(d, t);
@@ -297,12 +315,13 @@ static void fail_all(invar_dispatch *d)
 
 /* ---- the worker: taking up ------------------------------------------------------------------- */
 
-static invar_status make_sample(invar_rl_sample *s, const invar_ticket_prompt *prompt,
-                                uint32_t choice, int64_t group)
+static invar_status make_sample(invar_rl_sample *s, const invar_ticket *t,
+                                const invar_ticket_prompt *prompt, uint32_t choice, int64_t group)
 {
     *s = (invar_rl_sample){.index = choice,
                            .group = group,
-                           .draw = choice,
+                           .rollout = t->rollout,
+                           .draw = t->draw + choice,
                            .prompt_tokens = prompt->count,
                            .n_tokens = prompt->count};
     INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens,
@@ -316,9 +335,9 @@ static invar_status add_prompt(invar_dispatch *d, invar_ticket *t, int64_t promp
     invar_rl_sample *samples = t->samples + prompt * t->n;
 
     for (int64_t i = 0; i < t->n; i++)
-        INVAR_TRY(make_sample(&samples[i], &t->prompts[prompt], (uint32_t)i, d->group));
+        INVAR_TRY(make_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, d->group));
     d->group++;
-    INVAR_TRY(invar_rollout_add(d->rollout, samples, t->n, t->sampling));
+    INVAR_TRY(invar_rollout_add(rollout_of(d), samples, t->n, t->sampling));
     t->left += t->n;
     d->live += t->n;
     return INVAR_OK;
@@ -573,15 +592,25 @@ static void tell_all(invar_dispatch *d)
     }
 }
 
-/* Waits until there is something to do; false: there never will be. */
+static bool is_stopped(const invar_dispatch *d, const volatile sig_atomic_t *stop)
+{
+    return d->stopped || (stop && *stop);
+}
+
+/* Waits a while for something to do; false: there never will be. With the lock afterwards. */
 static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
 {
     lock(d);
     clear(d);
-    while (!d->tickets && !d->handed && !*stop)
+    if (!d->tickets && !d->handed && !is_stopped(d, stop))
         wait_for(&d->work, d, IDLE_MS);
-    d->closed = d->closed || *stop;
-    return d->tickets || d->handed;
+    d->closed = d->closed || is_stopped(d, stop);
+    return d->tickets || d->handed || !d->closed;
+}
+
+static invar_status tick(const invar_dispatch *d)
+{
+    return d->options.tick ? d->options.tick(d->options.payload) : INVAR_OK;
 }
 
 static invar_ticket *first_unscored(const invar_dispatch *d)
@@ -597,10 +626,11 @@ static invar_status work_round(invar_dispatch *d)
 {
     for (invar_ticket *t = first_unscored(d); t; t = first_unscored(d))
         INVAR_TRY(score_sheet(d, t));
-    return d->live > 0 ? invar_rollout_step(d->rollout) : INVAR_OK;
+    return d->live > 0 ? invar_rollout_step(rollout_of(d)) : INVAR_OK;
 }
 
-invar_status invar_dispatch_run(invar_dispatch *d, const volatile sig_atomic_t *stop)
+/* All that comes until the end; with the lock, unless it fails. */
+static invar_status work(invar_dispatch *d, const volatile sig_atomic_t *stop)
 {
     invar_status status = INVAR_OK;
 
@@ -615,11 +645,29 @@ invar_status invar_dispatch_run(invar_dispatch *d, const volatile sig_atomic_t *
         lock(d);
         tell_all(d);
         invar_dispatch_unlock(d);
+        status = tick(d);
     }
-    if (status != INVAR_OK) {
-        fail_all(d);
-        return status;
-    }
+    return status;
+}
+
+invar_status invar_dispatch_begin(invar_dispatch *d)
+{
+    INVAR_TRY(invar_rollout_open(d->options.rollout, d->options.context));
+    lock(d);
+    d->closed = d->stopped = false;
     invar_dispatch_unlock(d);
     return INVAR_OK;
+}
+
+invar_status invar_dispatch_run(invar_dispatch *d, const volatile sig_atomic_t *stop)
+{
+    invar_status status = work(d, stop);
+
+    if (status != INVAR_OK)
+        fail_all(d);
+    else
+        invar_dispatch_unlock(d);
+    if (!d->own)
+        invar_rollout_close(d->options.rollout);
+    return status;
 }

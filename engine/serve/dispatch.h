@@ -40,6 +40,8 @@ typedef struct invar_ticket {
     int64_t n_prompts;
     int64_t n;  /* choices of each */
     bool score; /* log-probs of the prompts are wanted */
+    uint32_t rollout,
+        draw; /* coordinates: choice i of a prompt is (rollout, draw + i); 0 at first */
     pthread_cond_t news;
 
     /* Under the lock of the dispatch: */
@@ -69,8 +71,12 @@ typedef struct invar_dispatch_options {
     const invar_tokenizer *tokenizer;
     const invar_device *dev;
     const invar_rollout_limits *limits;
-    int64_t context; /* tokens of the longest sequence */
-    int64_t most;    /* tickets at a time */
+    invar_rollout *rollout; /* that generates, from `begin` to the end of `run`; nothing is scored
+                               then, and the four above are not looked at. NULL: one of its own */
+    int64_t context;        /* tokens of the longest sequence */
+    int64_t most;           /* tickets at a time */
+    invar_status (*tick)(void *payload); /* told after each pass, and while it waits; may be NULL */
+    void *payload;
 } invar_dispatch_options;
 
 invar_status invar_dispatch_new(invar_dispatch **out,
@@ -92,15 +98,21 @@ void invar_dispatch_unlock(invar_dispatch *dispatch);
 /* Nobody wants it any more, or it is done. Afterwards the ticket is the caller's alone. */
 void invar_dispatch_withdraw(invar_dispatch *dispatch, invar_ticket *ticket);
 
+/* The coming end of `run`, as *stop says it, from another thread. */
+void invar_dispatch_stop(invar_dispatch *dispatch);
+
 /* Tickets that are handed in and not done. */
 int64_t invar_dispatch_load(invar_dispatch *dispatch);
 
 /* ---- the thread that has the model ----------------------------------------------------------- */
 
+/* Before each `run` with a rollout of somebody else: it is taken, and so are tickets. */
+invar_status invar_dispatch_begin(invar_dispatch *dispatch) INVAR_MUST_USE;
+
 /*
- * Works until *stop is not 0; then no more tickets are taken, and those that are there are
- * finished. An error is one of the device, the model or the memory, never of one ticket: all
- * tickets have failed with it.
+ * Works until *stop is not 0 (NULL: until _stop); then no more tickets are taken, and those that
+ * are there are finished. An error is one of the device, the model or the memory, or that of
+ * `tick`, never of one ticket: all tickets have failed with it.
  */
 invar_status invar_dispatch_run(invar_dispatch *dispatch,
                                 const volatile sig_atomic_t *stop) INVAR_MUST_USE;

@@ -45,6 +45,7 @@ typedef struct talk {
     invar_ticket ticket;
     invar_reply reply;
     bool has_ticket, submitted;
+    void *visit;          /* of the gate, which has let the ticket in; NULL: none */
     int64_t due;          /* when it takes too long; 0: never */
     invar_json_text text; /* of a stream: events that are on their way */
     size_t sent;
@@ -112,10 +113,18 @@ static void refuse_failed(invar_serve_exchange *e, const invar_error *error, con
 
 /* ---- a talk ---------------------------------------------------------------------------------- */
 
+static void end_visit(talk *t)
+{
+    if (t->visit)
+        t->server->options.gate.leave(t->visit);
+    t->visit = NULL;
+}
+
 static void end_talk(talk *t)
 {
     if (t->submitted)
         invar_dispatch_withdraw(t->server->options.dispatch, &t->ticket);
+    end_visit(t);
     invar_reply_release(&t->reply);
     if (t->has_ticket)
         invar_ticket_release(&t->ticket);
@@ -151,6 +160,27 @@ static invar_status make_ticket(talk *t)
     return INVAR_OK;
 }
 
+/* The key that a request brings; NULL: none. */
+static const char *key_of(const invar_serve_exchange *e)
+{
+    static const char scheme[] = "Bearer ";
+    const char *given = e->authorization;
+
+    return given && strncmp(given, scheme, sizeof scheme - 1) == 0 ? given + sizeof scheme - 1
+                                                                   : NULL;
+}
+
+/* The session that it belongs to may refuse it, or know its reply. */
+static invar_status pass_gate(talk *t, const invar_serve_exchange *e)
+{
+    const invar_server_gate *gate = &t->server->options.gate;
+
+    if (!gate->begin)
+        return INVAR_OK;
+    t->ask.param = NULL;
+    return gate->begin(&t->visit, gate->payload, key_of(e), &t->ask, &t->ticket);
+}
+
 static invar_status begin_talk(talk *t, invar_ask_kind kind, const invar_serve_exchange *e)
 {
     const invar_server_options *o = &t->server->options;
@@ -160,9 +190,12 @@ static invar_status begin_talk(talk *t, invar_ask_kind kind, const invar_serve_e
     INVAR_TRY(check_model(t));
     INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));
     INVAR_TRY(make_ticket(t));
+    INVAR_TRY(pass_gate(t, e));
     INVAR_TRY(invar_reply_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
-    INVAR_TRY(invar_dispatch_submit(o->dispatch, &t->ticket));
-    t->submitted = true;
+    if (!t->ticket.done) {
+        INVAR_TRY(invar_dispatch_submit(o->dispatch, &t->ticket));
+        t->submitted = true;
+    }
     t->due = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
     return INVAR_OK;
 }
@@ -196,13 +229,30 @@ static invar_status listen_on(bool *done_out, talk *t)
     return status;
 }
 
-static invar_status finish_whole(talk *t)
+static invar_status wait_whole(talk *t)
 {
     bool done = false;
 
     while (!done)
         INVAR_TRY(listen_on(&done, t));
+    return INVAR_OK;
+}
+
+static invar_status finish_whole(talk *t)
+{
+    INVAR_TRY(wait_whole(t));
     return invar_reply_whole(&t->text, &t->reply);
+}
+
+/* What a session gets is kept before the first byte of it is sent. */
+static invar_status keep_reply(talk *t)
+{
+    if (t->visit && t->submitted) {
+        INVAR_TRY(wait_whole(t));
+        INVAR_TRY(t->server->options.gate.keep(t->visit, &t->ticket));
+    }
+    end_visit(t);
+    return INVAR_OK;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -261,6 +311,8 @@ static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind 
         t->connection = e->connection;
         status = begin_talk(t, kind, e);
     }
+    if (status == INVAR_OK)
+        status = keep_reply(t);
     if (status == INVAR_OK && t->ask.stream) {
         e->status = 200;
         e->type = TYPE_EVENTS;
@@ -364,13 +416,12 @@ static bool same_key(const char *given, const char *key)
 
 static bool has_key(const invar_server *s, const invar_serve_exchange *e)
 {
-    static const char scheme[] = "Bearer ";
-    const char *given = e->authorization;
+    const invar_server_gate *gate = &s->options.gate;
+    const char *given = key_of(e);
 
-    if (!s->options.key)
-        return true;
-    return given && strncmp(given, scheme, sizeof scheme - 1) == 0 &&
-           same_key(given + sizeof scheme - 1, s->options.key);
+    if (gate->knows)
+        return given && gate->knows(gate->payload, given);
+    return !s->options.key || (given && same_key(given, s->options.key));
 }
 
 static bool is_json(const char *type)

@@ -20,10 +20,28 @@ extern "C" {
 
 typedef struct invar_server invar_server;
 
+/*
+ * Who else has a say in requests: sessions, each with a key of its own, whose replies are kept
+ * before anybody sees them. Called by many threads at once. Zeroed: there is none.
+ */
+typedef struct invar_server_gate {
+    void *payload;
+    /* Is this the key of a session? */
+    bool (*knows)(void *payload, const char *key);
+    /* Before a request is worked on: may refuse it, sets its coordinates, or completes the ticket
+       (`done`) with what was replied to it before. The visit ends with `leave`. */
+    invar_status (*begin)(void **visit_out, void *payload, const char *key, invar_ask *ask,
+                          invar_ticket *ticket);
+    /* The ticket is done. After a failure there is no reply but that. */
+    invar_status (*keep)(void *visit, const invar_ticket *ticket);
+    void (*leave)(void *visit);
+} invar_server_gate;
+
 typedef struct invar_server_options {
     const char *host; /* borrowed, as all of them: a number, or "localhost" */
     int64_t port;     /* 0: any that is free */
-    const char *key;  /* that requests must bring; NULL: none */
+    const char *key;  /* that requests must bring; NULL: none, or that of a session */
+    invar_server_gate gate;
     int64_t connections;
     int64_t most_body;      /* bytes */
     int64_t seconds;        /* that a request may take; 0: no limit */

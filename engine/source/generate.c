@@ -8,6 +8,7 @@
  */
 #include "engine/source/generate.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -381,22 +382,91 @@ invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *
                             : invar_judge_run(how->judge, samples, count);
 }
 
+/* ---- agents ---------------------------------------------------------------------------------- */
+
+/* Who is not rewarded by its agent has a judge: the recipe's, or that of its line. */
+static invar_status check_judged(const invar_generation *how, const invar_rl_sample *samples,
+                                 const bool *rewarded, int64_t count)
+{
+    const invar_judge *judge = how->judge;
+
+    for (int64_t i = 0; i < count && how->judged; i++)
+        if (!rewarded[i] && !judge->asks && judge->reward == INVAR_REWARD_NONE &&
+            !strstr(samples[i].metadata, "\"rm_type\""))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "plug-in " INVAR_AGENT_NAME ": sample %" PRId64
+                              " ends without a \"reward\", and nobody else gives one (rm-type = "
+                              "none)",
+                              samples[i].index);
+    return INVAR_OK;
+}
+
+/* Those without a reward are judged side by side, and are back in their places afterwards. */
+static invar_status judge_rest(const invar_generation *how, invar_rl_sample *samples,
+                               const bool *rewarded, invar_rl_sample *moved, int64_t count)
+{
+    invar_status status = INVAR_OK;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        if (!rewarded[i])
+            moved[n++] = samples[i];
+    if (n > 0)
+        status = invar_generate_judge(how, moved, n);
+    n = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (!rewarded[i])
+            samples[i] = moved[n++];
+        else if (status == INVAR_OK)
+            status = invar_reward_pick(&samples[i], how->judge->key);
+    return status;
+}
+
+static invar_status run_agents(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    invar_rl_sample *moved = NULL;
+    bool *rewarded = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&moved, (size_t)count, sizeof *moved, "samples of agents"));
+    status = invar_alloc((void **)&rewarded, (size_t)count, sizeof *rewarded, "samples of agents");
+    if (status == INVAR_OK)
+        status = invar_agents_run(how->agents, samples, count, rewarded);
+    if (status == INVAR_OK)
+        status = check_judged(how, samples, rewarded, count);
+    if (status == INVAR_OK)
+        status = judge_rest(how, samples, rewarded, moved, count);
+    invar_free(rewarded);
+    invar_free(moved);
+    return status;
+}
+
+/* ---- a share --------------------------------------------------------------------------------- */
+
+/* Samples are led by somebody, who ends and rewards them. */
+static bool is_led(const invar_generation *how)
+{
+    return how->turns || how->agents;
+}
+
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count)
 {
+    if (how->agents)
+        return run_agents(how, samples, count);
     return how->turns ? invar_turns_run(how, samples, count) : run_own(how, samples, count);
 }
 
 invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
                                    int64_t count)
 {
-    return how->turns ? INVAR_OK : gather_all(how, samples, count);
+    return is_led(how) ? INVAR_OK : gather_all(how, samples, count);
 }
 
 invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
                                     int64_t count)
 {
-    return how->turns ? INVAR_OK : invar_generate_judge(how, samples, count);
+    return is_led(how) ? INVAR_OK : invar_generate_judge(how, samples, count);
 }
 
 invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)

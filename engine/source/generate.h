@@ -12,6 +12,7 @@
 #ifndef INVAR_ENGINE_SOURCE_GENERATE_H
 #define INVAR_ENGINE_SOURCE_GENERATE_H
 
+#include "engine/agent/agents.h"
 #include "engine/layout/layout.h"
 #include "engine/rollout/rollout.h"
 #include "engine/source/judge.h"
@@ -28,6 +29,8 @@ struct invar_generation {
     const invar_sampling *sampling;
     const invar_judge *judge;
     const invar_turns *turns; /* NULL: a sample is one turn, and nobody is asked what follows */
+    invar_agents *agents;     /* lead samples by themselves, on one rank; NULL: none do */
+    bool judged;              /* with agents: every sample needs a reward */
     int64_t per_prompt;       /* samples of a group */
     bool silent;              /* a thread beside the rank's own: it talks to no other rank */
     /* As of invar_rollout_run, of this rank's samples. */
@@ -37,8 +40,8 @@ struct invar_generation {
 
 /*
  * Goes on with this rank's share of samples [0, count) as invar_rollout_run does. Samples that a
- * plug-in leads end in it, on all ranks, which call it together, and have their rewards. After a
- * failure the samples are fit for release only.
+ * plug-in or agents lead end in it, on all ranks, which call it together, and have their rewards.
+ * After a failure the samples are fit for release only.
  */
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;

@@ -261,6 +261,8 @@ static invar_generation generation_of(const invar_source *source)
                               .sampling = &o->sampling,
                               .judge = &o->judge,
                               .turns = o->turns.on ? &o->turns : NULL,
+                              .agents = o->agents,
+                              .judged = o->judged,
                               .per_prompt = o->per_prompt,
                               .tick = o->tick,
                               .payload = o->payload};

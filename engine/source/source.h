@@ -13,6 +13,7 @@
 #ifndef INVAR_ENGINE_SOURCE_SOURCE_H
 #define INVAR_ENGINE_SOURCE_SOURCE_H
 
+#include "engine/agent/agents.h"
 #include "engine/data/dataset.h"
 #include "engine/layout/layout.h"
 #include "engine/rollout/file/file.h"
@@ -65,6 +66,8 @@ typedef struct invar_source_options {
     invar_sampling sampling;
     invar_judge judge;
     invar_turns turns;
+    invar_agents *agents;        /* that lead samples; NULL: none do */
+    bool judged;                 /* with them: every sample needs a reward */
     invar_source_filter groups;  /* that drops some, for which others are sampled */
     invar_source_filter samples; /* that drops groups, too, or masks samples */
     invar_source_filter buffer;  /* that says which groups of those that wait are taken */

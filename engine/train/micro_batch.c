@@ -13,7 +13,7 @@
 #include "base/invar_banned.h"
 
 typedef struct totals {
-    int64_t rows, targets;
+    int64_t rows, targets, sequences;
 } totals;
 
 /* Routing may come from a file, so from a model of another shape. */
@@ -31,6 +31,19 @@ static invar_status check_routing(const invar_rl_sample *s, const invar_micro_ba
     return INVAR_OK;
 }
 
+static invar_status check_cuts(const invar_rl_sample *s)
+{
+    int64_t before = s->prompt_tokens;
+
+    for (int64_t i = 0; i < s->n_cuts; before = s->cuts[i++])
+        if (s->cuts[i] <= before || s->cuts[i] >= s->n_tokens - 1)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "sample %" PRId64 " of %" PRId64
+                              " tokens has a branch at token %" PRId64 ", behind one at %" PRId64,
+                              s->index, s->n_tokens, s->cuts[i], before);
+    return INVAR_OK;
+}
+
 static invar_status count_up(totals *out, const invar_rl_sample *samples,
                              const invar_micro_batch_plan *plan)
 {
@@ -42,9 +55,11 @@ static invar_status count_up(totals *out, const invar_rl_sample *samples,
                               "sample %" PRId64 " has %" PRId64 " tokens of prompt and %" PRId64
                               " in all; it needs a prompt and a response",
                               s->index, s->prompt_tokens, s->n_tokens);
+        INVAR_TRY(check_cuts(s));
         INVAR_TRY(check_routing(s, plan));
         out->rows += invar_micro_batch_rows(s);
         out->targets += invar_rl_sample_response(s);
+        out->sequences += 1 + s->n_cuts;
     }
     return INVAR_OK;
 }
@@ -68,7 +83,7 @@ static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n
 {
     size_t rows = (size_t)n->rows, targets = (size_t)n->targets, route = rows * (size_t)plan->route;
     size_t need = (2 * rows + targets + 2 * route) * sizeof(int32_t) +
-                  (targets + (size_t)plan->count + 2 * (size_t)plan->units + 3) * sizeof(int64_t) +
+                  (targets + (size_t)n->sequences + 2 * (size_t)plan->units + 3) * sizeof(int64_t) +
                   10 * INVAR_ALIGN;
     char *next;
 
@@ -82,7 +97,7 @@ static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n
     a->positions = piece(&next, rows, sizeof *a->positions);
     a->targets = piece(&next, targets, sizeof *a->targets);
     a->row = piece(&next, targets, sizeof *a->row);
-    a->samples = piece(&next, (size_t)plan->count + 1, sizeof *a->samples);
+    a->samples = piece(&next, (size_t)n->sequences + 1, sizeof *a->samples);
     a->units = piece(&next, (size_t)plan->units + 1, sizeof *a->units);
     a->head_units = piece(&next, (size_t)plan->units + 1, sizeof *a->head_units);
     a->replay = route && plan->replay ? piece(&next, route, sizeof *a->replay) : NULL;
@@ -95,9 +110,13 @@ static void pack(const arrays *a, totals *at, const invar_rl_sample *s)
 {
     int64_t rows = invar_micro_batch_rows(s), response = invar_rl_sample_response(s);
 
-    for (int64_t j = 0; j < rows; j++) {
+    for (int64_t j = 0, cut = 0, first = 0; j < rows; j++) {
+        if (cut < s->n_cuts && j == s->cuts[cut]) {
+            a->samples[at->sequences++] = at->rows + j;
+            first = s->cuts[cut++];
+        }
         a->ids[at->rows + j] = s->tokens[j];
-        a->positions[at->rows + j] = (int32_t)j;
+        a->positions[at->rows + j] = (int32_t)(j - first);
     }
     for (int64_t j = 0; j < response; j++) {
         a->row[at->targets + j] = at->rows + s->prompt_tokens - 1 + j;
@@ -120,7 +139,7 @@ invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sam
     INVAR_TRY(count_up(&n, samples, plan));
     INVAR_TRY(lay_out(&a, batch, &n, plan));
     for (int64_t i = 0; i < plan->count; i++) {
-        a.samples[i] = at.rows;
+        a.samples[at.sequences++] = at.rows;
         while (unit < plan->units && plan->unit_start[unit] == plan->first + i) {
             a.units[unit] = at.rows;
             a.head_units[unit++] = at.targets;
@@ -128,12 +147,12 @@ invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sam
         pack(&a, &at, &samples[plan->first + i]);
     }
     INVAR_CHECK(unit == plan->units);
-    a.samples[plan->count] = a.units[plan->units] = at.rows;
+    a.samples[n.sequences] = a.units[plan->units] = at.rows;
     a.head_units[plan->units] = at.targets;
     batch->rows = (invar_rows){.count = at.rows,
                                .ids = a.ids,
                                .positions = a.positions,
-                               .samples = {a.samples, plan->count},
+                               .samples = {a.samples, n.sequences},
                                .units = {a.units, plan->units},
                                .routing_replay = a.replay,
                                .routing = batch->routing};

@@ -2,7 +2,9 @@
  * micro_batch.h - samples packed into the rows of one forward.
  *
  * A sample of n tokens has n - 1 rows: its last token predicts nothing. The head sees the rows
- * whose next token is part of the response. Nothing is padded.
+ * whose next token is part of the response. Nothing is padded. The branches of a sample are
+ * sequences side by side; the last row of each predicts the first token of the next one, which no
+ * mask counts and nothing depends on.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -160,7 +160,7 @@ static void test_config__words(void **state)
             invar_recipe_free(recipe);
         }
     }
-    assert_int_equal(sets, 18);
+    assert_int_equal(sets, 19);
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
@@ -314,6 +314,9 @@ static void test_config__accepts(void **state)
         "custom-generate-function-path=./t rm-type=none rollout-max-turns=3 reward-key=right",
         "custom-generate-function-path=./t rollout-max-turn-len=8 plugin-timeout=5",
         "custom-generate-function-path=./t rm-type=none custom-rm-path=./rm",
+        ("custom-agent-path=./a rm-type=none agent-max-calls=3 agent-max-branches=2 "
+         "agent-failure=zero agent-concurrency=2 reward-key=right plugin-timeout=5"),
+        "custom-agent-path=./a agent-record=/run custom-rm-path=./rm rm-type=none",
         "dynamic-sampling-filter-path=./f over-sampling-batch-size=32 plugin-timeout=5",
         "rm-type=dapo reward-key=acc",
         "rm-type=ifeval reward-key=strict",
@@ -366,6 +369,15 @@ static void test_config__refuses_impossible(void **state)
         {"num-epoch=2", "--num-epoch: 'num-epoch' and num-rollout"},
         {"num-rollout=0", "'num-rollout' is missing"},
         {"custom-generate-function-path=./t rollout-lag=1", "'rollout-lag' must be 0 with"},
+        {"custom-agent-path=./a.so", "'custom-agent-path' is a shared object"},
+        {"custom-agent-path=./a rollout-lag=1", "'rollout-lag' does not go with custom-agent-path"},
+        {"custom-agent-path=./a speculative-algorithm=ngram", "'speculative-algorithm' does not"},
+        {"custom-agent-path=./a eval-prompt-data=a~task:max", "'eval-prompt-data' does not go"},
+        {"custom-agent-path=./a debug-determinism=point", "'debug-determinism' does not go"},
+        {"custom-agent-path=./a save-debug-rollout-data=/d/{rollout_id}", "'save-debug-rollout"},
+        {"custom-agent-path=./a advantage-estimator=ppo critic-lr=1e-5", "'advantage-estimator'"},
+        {"custom-agent-path=./a use-opd=true opd-teacher-url=http://a/v1 opd-teacher-name=b",
+         "'opd-teacher-url' does not go with"},
         {"input-key=", "'input-key' is empty"},
         {FROM_FILE "rm-type=f1", "--rm-type: 'rm-type' compares with a label"},
         {FROM_FILE "rm-type=boxed_math label-key=", "with label-key"},
@@ -507,6 +519,12 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "custom-rm-path=./rm rm-type=f1",
         "rollout-max-turns=3",
         "rollout-max-turn-len=3",
+        "agent-max-calls=3",
+        "agent-max-branches=3",
+        "agent-failure=zero",
+        "agent-concurrency=3",
+        "agent-record=/run",
+        "load-debug-rollout-data=/d/{rollout_id} custom-agent-path=./a",
         "load-debug-rollout-data=/d/{rollout_id} custom-generate-function-path=./t",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
         "custom-generate-function-path=./t",

@@ -113,6 +113,43 @@ static void test_micro_batch__packs_a_part(void **state)
     invar_micro_batch_release(&batch);
 }
 
+/* Branches are sequences: positions begin anew, and rows and targets are as many as without. */
+static void test_micro_batch__cuts_branches(void **state)
+{
+    const int64_t units[] = {0, 3};
+    int64_t cuts[] = {4};
+    invar_micro_batch batch = {0};
+    scene s;
+
+    (void)state;
+    make(&s);
+    s.samples[2].cuts = cuts;
+    s.samples[2].n_cuts = 1;
+    assert_ok(invar_micro_batch_fill(
+        &batch, s.samples,
+        &(invar_micro_batch_plan){
+            .count = SAMPLES, .unit_start = units, .units = 1, .route = ROUTE}));
+    assert_int_equal(batch.rows.count, 9);
+    assert_i32(batch.rows.ids, (int32_t[]){0, 1, 10, 11, 20, 21, 22, 23, 24}, 9);
+    assert_i32(batch.rows.positions, (int32_t[]){0, 1, 0, 1, 0, 1, 2, 3, 0}, 9);
+    assert_int_equal(batch.rows.samples.count, SAMPLES + 1);
+    assert_i64(batch.rows.samples.start, (int64_t[]){0, 2, 4, 8, 9}, 5);
+    assert_i64(batch.rows.units.start, (int64_t[]){0, 9}, 2);
+    assert_int_equal(batch.head.count, 6);
+    assert_i32(batch.head.targets, (int32_t[]){1, 2, 12, 23, 24, 25}, 6);
+    // a branch needs a token before it and a row of its own
+    for (int64_t at = 0; at < 8; at++) {
+        invar_status status;
+        cuts[0] = at;
+        status = invar_micro_batch_fill(
+            &batch, s.samples,
+            &(invar_micro_batch_plan){
+                .count = SAMPLES, .unit_start = units, .units = 1, .route = ROUTE});
+        assert_int_equal(status, at == 4 ? INVAR_OK : INVAR_E_INVALID);
+    }
+    invar_micro_batch_release(&batch);
+}
+
 static void test_micro_batch__refuses(void **state)
 {
     const int64_t units[] = {0, 1, 2, 3};
@@ -152,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_micro_batch__packs_rows_and_targets),
         cmocka_unit_test(test_micro_batch__packs_a_part),
+        cmocka_unit_test(test_micro_batch__cuts_branches),
         cmocka_unit_test(test_micro_batch__refuses),
     };
 

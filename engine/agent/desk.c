@@ -1,0 +1,265 @@
+/*
+ * desk.c - requests of sessions: what they may ask, where their noise comes from, what is kept.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/agent/desk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* A request that is worked on. */
+typedef struct visit {
+    invar_desks *desks;
+    invar_desk *desk;
+    invar_agent_call *call; /* NULL: it has its reply already */
+} visit;
+
+invar_status invar_desk_key(char out[INVAR_DESK_KEY_SIZE])
+{
+    unsigned char bytes[16];
+    int at = snprintf(out, INVAR_DESK_KEY_SIZE, "invar-");
+
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return INVAR_FAIL(INVAR_E_IO, errno, "no random bytes for the key of a session: %s",
+                          strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        at += snprintf(out + at, (size_t)(INVAR_DESK_KEY_SIZE - at), "%02x", bytes[i]);
+    return INVAR_OK;
+}
+
+void invar_desks_fail(invar_desks *d)
+{
+    if (d->error.status == INVAR_OK)
+        d->error = *invar_error_last();
+}
+
+/* With the lock: the desk that the key opens; NULL: none does any more. */
+static invar_desk *find(const invar_desks *d, const char *key)
+{
+    for (int64_t i = 0; key && i < d->count; i++)
+        if (!d->of[i].ended && strcmp(d->of[i].key, key) == 0)
+            return &d->of[i];
+    return NULL;
+}
+
+static bool knows(void *payload, const char *key)
+{
+    invar_desks *d = payload;
+    bool found;
+
+    (void)pthread_mutex_lock(&d->lock);
+    found = find(d, key) != NULL;
+    (void)pthread_mutex_unlock(&d->lock);
+    return found;
+}
+
+/* ---- what may be asked ----------------------------------------------------------------------- */
+
+static invar_status refuse(invar_ask *ask, const char *param, const char *why)
+{
+    ask->param = param;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s", param, why);
+}
+
+/* Samples are drawn as the recipe says: with other settings they were another policy's. */
+static invar_status check_ask(invar_ask *ask, const invar_sampling *recipe)
+{
+    static const char other[] =
+        "samples of a training run are drawn as its recipe says: leave it out";
+    const invar_sampling *p = &ask->sampling;
+
+    if (ask->n != 1)
+        return refuse(ask, "n", "a call of a session is one choice: ask once for each");
+    if (ask->n_prompts != 1)
+        return refuse(ask, "prompt", "a call of a session is one prompt: ask once for each");
+    if (ask->echo)
+        return refuse(ask, "echo", "sessions of a training run score nothing: leave it out");
+    if (p->max_response < 1)
+        return refuse(ask, "max_tokens", "a call of a session draws at least one token");
+    if (p->temperature != recipe->temperature)
+        return refuse(ask, "temperature", other);
+    if (p->top_p != recipe->top_p)
+        return refuse(ask, "top_p", other);
+    if (p->top_k != (recipe->top_k < 0 ? 0 : recipe->top_k))
+        return refuse(ask, "top_k", other);
+    if (p->min_p != recipe->min_p)
+        return refuse(ask, "min_p", other);
+    if (p->min_response > 0)
+        return refuse(ask, "min_tokens", other);
+    return INVAR_OK;
+}
+
+/* The number that the client gives; -1: none. */
+static int64_t number_of(const invar_ask *ask)
+{
+    const json_t *seed = json_object_get(ask->body, "seed");
+
+    return json_is_integer(seed) ? (int64_t)json_integer_value(seed) : -1;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static invar_status copy(void **out, const void *from, int64_t count, size_t size)
+{
+    INVAR_TRY(invar_alloc(out, (size_t)count, size, "tokens of a call"));
+    memcpy(*out, from, (size_t)count * size);
+    return INVAR_OK;
+}
+
+/* A retry: the same number and prompt have the same reply. */
+static invar_status answer_again(invar_ticket *ticket, const invar_agent_call *call)
+{
+    invar_ticket_choice *c = &ticket->choices[0];
+
+    if (!call->response)
+        return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is on its way");
+    INVAR_TRY(copy((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
+    INVAR_TRY(copy((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
+    c->count = c->room = call->n_response;
+    c->finish = call->finish;
+    ticket->done = true;
+    return INVAR_OK;
+}
+
+static invar_status check_limits(const invar_desks *d, const invar_agent_session *session)
+{
+    int64_t branches;
+
+    if (session->n_calls > d->options->calls)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the session has made its %" PRId64 " calls (agent-max-calls)",
+                          d->options->calls);
+    INVAR_TRY(invar_agent_session_branches(&branches, session));
+    if (branches > d->options->branches)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "the prompt goes on with no earlier call, and the session has its %" PRId64
+            " branches (agent-max-branches): send what was said before as it was, or "
+            "raise the key",
+            d->options->branches);
+    return INVAR_OK;
+}
+
+/* With the lock. */
+static invar_status begin_call(visit *v, invar_ask *ask, invar_ticket *ticket)
+{
+    invar_agent_session *session = v->desk->task.session;
+    const invar_ask_prompt *p = &ask->prompts[0];
+    int64_t number = number_of(ask);
+    const invar_agent_call *before =
+        number < 0 ? NULL : invar_agent_session_find(session, p->ids, p->n_ids, true, number);
+    invar_status status;
+
+    if (before)
+        return answer_again(ticket, before);
+    INVAR_TRY(invar_agent_session_add(&v->call, session, p->ids, p->n_ids, number));
+    status = check_limits(v->desks, session);
+    if (status != INVAR_OK) {
+        invar_agent_session_remove(session, v->call);
+        return status;
+    }
+    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->options->sampling.seed);
+    ticket->rollout = v->desk->task.sample->rollout;
+    ticket->draw = v->desk->task.sample->draw;
+    return INVAR_OK;
+}
+
+static invar_status enter(visit *v, const char *key, invar_ask *ask, invar_ticket *ticket)
+{
+    v->desk = find(v->desks, key);
+    if (!v->desk)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
+    INVAR_TRY(begin_call(v, ask, ticket));
+    v->desks->visits++;
+    return INVAR_OK;
+}
+
+static invar_status begin(void **visit_out, void *payload, const char *key, invar_ask *ask,
+                          invar_ticket *ticket)
+{
+    invar_desks *d = payload;
+    visit *v = NULL;
+    invar_status status;
+
+    INVAR_TRY(check_ask(ask, &d->options->sampling));
+    INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
+    *v = (visit){.desks = d};
+    (void)pthread_mutex_lock(&d->lock);
+    status = enter(v, key, ask, ticket);
+    (void)pthread_mutex_unlock(&d->lock);
+    if (status == INVAR_OK)
+        *visit_out = v;
+    else
+        invar_free(v);
+    return status;
+}
+
+/* Nothing that was not recorded may count: the run fails. */
+static invar_status write_down(visit *v, const invar_agent_call *said)
+{
+    invar_status status = invar_agent_log_call(v->desks->log, v->desk->task.sample->index, said);
+
+    if (status != INVAR_OK)
+        invar_desks_fail(v->desks);
+    return status;
+}
+
+/* With the lock: the call has its response once that is durable. */
+static invar_status keep_call(visit *v, const invar_ticket_choice *c)
+{
+    invar_agent_call said = *v->call;
+    invar_status status;
+
+    if (v->desk->ended)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
+    said.n_response = c->count;
+    said.finish = c->finish;
+    INVAR_TRY(copy((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
+    status = copy((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
+    if (status == INVAR_OK)
+        status = write_down(v, &said);
+    if (status != INVAR_OK) {
+        invar_free(said.response);
+        invar_free(said.logp);
+        return status;
+    }
+    *v->call = said;
+    v->desks->tokens += c->count;
+    return INVAR_OK;
+}
+
+static invar_status keep(void *payload, const invar_ticket *ticket)
+{
+    visit *v = payload;
+    invar_status status;
+
+    (void)pthread_mutex_lock(&v->desks->lock);
+    status = keep_call(v, &ticket->choices[0]);
+    (void)pthread_mutex_unlock(&v->desks->lock);
+    return status;
+}
+
+static void leave(void *payload)
+{
+    visit *v = payload;
+    invar_desks *d = v->desks;
+
+    (void)pthread_mutex_lock(&d->lock);
+    if (v->call && !v->call->response)
+        invar_agent_session_remove(v->desk->task.session, v->call);
+    d->visits--;
+    (void)pthread_cond_broadcast(&d->quiet);
+    (void)pthread_mutex_unlock(&d->lock);
+    invar_free(v);
+}
+
+const invar_server_gate invar_desks_gate = {
+    .knows = knows, .begin = begin, .keep = keep, .leave = leave};

@@ -1,0 +1,63 @@
+/*
+ * door.h - where agents come in: programs that lead samples by themselves and ask the model over
+ * HTTP, as OpenAI's API has it.
+ *
+ * The programs are started once, and each leads one session after another: it reads a line with the
+ * task and the session's key, asks the server as often as it likes, and answers with a line that
+ * ends the session (docs/plugins.md). The key ties requests to their session. While sessions are
+ * led, the thread that called `run` has the model; threads of the server and of the programs wait
+ * for it (engine/serve/dispatch.h). A call is in the log before its reply is sent.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_AGENT_DOOR_H
+#define INVAR_ENGINE_AGENT_DOOR_H
+
+#include "engine/agent/log.h"
+#include "engine/rollout/rollout.h"
+#include "engine/serve/facts.h"
+#include "engine/serve/prompt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_AGENT_NAME "custom-agent-path" /* in messages and in the ledger */
+
+typedef struct invar_door_options {
+    const char *command;         /* borrowed, as all of them */
+    double seconds;              /* that an agent has for a session; 0: no limit */
+    int64_t programs;            /* at a time */
+    int64_t calls, branches;     /* most of a session */
+    bool tolerant;               /* an agent that fails has ended its session; else the run fails */
+    invar_rollout *rollout;      /* that generates, in `run` alone */
+    invar_sampling sampling;     /* of every call */
+    invar_prompter_options chat; /* its context is that of calls */
+    invar_serve_facts facts;     /* but for the weights */
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done); /* or NULL */
+    void *payload;
+} invar_door_options;
+
+typedef struct invar_door invar_door;
+
+/* Listens at an address that no other machine reaches. No program is started yet. */
+invar_status invar_door_open(invar_door **out, const invar_door_options *options) INVAR_MUST_USE;
+void invar_door_close(invar_door *door);
+
+/* A sample that an agent is to lead. */
+typedef struct invar_door_task {
+    const invar_rl_sample *sample;
+    invar_agent_session *session; /* empty before, ended after */
+} invar_door_task;
+
+/*
+ * Leads all of them; `log` has what was said, and may not be touched meanwhile. INVAR_E_IO,
+ * _CORRUPT or _STATE: an agent has failed.
+ */
+invar_status invar_door_run(invar_door *door, const invar_door_task *tasks, int64_t count,
+                            const invar_digest *weights, invar_agent_log *log) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

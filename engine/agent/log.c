@@ -1,0 +1,319 @@
+/*
+ * log.c - the file of sessions on their way.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/agent/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+#include "base/invar_banned.h"
+
+#define VERSION 1
+#define MOST_BYTES ((size_t)1 << 32)
+#define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
+
+struct invar_agent_log {
+    invar_agent_rollout rollout;
+    char path[INVAR_PATH_SIZE];
+    int fd;
+    invar_agent_logged logged;
+    invar_json_text line;
+};
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+void invar_agent_logged_release(invar_agent_logged *logged)
+{
+    for (int64_t i = 0; i < logged->count; i++)
+        invar_agent_session_release(&logged->items[i].is);
+    invar_free(logged->items);
+    *logged = (invar_agent_logged){0};
+}
+
+static invar_status find_or_add(invar_agent_session **out, invar_agent_logged *to, int64_t sample)
+{
+    for (int64_t i = 0; i < to->count; i++)
+        if (to->items[i].sample == sample) {
+            *out = &to->items[i].is;
+            return INVAR_OK;
+        }
+    if (to->count == to->capacity) {
+        int64_t capacity = to->capacity ? 2 * to->capacity : 16;
+        void *grown = NULL;
+
+        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *to->items, "sessions"));
+        if (to->count)
+            memcpy(grown, to->items, (size_t)to->count * sizeof *to->items);
+        invar_free(to->items);
+        to->items = grown;
+        to->capacity = capacity;
+    }
+    memset(&to->items[to->count], 0, sizeof *to->items);
+    to->items[to->count].sample = sample;
+    *out = &to->items[to->count++].is;
+    return INVAR_OK;
+}
+
+static invar_status read_digest(invar_digest *out, const json_t *object, const char *key,
+                                const char *where)
+{
+    const char *text;
+
+    INVAR_TRY(invar_json_string(&text, object, key, where));
+    return invar_digest_parse(out, text);
+}
+
+static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
+{
+    return a->number == b->number && invar_digest_equal(&a->run, &b->run) &&
+           invar_digest_equal(&a->weights, &b->weights);
+}
+
+/* The first line; *ours_out: the file is of this rollout. */
+static invar_status read_head(bool *ours_out, const json_t *line,
+                              const invar_agent_rollout *rollout, const char *where)
+{
+    invar_agent_rollout is;
+    int64_t version;
+
+    INVAR_TRY(invar_json_int(&version, line, "invar_sessions", where, VERSION, VERSION));
+    INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
+    INVAR_TRY(read_digest(&is.run, line, "run", where));
+    INVAR_TRY(read_digest(&is.weights, line, "weights", where));
+    *ours_out = is_same(&is, rollout);
+    return INVAR_OK;
+}
+
+static invar_status read_line(invar_agent_logged *to, const json_t *line,
+                              const invar_agent_limits *limits, const char *where)
+{
+    const json_t *call = json_object_get(line, "call"), *end = json_object_get(line, "end");
+    invar_agent_session *session;
+    int64_t sample;
+
+    INVAR_TRY(invar_json_int(&sample, line, "sample", where, 0, INT64_MAX));
+    INVAR_TRY(find_or_add(&session, to, sample));
+    if (session->end || !call == !end)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: neither a call nor the end of a session that goes on", where);
+    return call ? invar_agent_call_read(session, call, limits, where)
+                : invar_agent_session_end_read(session, end, where);
+}
+
+/* Any line; *ours is what the first one says. */
+static invar_status take_line(invar_agent_logged *to, bool *ours, int64_t number, const char *text,
+                              size_t bytes, const invar_agent_rollout *rollout,
+                              const invar_agent_limits *limits, const char *file)
+{
+    char where[WHERE_SIZE + 32];
+    json_t *line = NULL;
+    invar_status status;
+
+    (void)snprintf(where, sizeof where, "%s:%" PRId64, file, number);
+    INVAR_TRY(invar_json_parse(&line, where, text, bytes));
+    status = number == 1 ? read_head(ours, line, rollout, where)
+             : *ours     ? read_line(to, line, limits, where)
+                         : INVAR_OK;
+    json_decref(line);
+    return status;
+}
+
+/* A line without its end was being written when the run was killed. */
+invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, size_t bytes,
+                                     const invar_agent_rollout *rollout,
+                                     const invar_agent_limits *limits, const char *where)
+{
+    const char *end = text + bytes, *newline;
+    int64_t number = 0;
+    bool ours = true;
+
+    for (; ours && (newline = memchr(text, '\n', (size_t)(end - text))); text = newline + 1)
+        INVAR_TRY(invar_json_as_corrupt(take_line(
+            out, &ours, ++number, text, (size_t)(newline - text), rollout, limits, where)));
+    return INVAR_OK;
+}
+
+static invar_status read_file(invar_agent_log *log, const invar_agent_limits *limits)
+{
+    char where[INVAR_PATH_SHOWN_SIZE], *text = NULL;
+    size_t bytes;
+    invar_status status;
+
+    if (!invar_path_exists(log->path))
+        return INVAR_OK;
+    invar_path_show(where, log->path);
+    INVAR_TRY(invar_file_read(&text, &bytes, log->path, MOST_BYTES));
+    status = invar_agent_logged_read(&log->logged, text, bytes, &log->rollout, limits, where);
+    invar_free(text);
+    return invar_error_advise(status, INVAR_E_CORRUPT,
+                              "remove the file, and the rollout's sessions begin anew");
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void write_head(invar_json_text *text, const invar_agent_rollout *rollout)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, "invar_sessions");
+    invar_json_text_int(text, VERSION);
+    invar_json_text_key(text, "rollout");
+    invar_json_text_int(text, rollout->number);
+    invar_json_text_key(text, "run");
+    invar_json_text_digest(text, &rollout->run);
+    invar_json_text_key(text, "weights");
+    invar_json_text_digest(text, &rollout->weights);
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+static void begin_line(invar_json_text *text, int64_t sample, const char *key)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, "sample");
+    invar_json_text_int(text, sample);
+    invar_json_text_key(text, key);
+}
+
+static void end_line(invar_json_text *text)
+{
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+static void write_call(invar_json_text *text, int64_t sample, const invar_agent_call *call)
+{
+    begin_line(text, sample, "call");
+    invar_agent_call_write(text, call);
+    end_line(text);
+}
+
+static void write_end(invar_json_text *text, int64_t sample, const invar_agent_session *session)
+{
+    begin_line(text, sample, "end");
+    invar_json_text_value(text, session->end, session->end_bytes);
+    end_line(text);
+}
+
+static invar_status cannot(const invar_agent_log *log, const char *what)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, log->path);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
+}
+
+/* The file anew, with the sessions that had ended. */
+static invar_status begin_file(invar_agent_log *log)
+{
+    write_head(&log->line, &log->rollout);
+    for (int64_t i = 0; i < log->logged.count; i++) {
+        const invar_agent_session *s = &log->logged.items[i].is;
+
+        for (int64_t k = 0; s->end && k < s->n_calls; k++)
+            write_call(&log->line, log->logged.items[i].sample, s->calls[k]);
+        if (s->end)
+            write_end(&log->line, log->logged.items[i].sample, s);
+    }
+    INVAR_TRY(log->line.status);
+    INVAR_TRY(invar_file_write(log->path, log->line.data, log->line.bytes));
+    log->fd = invar_fd_open(log->path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
+    return log->fd < 0 ? cannot(log, "open it") : INVAR_OK;
+}
+
+static invar_status put_line(invar_agent_log *log)
+{
+    size_t done = 0;
+
+    INVAR_TRY(log->line.status);
+    while (done < log->line.bytes) {
+        ssize_t put = write(log->fd, log->line.data + done, log->line.bytes - done);
+
+        if (put < 0 && errno != EINTR)
+            return cannot(log, "write to it");
+        done += put > 0 ? (size_t)put : 0;
+    }
+    return invar_fd_sync(log->fd) != 0 ? cannot(log, "sync it") : INVAR_OK;
+}
+
+invar_status invar_agent_log_call(invar_agent_log *log, int64_t sample,
+                                  const invar_agent_call *call)
+{
+    invar_json_text_reset(&log->line);
+    write_call(&log->line, sample, call);
+    return put_line(log);
+}
+
+invar_status invar_agent_log_end(invar_agent_log *log, int64_t sample,
+                                 const invar_agent_session *session)
+{
+    invar_json_text_reset(&log->line);
+    write_end(&log->line, sample, session);
+    return put_line(log);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
+                                  const invar_agent_rollout *rollout,
+                                  const invar_agent_limits *limits)
+{
+    invar_agent_log *log = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a log of sessions"));
+    memset(log, 0, sizeof *log);
+    log->rollout = *rollout;
+    log->fd = -1;
+    status = strlen(path) < sizeof log->path
+                 ? INVAR_OK
+                 : INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the sessions is too long");
+    if (status == INVAR_OK) {
+        memcpy(log->path, path, strlen(path) + 1);
+        status = read_file(log, limits);
+    }
+    if (status == INVAR_OK)
+        status = begin_file(log);
+    if (status != INVAR_OK) {
+        invar_agent_log_close(log);
+        return status;
+    }
+    *out = log;
+    return INVAR_OK;
+}
+
+void invar_agent_log_close(invar_agent_log *log)
+{
+    if (!log)
+        return;
+    if (log->fd >= 0)
+        (void)close(log->fd);
+    invar_agent_logged_release(&log->logged);
+    invar_json_text_release(&log->line);
+    invar_free(log);
+}
+
+bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout)
+{
+    return is_same(&log->rollout, rollout);
+}
+
+bool invar_agent_log_take(invar_agent_session *out, invar_agent_log *log, int64_t sample)
+{
+    for (int64_t i = 0; i < log->logged.count; i++)
+        if (log->logged.items[i].sample == sample && log->logged.items[i].is.end) {
+            *out = log->logged.items[i].is;
+            log->logged.items[i].is = (invar_agent_session){0};
+            return true;
+        }
+    return false;
+}

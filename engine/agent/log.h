@@ -1,0 +1,71 @@
+/*
+ * log.h - sessions on their way, in a file: each call is durable before its reply is sent.
+ *
+ * The file is that of one rollout of a run, which is over when its steps are in the ledger. A run
+ * that was killed in a rollout goes on with the sessions that had ended; the others begin anew.
+ * Lines of JSON: whose it is, then calls and ends of sessions.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_AGENT_LOG_H
+#define INVAR_ENGINE_AGENT_LOG_H
+
+#include "base/hash.h"
+#include "engine/agent/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whose sessions a file has. */
+typedef struct invar_agent_rollout {
+    invar_digest run;     /* its identity */
+    invar_digest weights; /* that draw */
+    int64_t number;
+} invar_agent_rollout;
+
+typedef struct invar_agent_log invar_agent_log;
+
+/*
+ * The file at `path` of this rollout, begun where there is none, or that of another one. What a
+ * kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else is wrong with it.
+ */
+invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
+                                  const invar_agent_rollout *rollout,
+                                  const invar_agent_limits *limits) INVAR_MUST_USE;
+void invar_agent_log_close(invar_agent_log *log);
+
+/* Was it opened for this rollout? */
+bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout);
+
+/* Moves the session of a sample that had ended into a zeroed one; false: there was none. */
+bool invar_agent_log_take(invar_agent_session *out, invar_agent_log *log, int64_t sample);
+
+/* Durable when they return. */
+invar_status invar_agent_log_call(invar_agent_log *log, int64_t sample,
+                                  const invar_agent_call *call) INVAR_MUST_USE;
+invar_status invar_agent_log_end(invar_agent_log *log, int64_t sample,
+                                 const invar_agent_session *session) INVAR_MUST_USE;
+
+/* ---- for its reader's tests ------------------------------------------------------------------ */
+
+/* The sessions of a file, in the order of their first lines. Zeroed at first; release. */
+typedef struct invar_agent_logged {
+    struct invar_agent_logged_session {
+        int64_t sample;
+        invar_agent_session is;
+    } * items;
+    int64_t count, capacity;
+} invar_agent_logged;
+
+/* Of the text of a file; one of another rollout has none. `where` names it. */
+invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, size_t bytes,
+                                     const invar_agent_rollout *rollout,
+                                     const invar_agent_limits *limits,
+                                     const char *where) INVAR_MUST_USE;
+void invar_agent_logged_release(invar_agent_logged *logged);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

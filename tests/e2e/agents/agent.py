@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# agent.py MOOD - an agent for task:guess, and what an agent can do, well or badly.
+# SPDX-License-Identifier: Apache-2.0
+"""Leads samples over HTTP in different moods."""
+import http.client
+import json
+import os
+import random
+import sys
+import threading
+import time
+import urllib.parse
+
+LAST = []  # tasks that are over
+
+
+def request(task, path, fields, key=None):
+    """Status and body of a reply."""
+    where = urllib.parse.urlsplit(task["base_url"])
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+    headers = {"Content-Type": "application/json",
+               "Authorization": "Bearer " + (key or task["api_key"])}
+    connection.request("POST", where.path + path, json.dumps(fields), headers)
+    reply = connection.getresponse()
+    status, body = reply.status, reply.read()
+    connection.close()
+    return status, body
+
+
+def ask(task, prompt, **fields):
+    status, body = request(task, "/completions", {"prompt": prompt, "max_tokens": 1, **fields})
+    assert status == 200, (status, body)
+    return json.loads(body)["choices"][0]["text"]
+
+
+def expect(status, word, got):
+    assert got[0] == status and word in got[1].decode(), got
+
+
+def stream(task, prompt, **fields):
+    """The same text, out of a stream's events."""
+    fields = {"prompt": prompt, "max_tokens": 1, "stream": True, **fields}
+    status, body = request(task, "/completions", fields)
+    events = body.decode().split("\n\n")
+    assert status == 200 and events[-2:] == ["data: [DONE]", ""], (status, body)
+    return "".join(json.loads(e.removeprefix("data: "))["choices"][0]["text"] for e in events[:-2])
+
+
+def at_once(task, prompt, count):
+    """The same question several times at the same time: the answers, whoever came first."""
+    out = [None] * count
+
+    def one(i):
+        out[i] = ask(task, prompt)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(out)
+
+
+def play(task):
+    """Goes on with what was said; odd samples also ask twice at once, number calls, and retry."""
+    said, secret, odd = task["prompt"], task["label"], task["id"] % 2
+    for turn in range(3):
+        if odd and turn == 1:
+            first = ask(task, said, seed=5)
+            assert ask(task, said, seed=5) == first == stream(task, said, seed=5)
+            ask(task, said, seed=6)
+            at_once(task, said, 2)
+        guess = ask(task, said)
+        if guess == secret:
+            return {"found": 1.0, "quick": 1.0 / (1 + turn), "total": 1.0}
+        said += guess + ("<" if secret < guess else ">")
+    return {"found": 0.0, "quick": 0.0, "total": 0.0}
+
+
+def forget(task):
+    """Drops its first guess, as templates do that strip old thoughts: a branch."""
+    first = ask(task, task["prompt"])
+    second = ask(task, task["prompt"] + "<" + first)
+    ask(task, task["prompt"] + "<" + first + second + ">")
+    return float(first == task["label"])
+
+
+def probe(task):
+    """What is refused, and why; the session goes on."""
+    good = {"prompt": "?", "max_tokens": 1}
+    for field, value in [("temperature", 0.5), ("top_p", 0.9), ("top_k", 3), ("min_p", 0.5),
+                         ("min_tokens", 1), ("n", 2), ("echo", True)]:
+        expect(400, field, request(task, "/completions", {**good, field: value}))
+    expect(400, "prompt", request(task, "/completions", {**good, "prompt": ["?", "?"]}))
+    expect(400, "max_tokens", request(task, "/completions", {**good, "max_tokens": 0}))
+    expect(400, "agent-max-calls", [ask(task, "?", seed=i) for i in range(4)] and
+           request(task, "/completions", {**good, "seed": 9}))
+    expect(401, "key", request(task, "/completions", good, key="invar-0"))
+    if LAST:
+        expect(401, "key", request(LAST[-1], "/completions", good))
+    return 0.5
+
+
+def branchy(task):
+    for prompt in ["?<", "?>"]:
+        ask(task, prompt)
+    expect(400, "agent-max-branches", request(task, "/completions", {"prompt": "?0"}))
+    return 0.5
+
+
+def nothing(task):
+    return 0.25
+
+
+def lead(mood, task):
+    """The members of the last line."""
+    note(task)
+    if mood == "other" and task["id"] == 5:
+        ask(task, "?<")
+    if mood == "dies" and task["id"] == 2:
+        ask(task, "?")
+        sys.exit("agent.py: it dies")
+    if mood == "hangs" and task["id"] == 2:
+        time.sleep(600)
+    if mood == "refuses" and task["id"] == 2:
+        return {"error": "no such tool"}
+    if mood == "mute":
+        ask(task, "?")
+        return {}
+    if mood == "random":
+        return {"reward": random.random() + 0 * len(ask(task, "?"))}
+    if mood == "odd":
+        return {"reward": "much"}
+    moods = {"forget": forget, "probe": probe, "branchy": branchy, "nothing": nothing}
+    return {"reward": moods.get(mood, play)(task), "why": mood}
+
+
+def note(task):
+    """Notes that it was asked; behind rollout 1 even samples take as long as there is `stuck`."""
+    with open("asked", "a", encoding="ascii") as file:
+        file.write(f"{task['rollout']} {task['id']}\n")
+    while task["rollout"] > 1 and task["id"] % 2 == 0 and os.path.exists("stuck"):
+        time.sleep(0.05)
+
+
+def main():
+    mood = sys.argv[1]
+    sys.stdin.readline()
+    kind = "reward" if mood == "stranger" else "agent"
+    print(json.dumps({"invar": 1, "name": "agent", "kinds": [kind]}), flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        words = {"id": task["id"] + (mood == "mixed"), **lead(mood, task)}
+        print("rubbish" if mood == "rubbish" else json.dumps(words), flush=True)
+        LAST.append(task)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# agents.sh INVAR FOLDER - samples that agents lead over HTTP.
+#
+# Sessions become samples by the rule of branches; noise depends on prompts and numbers, never on
+# who came first; the record replays without an agent; kills lose no session that had ended; agents
+# that fail end the run, or are worth 0. With INVAR_TEST_FULL agents are those of examples, with
+# the package openai of PyPI.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2 root=$PWD
+rm -rf "$folder"
+here=$PWD/tests/e2e/agents
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$root/tests/e2e/expect.sh"
+# shellcheck source=tests/e2e/ranks/launch.sh
+source "$root/tests/e2e/ranks/launch.sh"
+
+# column RUN QUERY: one column of its ledger.
+column() {
+    sqlite3 -readonly "$1/ledger.db" "$2"
+}
+
+# recipe AGENT: task:guess, led by it.
+recipe() {
+    tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
+        s/^rm-type.*/custom-agent-path = $1/"
+}
+
+cp "$here/agent.py" agent.py
+recipe 'python3 agent.py play' >play.ini
+echo 'agent-max-branches = 8' >branches
+sed -i '/^custom-agent-path/r branches' play.ini
+
+# ---- sessions become samples --------------------------------------------------------------------
+ends 0 1 play.ini --run one --record-golden one.golden
+holds grep -q 'largest difference between rollout and training: 0$' out
+holds [ "$(column one "SELECT max(diff) FROM samples")" = 0.0 ]
+holds [ "$(column one "SELECT count(*) FROM reward_parts WHERE name = 'found'")" = 16 ]
+python3 "$here/branches.py" one/ledger.db >said || complain "$(<said)"
+holds grep -q '^16 samples, [1-9]' said
+holds [ "$(column one "SELECT count(*) FROM event WHERE kind = 'agent-branch'")" = 4 ]
+holds [ "$(column one "SELECT max(value) >= 5 FROM metrics
+    WHERE name = 'rollout/branches/max'")" = 1 ]
+
+# a history that was rewritten: a branch and an event; what is said first is learned from, too
+ends 0 1 play.ini --run forgets --custom-agent-path 'python3 agent.py forget'
+holds grep -q 'largest difference between rollout and training: 0$' out
+python3 "$here/branches.py" forgets/ledger.db >said || complain "$(<said)"
+holds grep -q '^16 samples, 16 of several' said
+holds grep -q 'goes on with no earlier call: it agrees with one in its first 1 tokens' <(
+    column forgets "SELECT message FROM event WHERE kind = 'agent-branch' LIMIT 1")
+
+# ---- one chain ----------------------------------------------------------------------------------
+# same NAME FLAG ...: the same bits, and the same sessions.
+same() {
+    local name=$1
+    shift
+    ends 0 1 play.ini --run "$name" --golden one.golden "$@"
+    holds grep -q '^golden    identical, 4 of 4' out
+    expect 0 'identical' diff one "$name"
+}
+same free --agent-concurrency 1 --threads 3 --micro-batch-size 3 --rollout-concurrency 3 \
+    --page-size 3 --chunked-prefill-size 2 --disable-prefix-sharing --recompute-granularity full \
+    --log-probs-chunk-size 5
+same crowd --agent-concurrency 16 --use-dynamic-batch-size --max-tokens-per-gpu 8
+# the controls: one more call of one sample, another seed
+ends 1 1 play.ini --run other --golden one.golden --custom-agent-path 'python3 agent.py other'
+ends 1 1 play.ini --run seed --golden one.golden --rollout-seed 7
+
+# ---- again --------------------------------------------------------------------------------------
+mv agent.py away.py
+expect 0 identical replay one --step 3
+expect 0 identical replay one --from 0 --step 3 --threads 2
+ends 0 1 play.ini --run recorded --golden one.golden --agent-record one
+holds grep -q '^golden    identical, 4 of 4' out
+ends 2 1 play.ini --run too-long --num-rollout 5 --agent-record one/ledger.db
+holds grep -q 'agent-record: it has no sessions of step 4' err
+# weights that draw something else than the record
+ends 1 1 play.ini --run mismatch --agent-record one --rollout-temperature 0.5
+holds grep -q 'is recorded with token' err
+mv away.py agent.py
+# killed in its third rollout: half of the sessions had ended, and are not led again
+rm -f asked
+touch stuck
+"$invar" train play.ini --run killed --no-report --agent-concurrency 4 >out 2>err &
+victim=$!
+for ((i = 0; i < 600; i++)); do
+    [ "$(grep -c '"end"' killed/sessions.jsonl 2>/dev/null)" = 2 ] &&
+        [ "$(column killed 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] && break
+    sleep 0.1
+done
+kill -9 "$victim"
+wait "$victim" 2>/dev/null
+rm -f stuck asked
+ends 0 1 play.ini --run killed --golden one.golden
+holds grep -q '^golden    identical, 4 of 4' out
+holds [ "$(sort -u asked | tr '\n' ' ')" = '2 10 2 8 3 12 3 13 3 14 3 15 ' ]
+expect 0 'identical' diff one killed
+# of a session that had ended nothing is lost, whatever the agent would say today
+touch stuck
+rm -f asked
+"$invar" train play.ini --run random --no-report --custom-agent-path 'python3 agent.py random' \
+    >out 2>err &
+victim=$!
+for ((i = 0; i < 600; i++)); do
+    [ "$(grep -c '"end"' random/sessions.jsonl 2>/dev/null)" = 2 ] &&
+        [ "$(column random 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] && break
+    sleep 0.1
+done
+kill -9 "$victim"
+wait "$victim" 2>/dev/null
+rm -f stuck
+grep -o '"sample":9,"end":.*' random/sessions.jsonl | grep -o '0\.[0-9]*' >before
+cp -r random damaged
+ends 0 1 play.ini --run random --custom-agent-path 'python3 agent.py random'
+holds [ "$(column random "SELECT reward = $(<before) FROM samples
+    WHERE step = 2 AND idx = 1")" = 1 ]
+expect 0 identical replay random --from 0 --step 3
+sed -i '2s/"prompt":\[12/"prompt":[99/' damaged/sessions.jsonl
+ends 2 1 play.ini --run damaged --custom-agent-path 'python3 agent.py random'
+holds grep -q 'sessions.jsonl:2: "prompt" of a call has no token at 0; remove the file' err
+
+# ab, bisect and ci compare runs by a record: without one they would compare agents
+mkdir cases
+cp play.ini cases/play.ini
+expect 129 'set agent-record = RUN' ci record cases/play.ini --program "$invar"
+expect 129 'set agent-record = RUN' ab --a "$invar" --b "$invar" play.ini --seeds 1 --work work
+sed -i '/^custom-agent-path/a agent-record = one' cases/play.ini
+expect 0 'the same bits' ci record cases/play.ini --program "$invar"
+expect 0 'same' ci check cases/play.ini --program "$invar" --chaos 1
+expect 0 'identical' ab --a "$invar" --b "$invar" cases/play.ini --seeds 1 --work work
+holds diff <(grep '^[0-9]' one.golden) <(grep '^[0-9]' cases/play.golden)
+
+# ---- what is refused, and what goes wrong -------------------------------------------------------
+ends 0 1 play.ini --run probe --custom-agent-path 'python3 agent.py probe' --agent-max-calls 4
+ends 0 1 play.ini --run branchy --custom-agent-path 'python3 agent.py branchy' \
+    --agent-max-branches 2
+# wrong MOOD TEXT FLAG ...: the run ends with exit code 2 and says so.
+wrong() {
+    local mood=$1 text=$2
+    shift 2
+    expect 2 "plug-in custom-agent-path: $text" train play.ini --run "bad-$mood" --no-report \
+        --custom-agent-path "python3 agent.py $mood" "$@"
+}
+wrong mute 'sample 0 ends without a "reward", and nobody else gives one (rm-type = none)'
+wrong dies 'it ended with exit code 1: agent.py: it dies'
+wrong refuses 'sample 2: it refuses: no such tool'
+wrong hangs 'no reply within 1 s (plugin-timeout)' --plugin-timeout 1
+wrong rubbish 'sample'
+wrong mixed 'sample'
+wrong odd 'sample'
+expect 2 'cannot start ./nobody' train play.ini --run bad-nobody --no-report \
+    --custom-agent-path ./nobody --agent-failure zero
+expect 129 '"agent" does not offer the kind "agent"' train play.ini --run bad-stranger --no-report \
+    --custom-agent-path 'python3 agent.py stranger'
+expect 129 'needs a run of one rank' train play.ini --run bad-ranks --no-report --ranks 2
+expect 129 'leads samples of training alone' serve play.ini
+expect 0 'reward' train play.ini --run judged --no-report --rm-type overlap \
+    --custom-agent-path 'python3 agent.py mute'
+# an agent that fails is worth nothing, and the run goes on; so does one that asks nothing
+for mood in dies refuses nothing; do
+    expect 0 'largest difference between rollout and training: 0' train play.ini \
+        --run "zero-$mood" --no-report --custom-agent-path "python3 agent.py $mood" \
+        --agent-failure zero
+done
+holds grep -q '1 of 4 agents have failed.*sample 2, ' <(
+    column zero-dies "SELECT message FROM event WHERE kind = 'agent-failure' AND step = 0")
+holds [ "$(column zero-dies 'SELECT reward FROM samples WHERE step = 0 AND idx = 2')" = 0.0 ]
+holds [ "$(column zero-nothing "SELECT DISTINCT finish || reward FROM samples")" = abort0.25 ]
+expect 0 identical replay zero-dies --step 3
+expect 0 identical replay zero-nothing --step 3
+
+# ---- the examples -------------------------------------------------------------------------------
+cp "$root"/engine/ext/example/agent*.py .
+ends 0 1 play.ini --run plain --custom-agent-path 'python3 agent.py' --record-golden plain.golden
+if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
+    # shellcheck source=tests/oracle/venv.sh
+    source "$root/tests/oracle/venv.sh"
+    venv "$folder" openai==3.51.0
+    # another client, the same calls: the same bits
+    ends 0 1 play.ini --run client --custom-agent-path "$python agent_openai.py" \
+        --golden plain.golden
+    expect 0 'identical' replay client --from 0 --step 3
+fi
+
+((failed)) || echo "$checks checks"
+exit "$failed"

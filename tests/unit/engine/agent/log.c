@@ -1,0 +1,170 @@
+/*
+ * log.c - the file of sessions on their way: what a kill leaves of it, and what is refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/agent/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "tests/support.h"
+
+static const invar_agent_limits limits = {.vocab = 13, .context = 16};
+static const invar_agent_rollout now = {.run = {{1}}, .weights = {{2}}, .number = 3};
+static char path[64];
+
+static invar_agent_log *open_log(const invar_agent_rollout *rollout)
+{
+    invar_agent_log *log;
+
+    assert_ok(invar_agent_log_open(&log, path, rollout, &limits));
+    return log;
+}
+
+/* A session of one call that says `token`, which is logged; `ends`: so is its end. */
+static void lead(invar_agent_log *log, int64_t sample, int32_t token, bool ends)
+{
+    invar_agent_session s = {0};
+    invar_agent_call *call;
+
+    assert_ok(invar_agent_session_add(&call, &s, (int32_t[]){1}, 1, -1));
+    assert_ok(invar_alloc((void **)&call->response, 1, sizeof *call->response, "test"));
+    call->response[0] = token;
+    call->n_response = 1;
+    call->finish = INVAR_FINISH_LENGTH;
+    assert_ok(invar_agent_log_call(log, sample, call));
+    if (ends) {
+        assert_ok(invar_agent_session_end(&s, "{\"reward\":0.5}", 14, "test"));
+        assert_ok(invar_agent_log_end(log, sample, &s));
+    }
+    invar_agent_session_release(&s);
+}
+
+/* Whether the log has the end of the sample's session, which said `token`. */
+static bool has(invar_agent_log *log, int64_t sample, int32_t token)
+{
+    invar_agent_session s = {0};
+    bool found = invar_agent_log_take(&s, log, sample);
+
+    if (found) {
+        assert_int_equal(s.n_calls, 1);
+        assert_int_equal(s.calls[0]->response[0], token);
+        assert_true(s.rewarded && s.reward == 0.5);
+    }
+    invar_agent_session_release(&s);
+    return found;
+}
+
+static void test_log__keeps_sessions_that_ended(void **state)
+{
+    invar_agent_rollout next = now;
+    invar_agent_log *log = open_log(&now);
+
+    (void)state;
+    lead(log, 4, 7, true);
+    lead(log, 5, 8, false);
+    invar_agent_log_close(log);
+    for (int i = 0; i < 2; i++) { // also after it was opened without any more
+        log = open_log(&now);
+        assert_true(invar_agent_log_is_of(log, &now));
+        if (i == 1) {
+            assert_true(has(log, 4, 7));
+            assert_false(has(log, 4, 7)); // it was taken
+            assert_false(has(log, 5, 8));
+        }
+        invar_agent_log_close(log);
+    }
+    next.number++;
+    log = open_log(&next);
+    assert_false(invar_agent_log_is_of(log, &now));
+    assert_false(has(log, 4, 7));
+    invar_agent_log_close(log);
+    log = open_log(&now); // the next rollout's has taken its place
+    assert_false(has(log, 4, 7));
+    invar_agent_log_close(log);
+}
+
+/* Cut off anywhere, it has the sessions whose ends are whole. */
+static void test_log__survives_any_cut(void **state)
+{
+    invar_agent_log *log = open_log(&now);
+    const char *first_end;
+    size_t bytes, first;
+    char *text;
+
+    (void)state;
+    lead(log, 4, 7, true);
+    lead(log, 5, 8, true);
+    invar_agent_log_close(log);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
+    first_end = strchr(strstr(text, "\"end\""), '\n') + 1;
+    first = (size_t)(first_end - text);
+    for (size_t cut = 0; cut <= bytes; cut++) {
+        assert_ok(invar_file_write(path, text, cut));
+        log = open_log(&now);
+        assert_int_equal(has(log, 4, 7), cut >= first);
+        assert_int_equal(has(log, 5, 8), cut == bytes);
+        invar_agent_log_close(log);
+    }
+    invar_free(text);
+}
+
+static void test_log__refuses_damage(void **state)
+{
+    static const char *const lines[] = {
+        "{}\n",
+        "{\"sample\":1}\n",
+        "{\"sample\":1,\"call\":{},\"end\":{}}\n",
+        "{\"sample\":1,\"call\":{}}\n",
+        "{\"sample\":-1,\"end\":{}}\n",
+        "{\"sample\":1,\"end\":{}}\n{\"sample\":1,\"end\":{}}\n",
+        "\n",
+    };
+    invar_agent_log *log = open_log(&now);
+    size_t bytes;
+    char *head;
+
+    (void)state;
+    invar_agent_log_close(log);
+    assert_ok(invar_file_read(&head, &bytes, path, 1 << 20));
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char text[512];
+
+        (void)snprintf(text, sizeof text, "%s%s", head, lines[i]);
+        assert_ok(invar_file_write(path, text, strlen(text)));
+        assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
+                     "remove the file");
+    }
+    assert_ok(invar_file_write(path, "{\"invar_sessions\":2}\n", 21));
+    assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT, "sessions");
+    invar_free(head);
+}
+
+static int make_path(void **state)
+{
+    (void)state;
+    return snprintf(path, sizeof path, "agent-log-%d", (int)getpid()) < 0;
+}
+
+static int remove_path(void **state)
+{
+    (void)state;
+    (void)unlink(path);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_log__keeps_sessions_that_ended, make_path,
+                                        remove_path),
+        cmocka_unit_test_setup_teardown(test_log__survives_any_cut, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(test_log__refuses_damage, make_path, remove_path),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
