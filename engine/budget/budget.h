@@ -61,7 +61,7 @@ typedef struct invar_budget_ask {
     const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
     invar_format draft_format;
     bool learns;
-    bool samples_alone; /* nothing is scored either, and the actor has no masters */
+    bool samples_alone; /* nothing is trained on, and the actor has no masters */
     bool must_fit;      /* what does not is not looked at further */
     bool entropy;       /* the loss has a term of entropies */
     bool led;           /* the policy's loss comes from rank 0, as plug-ins' does */
@@ -110,7 +110,7 @@ typedef struct invar_budget {
     int heaviest;    /* rank of the same stage that holds most, as far as this one knows */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;
-    size_t checking; /* of those who sample beside learning */
+    size_t checking; /* of those who sample while others learn, here or elsewhere */
     size_t beside;   /* what these have of the block, its first bytes; 0: all have it in turn */
     size_t block;    /* the largest of all, or of both sides */
     size_t around;

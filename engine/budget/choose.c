@@ -37,9 +37,9 @@ static size_t room_of(const invar_budget *b)
 }
 
 /* What scoring and learning have of it. */
-static size_t training(const invar_budget *b)
+static size_t training(const invar_budget *b, const invar_budget_ask *ask)
 {
-    return larger_size(b->scoring, b->learning);
+    return larger_size(ask->beside ? 0 : b->checking, larger_size(b->scoring, b->learning));
 }
 
 /* What those who sample have at the same time. */
@@ -61,9 +61,10 @@ static invar_status try_training(bool *fits, invar_budget *b, invar_budget_cast 
 {
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
-    INVAR_TRY(invar_budget_cast_train(b, cast));
+    if (!cast->ask->samples_alone)
+        INVAR_TRY(invar_budget_cast_train(b, cast));
     INVAR_TRY(invar_budget_cast_check(b, cast));
-    *fits = training(b) + beside(b, cast->ask) <= room_of(b);
+    *fits = training(b, cast->ask) + beside(b, cast->ask) <= room_of(b);
     return INVAR_OK;
 }
 
@@ -243,7 +244,7 @@ static invar_status check_pages(const invar_budget_ask *ask)
 /* What is known so far does not fit, and no more is asked. */
 static bool hopeless(const invar_budget *b, const invar_budget_ask *ask)
 {
-    return ask->must_fit && b->resident + b->around + training(b) > b->usable;
+    return ask->must_fit && b->resident + b->around + training(b, ask) > b->usable;
 }
 
 static invar_status choose_all(invar_budget *b, invar_budget_cast *cast)
@@ -252,10 +253,10 @@ static invar_status choose_all(invar_budget *b, invar_budget_cast *cast)
         return INVAR_OK;
     if (cast->ask->beside)
         INVAR_TRY(choose_cache(b, cast));
-    if (!cast->ask->samples_alone) {
+    if (!cast->ask->samples_alone)
         INVAR_TRY(invar_budget_cast_around(b, cast));
+    if (!cast->ask->samples_alone || cast->ask->checks)
         INVAR_TRY(choose_training(b, cast));
-    }
     return hopeless(b, cast->ask) || cast->ask->beside ? INVAR_OK : choose_cache(b, cast);
 }
 
@@ -263,7 +264,8 @@ static invar_status choose(invar_budget *b, invar_budget_cast *cast)
 {
     INVAR_TRY(choose_all(b, cast));
     b->beside = beside(b, cast->ask);
-    b->block = b->beside ? b->beside + training(b) : larger_size(b->sampling, training(b));
+    b->block = b->beside ? b->beside + training(b, cast->ask)
+                         : larger_size(b->sampling, training(b, cast->ask));
     b->need = b->resident + b->block + b->around;
     b->fits = b->need <= b->usable;
     return INVAR_OK;

@@ -1,10 +1,10 @@
 /*
  * ahead.c - tokens of rollouts whose turn is later: compared while the weights that drew them are
- * there, by the trainer or, beside training, by the thread that draws them.
+ * there, by the trainer or, beside training, by the thread or the rank that draws them.
  *
- * The thread scores with the weights that sample, a copy, and with a trainer and memory of its own.
+ * A thread scores with the weights that sample, a copy, and with a trainer and memory of its own.
  * It has loop->ahead until it is joined, and of the loop looks only at what does not change between
- * two rollouts. What it finds all ranks are told by whoever joins it.
+ * two rollouts. What it finds, or a rank that only samples, all ranks are told when it is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -109,7 +109,7 @@ invar_status invar_loop_check_flight(invar_loop *loop)
     char odd[INVAR_LOOP_ODD_SIZE];
     invar_status status = INVAR_OK;
 
-    if (!loop->set.stale || !loop->set.check_logprobs || invar_session_two_formats(&loop->session))
+    if (!loop->set.checks_flight)
         return INVAR_OK;
     if (loop->flat.copied)
         status = list_fresh(&fresh, loop, batch->items, batch->count);
@@ -142,7 +142,7 @@ invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples
     return status;
 }
 
-/* What the thread of any rank has found. */
+/* What any rank has found. */
 static invar_status share_odd(invar_loop *loop)
 {
     char *odd = loop->ahead.odd;
@@ -160,13 +160,13 @@ invar_status invar_loop_join_ahead(invar_loop *loop)
 {
     invar_status status;
 
-    if (!loop->source.options.thread)
+    if (!loop->set.checks_ahead && !loop->source.options.thread)
         return invar_source_join(&loop->source);
     invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
     status = invar_source_join(&loop->source);
     invar_trace_end(loop->recorder.trace);
     INVAR_TRY(status);
-    if (loop->ahead.end_ns > 0)
+    if (loop->source.options.thread && loop->ahead.end_ns > 0)
         invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
     INVAR_TRY(share_odd(loop));
     status = tell_odd(loop, loop->ahead.odd);

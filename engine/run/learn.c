@@ -354,10 +354,14 @@ static invar_status learn_values(invar_loop_step *step, invar_loop *loop)
     return invar_learner_move(&loop->critic, loop->place.step, loop->set.rest);
 }
 
-/* The actor rests while only the critic learns, and where the recipe says so. */
+bool invar_loop_actor_rests(const invar_loop *loop)
+{
+    return loop->set.rest || loop->place.rollout < loop->set.critic_only;
+}
+
 static invar_status move_actor(invar_loop *loop)
 {
-    bool rest = loop->set.rest || loop->place.rollout < loop->set.critic_only;
+    bool rest = invar_loop_actor_rests(loop);
 
     if (!rest) {
         loop->place.weights++;

@@ -260,6 +260,9 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                                   int64_t count) INVAR_MUST_USE;
 void invar_loop_step_release(invar_loop_step *step);
 
+/* The actor rests while only the critic learns, and where the recipe says so. */
+bool invar_loop_actor_rests(const invar_loop *loop);
+
 /* Forward, loss, backward, norm, AdamW of step `number` of the rollout. */
 invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop) INVAR_MUST_USE;
 

@@ -124,7 +124,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .two_formats = s->rollout_format != s->format,
         .rollout_format = s->rollout_format,
         .beside = set->overlap,
-        .checks = set->overlap && set->check_logprobs && s->rollout_format == s->format,
+        .checks = set->checks_ahead,
         .in_flight = set->round * set->per_prompt * set->lag.rollouts,
         .reference = invar_settings_reference(r),
         .reference_moves = invar_settings_reference_moves(r),
@@ -173,7 +173,7 @@ void invar_memory_sample_alone(invar_budget_ask *ask)
         ask->format = ask->rollout_format;
     ask->two_formats = false;
     ask->reference = ask->teacher = ask->critic = ask->learns = false;
-    ask->beside = ask->checks = false;
+    ask->beside = false;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */

@@ -110,6 +110,18 @@ static invar_course read_course(const invar_recipe *r, int64_t data, int64_t unt
                           .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
 }
 
+/* An engine of several ranks would have to score together, too. */
+static void read_checks(invar_settings *out, const invar_recipe *r)
+{
+    bool alone = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0 &&
+                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE) == 1;
+
+    out->checks_flight =
+        out->stale && out->check_logprobs &&
+        invar_settings_rollout_format(r) == INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE);
+    out->checks_ahead = out->checks_flight && out->lag.rollouts > 0 && (out->overlap || alone);
+}
+
 void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t data, int64_t until)
 {
     int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
@@ -136,6 +148,7 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .reset_optimizer = invar_recipe_bool(r, INVAR_KEY_RESET_OPTIMIZER_STATES)};
     out->round = over ? over : out->prompts;
     out->stale = out->lag.rollouts > 0 || out->surplus;
+    read_checks(out, r);
     read_rl(&out->rl, r);
     out->sft = invar_settings_supervised(r);
     read_schedules(out, r);

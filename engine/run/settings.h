@@ -35,6 +35,8 @@ typedef struct invar_settings {
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */
     bool overlap;              /* what is ahead is sampled while others are learned from */
+    bool checks_flight;        /* what is in flight is scored before its weights change, */
+    bool checks_ahead;         /* by whoever draws it; else by those who train */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
     float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
     bool rest;            /* no weights move */

@@ -105,8 +105,10 @@ static void take_side(invar_budget_ask *ask, const invar_loop *loop)
     ask->sides = &loop->sides;
     if (loop->sides.samples)
         invar_memory_sample_alone(ask);
-    else
+    else {
         memset(ask->rollouts, 0, sizeof ask->rollouts);
+        ask->checks = false;
+    }
 }
 
 /* Before any weights: what cannot fit is refused, and what is open is chosen. */
@@ -260,12 +262,14 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return INVAR_OK;
 }
 
-/* Who only samples goes on with rollouts ahead while others train; else these would first score
-   what is drawn ahead, with the weights that training changes. A thread has a copy of them. */
+/* Who only samples goes on with rollouts ahead while others train, unless these would first have
+   to score what is drawn, with the weights that training changes. A thread has a copy of them. */
 static bool overlaps(const invar_loop *loop)
 {
-    return loop->set.overlap ||
-           (loop->sides.first > 0 && loop->set.lag.rollouts > 0 && !loop->set.check_logprobs);
+    const invar_settings *set = &loop->set;
+
+    return set->overlap || (loop->sides.first > 0 && set->lag.rollouts > 0 &&
+                            (!set->checks_flight || set->checks_ahead));
 }
 
 /* An event of the step that learns from the rollout. */
@@ -356,7 +360,7 @@ static invar_status open_source(invar_loop *loop)
         .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop),
         .overlaps = overlaps(loop),
         .thread = loop->set.overlap,
-        .look = {loop->set.overlap ? invar_loop_look_ahead : NULL, loop},
+        .look = {loop->set.overlap || loop->checker ? invar_loop_look_ahead : NULL, loop},
         .end = loop->home.at.save[0] ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,

@@ -327,6 +327,7 @@ static invar_status wait_for_steps(invar_loop *loop)
     for (int64_t i = 0; i < steps; i++) {
         INVAR_TRY(invar_trace_work(&work, &count, loop->recorder.trace));
         loop->place.step++;
+        loop->place.weights += !invar_loop_actor_rests(loop);
     }
     return INVAR_OK;
 }

@@ -21,7 +21,7 @@ import sys
 
 SHAPES = {
     "qwen3-0.6b": dict(device="cuda", numerics="sm90", layers=28, hidden=1024, ffn=3072, heads=16,
-                       groups=8, width=128, vocab=151936, shortest=100, longest=4000, prompts=16),
+                       groups=8, width=128, vocab=151936, shortest=100, longest=4000, prompts=8),
     "tiny": dict(device="cpu", numerics="ieee", layers=2, hidden=64, ffn=128, heads=4, groups=2,
                  width=16, vocab=4000, shortest=5, longest=200, prompts=4),
 }

@@ -197,15 +197,15 @@ def count(path, rank, name):
 
 
 def check_overlap(chain):
-    """Ranks that only sample go on by themselves, unless what they draw is scored first."""
+    """Ranks that only sample go on by themselves, and score what they have drawn."""
     how = [*lagging(2, 3), "--ranks", "2", "--rollout-num-gpus", "1"]
-    for check, times in (("false", 2), ("true", 1)):
+    for check in ("false", "true"):
         trace = FOLDER / f"trace-{check}"
         got = train(f"overlap-{check}", *how, "--save", "none", "--check-logprobs", check,
                     "--trace", str(trace))["chain"]
         expect(got == chain, f"check-logprobs = {check}: chain {got}, expected {chain}")
         drawn = count(trace, 1, "rollout")
-        expect(drawn == times * ROLLOUTS, f"check-logprobs = {check}: sampled {drawn} times")
+        expect(drawn >= 2 * ROLLOUTS, f"check-logprobs = {check}: sampled {drawn} times")
     for rollouts, ranks in ((2, how), (4, lagging(2, 3)), (ROLLOUTS, how)):
         got = train("overlap-pieces", *ranks, "--check-logprobs", "false", rollouts=rollouts)
     expect(got["chain"] == chain, f"overlapped, in pieces: chain {got['chain']}, not {chain}")
@@ -222,7 +222,9 @@ def check_beside(chain):
     trace = FOLDER / "trace-beside"
     ways = {"beside": OVERLAP, "beside-unchecked": [*OVERLAP, "--check-logprobs", "false"],
             "in-turn": [], "beside-ranks": [*OVERLAP, "--ranks", "2"],
-            "apart": ["--ranks", "2", "--rollout-num-gpus", "1", "--check-logprobs", "false"],
+            "apart": ["--ranks", "2", "--rollout-num-gpus", "1"],
+            "apart-unchecked": ["--ranks", "3", "--rollout-num-gpus", "2", "--check-logprobs",
+                                "false"],
             "ranks": ["--ranks", "2"]}
     for seed in range(1, 21 if FULL else 2):
         for name, words in ways.items():
@@ -523,9 +525,10 @@ def check_bent():
         expect(done.returncode == 1 and "step 1: log-probabilities" in done.stderr
                and "of rollout 3, which version 1 of the weights drew" in done.stderr,
                f"a wrong token in flight: exit code {done.returncode}: {done.stderr}")
-    for ranks in ([], ["--ranks", "2"]):  # what is ahead is compared while the step trains
+    for ranks in (OVERLAP, [*OVERLAP, "--ranks", "2"],  # compared while the step trains
+                  ["--ranks", "3", "--rollout-num-gpus", "2"]):
         shutil.rmtree(FOLDER / "bent", ignore_errors=True)
-        done = subprocess.run([BENT, *words[1:], *OVERLAP, *ranks], capture_output=True, text=True)
+        done = subprocess.run([BENT, *words[1:], *ranks], capture_output=True, text=True)
         expect(done.returncode == 1 and "step 2: log-probabilities" in done.stderr
                and "of rollout 3, which version 1 of the weights drew" in done.stderr,
                f"a wrong token, beside: exit code {done.returncode}: {done.stderr}")
