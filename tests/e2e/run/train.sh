@@ -93,6 +93,21 @@ refused() {
     fi
 }
 
+# guessed RECIPE FLAG ...: nor does it change a bit who guesses how many tokens.
+guessed() {
+    local tokens
+    for tokens in $drafts; do
+        same "$@" --threads 1 --speculative-num-draft-tokens "$tokens" \
+            --speculative-algorithm ngram --speculative-ngram-min-match-window-size 1
+        speculates "$1-$((runs - 1))"
+        same "$@" --threads 1 --speculative-num-draft-tokens "$tokens" \
+            --speculative-algorithm draft --speculative-draft-model-path "$folder/draft"
+        speculates "$1-$((runs - 1))"
+    done
+}
+train early bf16 --num-rollout 2 --save "$folder/early-saved"
+"$invar" convert "$folder/early-saved" "$folder/draft" >/dev/null || complain "no draft model"
+
 # ---- all recipes: their goldens, and every free key at once ------------------------------------
 for golden in recipes/*.golden; do
     recipe=$(basename "$golden" .golden)
@@ -122,6 +137,21 @@ narrow fp8 --hidden-size 288 --num-attention-heads 6 --ffn-hidden-size 352
 narrow moe --hidden-size 96 --moe-ffn-hidden-size 144
 base[fp8]=$kept base[moe]=$kept_moe
 
+# ---- guesses, however the tokens are drawn and in every format ---------------------------------
+if [[ ${INVAR_TEST_FULL:-} ]]; then
+    for recipe in bf16 moe; do
+        kept=${base[$recipe]}
+        for way in '--rollout-top-p 0.8' '--rollout-stop ["1","77"]' '--rollout-temperature 0.5' \
+            '--dtype fp32' '--dtype fp8' '--dtype mxfp8' '--dtype int4'; do
+            read -ra flags <<<"$way --rollout-max-response-len 8 --num-rollout 10"
+            train "$recipe-drawn-$runs" "$recipe" --threads 1 "${flags[@]}"
+            base[$recipe]=$bits
+            guessed "$recipe" "${flags[@]}"
+        done
+        base[$recipe]=$kept
+    done
+fi
+
 # ---- each free key alone, dense and with experts -----------------------------------------------
 for recipe in bf16 moe; do
     for threads in 2 3; do
@@ -145,11 +175,7 @@ for recipe in bf16 moe; do
     for rows in 1 7; do
         same "$recipe" --threads 1 --log-probs-chunk-size "$rows"
     done
-    for tokens in $drafts; do
-        same "$recipe" --threads 1 --speculative-algorithm ngram \
-            --speculative-num-draft-tokens "$tokens" --speculative-ngram-min-match-window-size 1
-        speculates "$recipe-$((runs - 1))"
-    done
+    guessed "$recipe"
     same "$recipe" --threads 1 --disable-prefix-sharing
     same "$recipe" --threads 1 --recompute-granularity full
     same "$recipe" --threads 1 --trace "$folder/trace.json"
