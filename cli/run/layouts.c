@@ -27,6 +27,7 @@
 #include "cli/ledger/rows.h"
 #include "cli/run/memory_kinds.h"
 #include "engine/budget/traffic.h"
+#include "engine/model/lora/adapters.h"
 #include "engine/run/memory.h"
 
 #include "base/invar_banned.h"
@@ -222,10 +223,12 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
     return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
 }
 
-/* Adapters go with data-, tensor- and pipeline-parallel ranks. */
+/* Of context-parallel ranks each makes some rows of an adapter's gradient. */
 static bool suits(const table *t, const invar_layout_sizes *s)
 {
-    return t->view.ask.spec->lora.rank == 0 || (s->expert <= 1 && s->context <= 1 && !s->sequence);
+    const invar_lora_spec *lora = &t->view.ask.spec->lora;
+
+    return lora->rank == 0 || s->context <= invar_lora_rows(lora);
 }
 
 /* Why a layout does not fit. */

@@ -248,7 +248,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
 
     critic.value_head = true;
     critic.tied = false;
-    teacher.lora = (invar_lora_spec){0};
+    teacher.lora = critic.lora = (invar_lora_spec){0};
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)

@@ -157,29 +157,19 @@ static invar_status check_model(const invar_config_facts *f)
     return INVAR_OK;
 }
 
-/* Adapters of ranks that divide rows or experts are not there. */
 static invar_status check_lora(const invar_config_facts *f)
 {
-    static const invar_key sizes[] = {INVAR_KEY_CONTEXT_PARALLEL_SIZE,
-                                      INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE};
     const invar_recipe *r = f->recipe;
+    const invar_lora_spec lora = {.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
     uint32_t targets;
 
-    if (invar_recipe_int(r, INVAR_KEY_LORA_RANK) == 0)
+    if (lora.rank == 0)
         return INVAR_OK;
     INVAR_TRY(invar_lora_targets(&targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES)));
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (invar_recipe_int(r, sizes[i]) > 1)
-            return invar_config_refuse(r, sizes[i],
-                                       "does not go with lora-rank: take data-, tensor- or "
-                                       "pipeline-parallel ranks");
-    if (invar_recipe_bool(r, INVAR_KEY_SEQUENCE_PARALLEL))
-        return invar_config_refuse(r, INVAR_KEY_SEQUENCE_PARALLEL,
-                                   "does not go with lora-rank: leave it out");
-    if (f->estimator->critic)
-        return invar_config_refuse(r, INVAR_KEY_LORA_RANK,
-                                   "does not go with a critic, which has no adapters: take another "
-                                   "advantage-estimator");
+    if (invar_recipe_int(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE) > invar_lora_rows(&lora))
+        return invar_config_refuse(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+                                   "is above lora-rank, in steps of 16: each of these ranks makes "
+                                   "some rows of an adapter's gradient");
     return INVAR_OK;
 }
 
@@ -298,10 +288,6 @@ static invar_status check_formats(const invar_config_facts *f)
     }
     if ((invar_format)format == INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE))
         return refuse_word(r, INVAR_KEY_ROLLOUT_DTYPE, "is dtype already: leave it out");
-    if (invar_recipe_int(r, INVAR_KEY_LORA_RANK) > 0)
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_DTYPE,
-                                   "does not go with lora-rank, whose base is in dtype: leave out "
-                                   "one of them");
     return INVAR_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/model/forward.h"
 
 #include "base/alloc.h"
+#include "engine/model/lora/adapters.h"
 #include "engine/model/pieces.h"
 #include "engine/model/shard/owners.h"
 #include "engine/program/move.h"
@@ -266,56 +267,108 @@ typedef struct gathering {
     const invar_model *model;
     invar_mover mover;
     invar_caller *caller;
+    int64_t *start; /* room for where the shares of an axis begin, and their end */
 } gathering;
 
-/* Where the share of a context-parallel rank begins: shares are of rows, or of experts. */
-static int64_t share_start(const gathering *g, const invar_tensor *grad, const invar_param *p,
-                           int rank)
+/*
+ * Where the share of each context-parallel rank begins: shares are of rows, or of the experts that
+ * the ranks of its context have.
+ */
+static void share_contexts(int64_t *start, const invar_model *model, const invar_tensor *grad,
+                           const invar_param *p)
 {
-    int64_t count = p->kind == INVAR_PARAM_EXPERT ? p->own.experts : grad->shape[0];
+    const invar_model_part *part = &model->part;
+    invar_layout_share here = {0, grad->shape[0]};
+    int64_t each = 1;
 
-    if (rank == g->model->part.contexts)
-        return grad->shape[0];
-    return invar_layout_share_of(count, g->model->part.contexts, rank).first *
-           (grad->shape[0] / count);
+    if (p->kind == INVAR_PARAM_EXPERT || p->stack > 1) { // or an adapter of experts
+        here.count = p->own.experts;
+        each = grad->shape[0] / here.count;
+        if (invar_adapter_is_uncut(p))
+            here = invar_layout_share_of(p->stack, part->experts, part->expert);
+    }
+    for (int r = 0; r < part->contexts; r++)
+        start[r] = (here.first + invar_layout_share_of(here.count, part->contexts, r).first) * each;
+    start[part->contexts] = (here.first + here.count) * each;
 }
 
-/* Of the rows that this rank owns. */
-static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t param)
+/* The same for expert-parallel ranks, of what all of them have whole. */
+static void share_experts(int64_t *start, const invar_model *model, const invar_tensor *grad,
+                          const invar_param *p)
+{
+    int64_t each = grad->shape[0] / p->stack;
+
+    for (int r = 0; r < model->part.experts; r++)
+        start[r] = invar_layout_share_of(p->stack, model->part.experts, r).first * each;
+    start[model->part.experts] = grad->shape[0];
+}
+
+static int64_t within(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+/* Of the rows that this rank owns, what g->start says of `size` ranks. */
+static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t param,
+                                invar_move_axis axis, int32_t size)
 {
     invar_layout_share rows = invar_owners_here(g->model, param);
-    int64_t cols = grad->rank == 1 ? 1 : grad->shape[1];
+    int64_t cols = grad->rank == 1 ? 1 : grad->shape[1], *start = g->start, first, end;
     invar_tensor all = invar_tensor_2d(grad->data, grad->dtype, grad->shape[0], cols);
-    int64_t start[INVAR_ROWS_MOST_RANKS + 1];
 
-    for (int r = 0; r <= g->model->part.contexts; r++) {
-        int64_t first = share_start(g, grad, &g->model->params[param], r) - rows.first;
-        first = first > 0 ? first : 0;
-        start[r] = first < rows.count ? first : rows.count;
-    }
+    first = within(start[0], rows.first, rows.first + rows.count);
+    end = within(start[size], rows.first, rows.first + rows.count);
+    for (int r = 0; r <= size; r++)
+        start[r] = within(start[r], first, end) - first;
     return invar_mover_run(&g->mover, g->caller,
                            &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                         .axis = INVAR_MOVE_CONTEXT,
-                                         .whole = invar_tensor_rows(&all, rows.first, rows.count),
+                                         .axis = axis,
+                                         .whole = invar_tensor_rows(&all, first, end - first),
                                          .start = start});
 }
 
-/* What each context-parallel rank has made becomes whole on all of them. */
+static invar_status gather_contexts(gathering *g, const invar_tensor *grad, int64_t param)
+{
+    if (g->model->part.contexts == 1)
+        return INVAR_OK;
+    share_contexts(g->start, g->model, grad, &g->model->params[param]);
+    return gather_rows(g, grad, param, INVAR_MOVE_CONTEXT, g->model->part.contexts);
+}
+
+static invar_status gather_param(gathering *g, const invar_grads *grads, int64_t i)
+{
+    const invar_model *model = g->model;
+    const invar_param *p = &model->params[i];
+
+    if (!is_shared(p) || p->own.experts == 0)
+        return INVAR_OK;
+    INVAR_TRY(gather_contexts(g, &grads->of[i], i));
+    if (model->part.experts == 1 || !invar_adapter_is_uncut(p))
+        return INVAR_OK;
+    share_experts(g->start, model, &grads->of[i], p);
+    return gather_rows(g, &grads->of[i], i, INVAR_MOVE_EXPERT, model->part.experts);
+}
+
+/* What each context-parallel rank has made becomes whole on all of them; so do adapters of experts
+   that all expert-parallel ranks have. */
 static invar_status gather_shares(invar_grads *grads, const invar_model *model,
                                   invar_caller *caller)
 {
+    const invar_model_part *part = &model->part;
     gathering g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
-    invar_status status = INVAR_OK;
+    invar_status status;
 
-    if (model->part.contexts == 1)
+    if (part->contexts == 1 && part->experts == 1)
         return INVAR_OK;
+    status = invar_alloc((void **)&g.start, (size_t)(part->contexts + part->experts + 1),
+                         sizeof *g.start, "shares of gradients");
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        if (is_shared(&model->params[i]) && model->params[i].own.experts > 0)
-            status = gather_rows(&g, &grads->of[i], i);
+        status = gather_param(&g, grads, i);
     if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&
-        model->part.stage == model->part.stages - 1)
-        status = gather_rows(&g, &grads->tied_head, 0); // rows as those of the embedding
+        part->stage == part->stages - 1)
+        status = gather_contexts(&g, &grads->tied_head, 0); // rows as those of the embedding
     invar_mover_release(&g.mover, &caller->dev);
+    invar_free(g.start);
     return status;
 }
 

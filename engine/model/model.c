@@ -467,9 +467,10 @@ static invar_status check_same_extents(const invar_param *a, const invar_param *
 invar_status invar_model_refresh_from(invar_model *model, const invar_model *from,
                                       const invar_device *dev)
 {
-    if (model->n_params != from->n_params || invar_model_is_adapted(from))
+    if (model->n_params != from->n_params ||
+        invar_model_is_adapted(model) != invar_model_is_adapted(from))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "weights are made from a model of the same spec only, without adapters");
+                          "weights are made from a model of the same spec only");
     INVAR_TRY(check_same_extents(model->params, from->params, model->n_params));
     return refresh(model, from, dev);
 }

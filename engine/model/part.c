@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/model/lora/adapters.h"
 #include "engine/program/rows.h"
 #include "kernels-deterministic/math/shards.h"
 
@@ -86,10 +87,11 @@ static bool has(const invar_model_part *part, const invar_model_spec *spec, cons
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Are experts of it on other ranks? An adapter of experts follows them. */
+/* Are experts of it on other ranks? An adapter follows them, if it is cut as they are. */
 static bool of_experts(const invar_param *p)
 {
-    return p->kind == INVAR_PARAM_EXPERT || (p->kind == INVAR_PARAM_ADAPTER && p->stack > 1);
+    return p->kind == INVAR_PARAM_EXPERT ||
+           (p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && !invar_adapter_is_uncut(p));
 }
 
 /* Ranks that divide the parameter. */

@@ -271,7 +271,8 @@ typedef struct invar_routes {
     invar_tensor slot_row;    /* (all T, slots) i32 */
     invar_segments experts;   /* over P */
     invar_segments own;       /* of them, those whose rows this rank multiplies, */
-    int64_t first, here;      /* of so many that it has, they begin with this one */
+    int64_t first, here;      /* of so many that it has, they begin with this one; */
+    int64_t begin;            /* of all, what it has with this one */
     invar_tensor logits;
     invar_moe_router router;
 } invar_routes;

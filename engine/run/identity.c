@@ -393,9 +393,10 @@ static void add_words(given *to, const char *program, const invar_loop *loop)
 /* What files hold, by the hashes of the identity; `module` is that of a GPU's kernels, or "". */
 static void add_files(given *to, const char *module, const invar_session *s, const identity *id)
 {
-    char filled[INVAR_DIGEST_HEX_SIZE];
+    char filled[INVAR_DIGEST_HEX_SIZE], sampled[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(filled, &s->filled);
+    invar_digest_format(sampled, &s->sampled_base);
     to->bytes = 0;
     add_text(to, "module " INVAR_MODULE_CUDA);
     add_text(to, module);
@@ -405,6 +406,8 @@ static void add_files(given *to, const char *module, const invar_session *s, con
     }
     add_text(to, "weights as read");
     add_text(to, filled);
+    add_text(to, "base that samples");
+    add_text(to, sampled);
 }
 
 static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)

@@ -419,8 +419,8 @@ static void tell_left_out(const invar_loop *loop)
 static invar_status share_hashes(invar_loop *loop)
 {
     invar_session *s = &loop->session;
-    invar_digest hashes[] = {s->weights, s->teacher_weights, s->critic_weights, s->ref_weights,
-                             s->filled};
+    invar_digest hashes[] = {s->weights,     s->teacher_weights, s->critic_weights,
+                             s->ref_weights, s->base_weights,    s->filled};
 
     if (loop->sides.first == 0)
         return INVAR_OK;
@@ -431,7 +431,9 @@ static invar_status share_hashes(invar_loop *loop)
     s->teacher_weights = hashes[1];
     s->critic_weights = hashes[2];
     s->ref_weights = hashes[3];
-    s->filled = hashes[4];
+    if (s->rollout_format != s->format)
+        s->base_weights = hashes[4];
+    s->filled = hashes[5];
     return INVAR_OK;
 }
 

@@ -26,6 +26,15 @@ const char *invar_lora_target(uint32_t targets, int number);
 /* s = alpha / rank, rounded once. */
 float invar_lora_factor(const invar_lora_spec *lora);
 
+/*
+ * One of the adapters of experts that is not cut: it is one piece, whatever its number of experts,
+ * so that each expert-parallel rank has all of it.
+ */
+static inline bool invar_adapter_is_uncut(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && p->cut.pieces == 1;
+}
+
 /* Rows of A: the rank, filled up. */
 int64_t invar_lora_rows(const invar_lora_spec *lora);
 

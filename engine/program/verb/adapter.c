@@ -5,6 +5,8 @@
  */
 #include "engine/program/verb/adapter.h"
 
+#include "engine/program/verb/context.h"
+
 #include "base/invar_banned.h"
 
 static const invar_tensor none;
@@ -60,6 +62,9 @@ void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_ten
 void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const invar_tensor *dw,
                             const invar_tensor *dy, const invar_tensor *x)
 {
+    invar_layout_share share;
+    invar_tensor all;
+
     if (l->experts) {
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
                      .x = *x, .row_token = l->row_token, .experts = *l->experts,
@@ -67,7 +72,10 @@ void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const inva
         invar_program_fresh(b->program, offsetof(invar_moe_linear_dw_args, fresh));
         return;
     }
-    INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = *dw, .dy = *dy, .x = *x,
-                 .units = b->units);
+    share = invar_context_columns(b, dy->shape[1]);
+    all = b->context ? invar_context_spread(b, dy, b->all_rows, b->context->row) : *dy;
+    INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
+                 .dw = invar_tensor_rows(dw, share.first, share.count), .dy = all, .x = *x,
+                 .units = b->all_units);
     invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
 }

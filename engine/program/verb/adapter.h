@@ -44,7 +44,7 @@ invar_weight invar_adapter_b(const invar_weight *w);
 void invar_adapter_scale(invar_builder *b, const invar_adapted *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient);
 
-/* The gradient of A or B. */
+/* The gradient of A or B: of x all rows are given; of dy those that context-parallel ranks have. */
 void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const invar_tensor *dw,
                             const invar_tensor *dy, const invar_tensor *x);
 

@@ -48,6 +48,7 @@ static void take_experts(invar_routes *r, const invar_builder *b, const invar_te
     r->own = (invar_segments){(int64_t *)start->data + here.first + own.first, own.count};
     r->first = own.first;
     r->here = here.count;
+    r->begin = here.first;
 }
 
 /*

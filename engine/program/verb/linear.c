@@ -95,19 +95,40 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
     return true;
 }
 
-/* Of all rows; of context-parallel ranks each makes the gradients of a share of the features. */
-static void shared_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
+static bool learns(const linears *l)
 {
-    invar_tensor own = invar_build_value_rows(b, &l->x), x = invar_context_gather(b, &own);
+    for (int32_t i = 0; i < l->count; i++)
+        if (invar_tensor_present(&l->w[i].dw) || invar_adapter_is(&l->w[i]))
+            return true;
+    return false;
+}
 
+/* The rows that gradients of weights are sums over: all that ranks divide. */
+static invar_tensor summed_rows(invar_builder *b, const linears *l)
+{
+    invar_tensor own;
+
+    if (l->of_experts || !learns(l))
+        return l->x;
+    own = invar_build_value_rows(b, &l->x);
+    return invar_context_gather(b, &own);
+}
+
+/* Of context-parallel ranks each makes the gradients of a share of the features. */
+static void shared_gradients(invar_builder *b, const linears *l, const invar_tensor *d,
+                             const invar_tensor *x)
+{
     for (int32_t i = 0; i < l->count; i++) {
         invar_layout_share share = invar_context_columns(b, d[i].shape[1]);
-        invar_tensor dy = invar_context_spread(b, &d[i], b->all_rows, b->context->row);
+        invar_tensor dy;
+        if (!invar_tensor_present(&l->w[i].dw)) // frozen
+            continue;
+        dy = invar_context_spread(b, &d[i], b->all_rows, b->context->row);
         if (share.count == 0)
             continue;
         INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
                      .dw = invar_tensor_rows(&l->w[i].dw, share.first, share.count), .dy = dy,
-                     .x = x, .units = b->all_units);
+                     .x = *x, .units = b->all_units);
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
         if (invar_tensor_present(&l->bias[i].w))
             INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum,
@@ -117,10 +138,9 @@ static void shared_gradients(invar_builder *b, const linears *l, const invar_ten
     }
 }
 
-static void weight_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
+static void weight_gradients(invar_builder *b, const linears *l, const invar_tensor *d,
+                             const invar_tensor *x)
 {
-    invar_tensor x = invar_build_value_rows(b, &l->x);
-
     for (int32_t i = 0, next; i < l->count; i = next) {
         invar_tensor dw = l->w[i].dw, dy = d[i];
         next = i + 1;
@@ -128,7 +148,7 @@ static void weight_gradients(invar_builder *b, const linears *l, const invar_ten
             continue;
         while (next < l->count && join(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
-        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = x,
+        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
                      .units = b->units);
         invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
     }
@@ -375,8 +395,9 @@ static invar_tensor adapter_back(invar_builder *b, const linears *l, const invar
     int64_t rows = of->u.shape[0], cols = of->u.shape[1];
     invar_tensor low = invar_program_room(b->program, INVAR_DTYPE_F32, rows, cols);
     invar_tensor du = invar_program_room(b->program, b->storage, rows, cols);
+    invar_tensor u = l->of_experts ? of->u : invar_context_gather(b, &of->u);
 
-    invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &of->u);
+    invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &u);
     product_back(b, &wide, dy, &low);
     invar_adapter_scale(b, of, &du, &low, true);
     invar_adapter_gradient(b, of, &of->w->adapter.da, &du, &of->x);
@@ -385,14 +406,14 @@ static invar_tensor adapter_back(invar_builder *b, const linears *l, const invar
 
 /* The gradients of all adapters; the layers whose weights are their A, and what comes back. */
 static linears adapters_back(invar_builder *b, const linears *l, const invar_tensor *d,
-                             invar_tensor *du)
+                             const invar_tensor *x, invar_tensor *du)
 {
     linears narrow = {.of_experts = l->of_experts, .experts = l->experts};
 
     for (int32_t i = 0; i < l->count; i++) {
         const invar_adapted of = {.name = l->name[i],
                                   .w = &l->w[i],
-                                  .x = l->x,
+                                  .x = *x,
                                   .u = l->u[i],
                                   .experts = l->of_experts ? &l->experts : NULL,
                                   .row_token = l->row_token};
@@ -440,7 +461,7 @@ static void input_gradient(invar_builder *b, const linears *l, const invar_tenso
 static void back(invar_builder *b, const linears *l, const invar_tensor *d,
                  const invar_tensor *codes)
 {
-    invar_tensor operands[INVAR_MOST_OUTPUTS], du[INVAR_MOST_OUTPUTS];
+    invar_tensor operands[INVAR_MOST_OUTPUTS], du[INVAR_MOST_OUTPUTS], x;
     linears narrow;
 
     for (int32_t i = 0; i < l->count; i++) {
@@ -450,11 +471,12 @@ static void back(invar_builder *b, const linears *l, const invar_tensor *d,
         else if (quantises(&l->w[i]))
             operands[i] = quantise(b, &d[i], &l->w[i], l->of_experts ? NULL : l->name[i], true);
     }
+    x = summed_rows(b, l);
     if (l->of_experts)
         expert_gradients(b, l, d);
     else
-        (b->context ? shared_gradients : weight_gradients)(b, l, d);
-    narrow = adapters_back(b, l, d, du);
+        (b->context ? shared_gradients : weight_gradients)(b, l, d, &x);
+    narrow = adapters_back(b, l, d, &x, du);
     input_gradient(b, l, operands, &narrow, du);
 }
 
@@ -489,15 +511,27 @@ static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t 
     return l;
 }
 
-/* Of the experts that this rank has, those whose rows it multiplies. */
+/* Of the experts that the tensor has, those whose rows this rank multiplies. */
+static void take_own(invar_tensor *of, const invar_routes *routes, bool all)
+{
+    int64_t each = of->shape[0] / (all ? routes->experts.count : routes->here);
+    int64_t first = (all ? routes->begin : 0) + routes->first;
+
+    if (invar_tensor_present(of))
+        *of = invar_tensor_rows(of, first * each, routes->own.count * each);
+}
+
+/* Weights have the experts that are here, and so do adapters that are cut; others have all. */
 static void take_experts(invar_projection *outputs, int32_t count, const invar_routes *routes)
 {
     for (int32_t i = 0; routes && i < count; i++) {
         invar_weight *w = &outputs[i].w;
-        int64_t each = w->w.shape[0] / routes->here;
-        w->w = invar_tensor_rows(&w->w, routes->first * each, routes->own.count * each);
-        if (invar_tensor_present(&w->dw))
-            w->dw = invar_tensor_rows(&w->dw, routes->first * each, routes->own.count * each);
+        take_own(&w->w, routes, false);
+        take_own(&w->dw, routes, false);
+        take_own(&w->adapter.a, routes, !w->cut.columns);
+        take_own(&w->adapter.da, routes, !w->cut.columns);
+        take_own(&w->adapter.b, routes, w->cut.columns);
+        take_own(&w->adapter.db, routes, w->cut.columns);
     }
 }
 
@@ -596,18 +630,20 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
                               .x = *x,
                               .u = out->u,
                               .experts = routes ? &routes->own : NULL};
-    int64_t rows = x->shape[0], cols = out->y.shape[1];
+    int64_t rows = out->y.shape[0], cols = out->y.shape[1];
     invar_projection low = {.w = invar_adapter_a(&out->w)}, added = {.w = invar_adapter_b(&out->w)};
     invar_projection base = *out;
-    invar_tensor sums;
+    invar_tensor sums, u = out->u;
 
-    low.y = invar_program_room(b->program, INVAR_DTYPE_F32, rows, out->u.shape[1]);
+    if (rows != x->shape[0]) // of the stream this rank has some; B is whole then
+        u = invar_build_own_rows(b, &u);
+    low.y = invar_program_room(b->program, INVAR_DTYPE_F32, x->shape[0], out->u.shape[1]);
     sums = invar_program_room(b->program, INVAR_DTYPE_F32, 2 * rows, cols);
     base.y = invar_tensor_rows(&sums, 0, rows);
     added.y = invar_tensor_rows(&sums, rows, rows);
     single_product(b, x, &low, routes);
     invar_adapter_scale(b, &of, &out->u, &low.y, false);
-    single_product(b, &out->u, &added, routes);
+    single_product(b, &u, &added, routes);
     single_product(b, taken, &base, routes);
     invar_adapter_fold(b, &out->y, &sums, residual);
 }

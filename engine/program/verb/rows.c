@@ -122,7 +122,9 @@ static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsno
 
 static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
 {
-    if (b->stream || b->context)
+    bool frozen = !invar_tensor_present(&n->weight.dw); // each rank needs its own rows alone
+
+    if (!frozen && (b->stream || b->context))
         divided_norm_call(b, n, args);
     else
         invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);

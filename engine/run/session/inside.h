@@ -24,12 +24,15 @@ int64_t invar_session_context(const invar_session *session);
 
 /* ---- weights.c ------------------------------------------------------------------------------- */
 
-/*
- * One folder with weights, a checkpoint, which is verified, or Hugging Face's, into a model.
- * `compared`: a config.json beside them must agree with the model.
- */
+/* How weights are loaded. */
+enum {
+    INVAR_LOAD_COMPARED = 1, /* a config.json beside them must agree with the model */
+    INVAR_LOAD_BODY = 2      /* a critic gets the actor's, of checkpoints that have both */
+};
+
+/* One folder with weights, a checkpoint, which is verified, or Hugging Face's, into a model. */
 invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
-                                       const char *path, bool compared,
+                                       const char *path, unsigned how,
                                        const invar_device *dev) INVAR_MUST_USE;
 
 /* The newest weights of what the key names, which must be of this model. */

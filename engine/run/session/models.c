@@ -52,7 +52,7 @@ static invar_status first_base(invar_session *s, uint32_t seed)
     s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
     if (!dir[0])
         return invar_model_init_base(s->actor, seed, &s->dev);
-    INVAR_TRY(invar_session_load_folder(&origin, s->actor, dir, false, &s->dev));
+    INVAR_TRY(invar_session_load_folder(&origin, s->actor, dir, 0, &s->dev));
     if (origin.adapters)
         return invar_config_refuse(s->recipe, INVAR_KEY_HF_CHECKPOINT,
                                    "has adapters alone: name their base here, and them with "
@@ -79,6 +79,9 @@ static invar_status read_actor(invar_session *s, uint32_t seed)
     invar_session_origin from = {.adapters = false};
 
     INVAR_TRY(begins_at_reference(s) ? named_weights(&from, s, seed) : first_base(s, seed));
+    s->base_named = begins_at_reference(s) && !from.adapters;
+    if (s->actor->format != s->format) // it only samples: those who train check what it stands on
+        return invar_base_hash(&s->sampled_base, s->actor, &s->dev);
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
     return invar_session_check_base(s, &from);
@@ -87,6 +90,19 @@ static invar_status read_actor(invar_session *s, uint32_t seed)
 static uint32_t seed_of(const invar_session *s)
 {
     return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
+}
+
+/* What the actor's adapters stand beside, into another model: its base, or all of it. */
+static invar_status load_base_again(invar_session *s, invar_model *model)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    invar_session_origin from;
+
+    if (s->base_named)
+        return invar_session_load_named(&from, s, model, INVAR_KEY_REF_LOAD);
+    if (dir[0])
+        return invar_session_load_folder(&from, model, dir, INVAR_LOAD_BODY, &s->dev);
+    return invar_model_init_base(model, seed_of(s), &s->dev);
 }
 
 static invar_status first_weights(invar_session *s)
@@ -131,14 +147,26 @@ static invar_status take_body(const invar_session *s, invar_fill *fill)
     return INVAR_OK;
 }
 
-/* Where the critic has no weights of its own; its head starts at zero. */
+static invar_status zero_head(const invar_session *s, invar_fill *fill)
+{
+    for (int64_t i = 0; i < s->critic->n_params; i++)
+        if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].own.experts > 0)
+            INVAR_TRY(invar_fill_zero(fill, &s->critic->params[i]));
+    return INVAR_OK;
+}
+
+/* Where the critic has no weights of its own; its head starts at zero. A frozen base has none that
+   could be copied: it is read again. */
 static invar_status critic_from_actor(invar_session *s)
 {
+    bool adapted = invar_model_is_adapted(s->actor);
     invar_fill fill;
     invar_status status;
 
+    if (adapted)
+        INVAR_TRY(load_base_again(s, s->critic));
     invar_fill_init(&fill, s->critic, &s->dev);
-    status = take_body(s, &fill);
+    status = adapted ? zero_head(s, &fill) : take_body(s, &fill);
     invar_fill_release(&fill);
     return status;
 }
@@ -188,13 +216,23 @@ invar_status invar_session_refresh_sampler(invar_session *s)
     return s->beside.backend ? invar_device_wait(&s->dev) : INVAR_OK;
 }
 
-/* With adapters it has the actor's base. */
+/* In another format its base is read once more; adapters alone change. */
+static invar_status adapted_sampler(invar_session *s)
+{
+    if (!invar_session_two_formats(s))
+        return invar_model_new_beside(&s->rollout_actor, s->actor, &s->dev);
+    INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
+                                      &s->dev));
+    INVAR_TRY(load_base_again(s, s->rollout_actor));
+    return invar_base_hash(&s->sampled_base, s->rollout_actor, &s->dev);
+}
+
 static invar_status make_sampler(invar_session *s)
 {
     if (!invar_session_two_formats(s) && !s->beside.backend)
         return INVAR_OK;
-    INVAR_TRY(!invar_session_two_formats(s) && invar_model_is_adapted(s->actor)
-                  ? invar_model_new_beside(&s->rollout_actor, s->actor, &s->dev)
+    INVAR_TRY(invar_model_is_adapted(s->actor)
+                  ? adapted_sampler(s)
                   : invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format,
                                             s->layout, &s->dev));
     return invar_session_refresh_sampler(s);
@@ -234,7 +272,7 @@ static invar_status load_draft(invar_session *s, bool samples)
     INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_session_draft_format(s),
                                       NULL, &s->dev));
-    return invar_session_load_folder(&origin, s->draft, dir, false, &s->dev);
+    return invar_session_load_folder(&origin, s->draft, dir, 0, &s->dev);
 }
 
 invar_status invar_session_make_models(invar_session *s, unsigned wants)

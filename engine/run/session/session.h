@@ -58,8 +58,11 @@ typedef struct invar_session {
     invar_digest ref_weights; /* of a reference apart, in the form that ops read; */
     invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
     invar_digest base_weights;                    /* of the actor's frozen base, likewise */
+    invar_digest sampled_base; /* the same in rollout_format, where that is another */
     invar_digest filled; /* of what this copy of the models was filled with, where there are more */
     const char *weights_from;    /* "ref-load", "hf-checkpoint" or "seed" */
+    bool base_named;             /* with adapters: ref-load has their base, and is no folder of
+                                    adapters alone */
     invar_session_origin loaded; /* by load_newest */
     int32_t *stop_ids;           /* the model's ends, the tokenizer's, the recipe's */
     int64_t n_stop_ids;

@@ -247,7 +247,7 @@ static invar_status read_others(invar_session *s)
     const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
 
     s->teacher_spec = s->critic_spec = s->spec;
-    s->teacher_spec.lora = (invar_lora_spec){0};
+    s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
     if (invar_settings_teacher(s->recipe))
         INVAR_TRY(read_beside(&s->teacher_spec, &s->teacher_apart, s, teacher));
     if (invar_settings_critic(s->recipe))

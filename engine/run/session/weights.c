@@ -17,6 +17,7 @@
 #include "base/invar_banned.h"
 
 #define MODEL_SET "model" /* of a checkpoint */
+#define CRITIC_SET "critic"
 
 /* ---- sets of a checkpoint -------------------------------------------------------------------- */
 
@@ -59,6 +60,24 @@ static invar_status load_param(invar_fill *fill, const invar_param *p, invar_che
     return invar_fill_put(fill);
 }
 
+static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char *name)
+{
+    if (invar_checkpoint_pass(checkpoint, set, name) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+/* A critic takes the body of a language model, too: its head is zero then. */
+static invar_status load_value_head(invar_fill *fill, const invar_param *p,
+                                    invar_checkpoint *checkpoint, const char *set)
+{
+    if (has_tensor(checkpoint, set, p->name))
+        return load_param(fill, p, checkpoint, set);
+    (void)has_tensor(checkpoint, set, "lm_head.weight"); // passed over
+    return p->own.experts > 0 ? invar_fill_zero(fill, p) : INVAR_OK;
+}
+
 /* The model's parameters, or those of its frozen base. */
 static invar_status load_params(invar_model *model, const invar_param *params, int64_t count,
                                 invar_checkpoint *checkpoint, const char *set)
@@ -67,8 +86,10 @@ static invar_status load_params(invar_model *model, const invar_param *params, i
     invar_fill fill;
 
     invar_fill_init(&fill, model, &model->dev);
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = load_param(&fill, &params[i], checkpoint, set);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+        bool critic = model->spec.value_head && params[i].kind == INVAR_PARAM_HEAD;
+        status = (critic ? load_value_head : load_param)(&fill, &params[i], checkpoint, set);
+    }
     invar_fill_release(&fill);
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
 }
@@ -128,26 +149,26 @@ static invar_status check_set(const invar_model *model, const invar_checkpoint *
 }
 
 /* Of a model with adapters: these, or, where a whole model is there, its base. */
-static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint)
+static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint, unsigned how)
 {
     const char *set = MODEL_SET;
 
+    if (model->spec.value_head && !(how & INVAR_LOAD_BODY) &&
+        invar_checkpoint_has(checkpoint, CRITIC_SET)) // of a run; one alone is the only model there
+        return invar_session_load_set(model, checkpoint, CRITIC_SET);
     INVAR_TRY(check_set(model, checkpoint));
     if (invar_model_is_adapted(model) && !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
         return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
     if (invar_model_is_adapted(model))
         set = INVAR_SESSION_ADAPTERS;
-    if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
-        set = "critic"; // of a run; a converted critic is the only model there
     return invar_session_load_set(model, checkpoint, set);
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* `compared`: a config.json beside the weights must agree with the model. */
-static invar_status check_config(const invar_model *model, const char *dir, bool compared)
+static invar_status check_config(const invar_model *model, const char *dir, unsigned how)
 {
-    return compared ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
+    return how & INVAR_LOAD_COMPARED ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
 static void describe(invar_session_origin *out, const invar_checkpoint *checkpoint)
@@ -164,36 +185,36 @@ static void describe(invar_session_origin *out, const invar_checkpoint *checkpoi
 
 /* The checkpoint is closed. */
 static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
-                                    invar_checkpoint *checkpoint, bool compared)
+                                    invar_checkpoint *checkpoint, unsigned how)
 {
     invar_status status;
 
     describe(out, checkpoint);
-    status = check_config(model, invar_checkpoint_path(checkpoint), compared);
+    status = check_config(model, invar_checkpoint_path(checkpoint), how);
     if (status == INVAR_OK)
-        status = load_sets(model, checkpoint);
+        status = load_sets(model, checkpoint, how);
     invar_checkpoint_close(checkpoint);
     return status;
 }
 
 /* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
 invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
-                                       const char *path, bool compared, const invar_device *dev)
+                                       const char *path, unsigned how, const invar_device *dev)
 {
     invar_checkpoint *checkpoint;
 
     if (invar_checkpoint_is(path)) {
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
-        return load_checkpoint(out, model, checkpoint, compared);
+        return load_checkpoint(out, model, checkpoint, how);
     }
     *out = (invar_session_origin){.rollout = 0};
     (void)snprintf(out->folder, sizeof out->folder, "%s", path);
-    INVAR_TRY(check_config(model, path, compared));
+    INVAR_TRY(check_config(model, path, how));
     return invar_hf_load(model, path, dev);
 }
 
 static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *path,
-                                 const invar_checkpoint_choice *choice, bool compared,
+                                 const invar_checkpoint_choice *choice, unsigned how,
                                  const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
@@ -204,7 +225,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest)) {
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
-        return load_checkpoint(out, model, checkpoint, compared);
+        return load_checkpoint(out, model, checkpoint, how);
     }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
@@ -217,7 +238,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
                           path);
-    return invar_session_load_folder(out, model, path, compared, dev);
+    return invar_session_load_folder(out, model, path, how, dev);
 }
 
 invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
@@ -226,7 +247,7 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
     const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     invar_session_origin origin;
 
-    return load_weights(&origin, model, path, &choice, false, dev);
+    return load_weights(&origin, model, path, &choice, 0, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
@@ -235,7 +256,9 @@ invar_status invar_session_load_named(invar_session_origin *out, const invar_ses
 {
     const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
 
-    return load_weights(out, model, invar_recipe_string(s->recipe, key), &newest, true, &s->dev);
+    unsigned how = INVAR_LOAD_COMPARED | (key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
+
+    return load_weights(out, model, invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
 }
 
 /* Adapters beside another base are another model. In other number formats any base is another. */
@@ -282,7 +305,7 @@ invar_status invar_session_load_newest(invar_session *s)
     if (!invar_config_filled(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
-                           true, &s->dev));
+                           INVAR_LOAD_COMPARED, &s->dev));
     INVAR_TRY(invar_session_check_base(s, &s->loaded));
     INVAR_TRY(invar_session_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);

@@ -40,6 +40,7 @@ declare -A flags_of=(
 # units of several blocks of tokens, whose rows can be divided
 for model in dense experts; do
     flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2"
+    flags_of[lora-$model]="${flags_of[rows-$model]} --lora-rank 4"
 done
 
 # start TRANSPORT RANKS MODEL FLAG ...: into out and err.
@@ -162,6 +163,9 @@ sweep() {
 sweep 15 "" ""
 sweep 43 rows- "$tp" "${sp[@]}"
 sweep 89 rows- "$cp"
+sweep 233 lora- ""
+sweep 241 lora- "$tp" "${sp[@]}"
+sweep 233 lora- "$cp"
 if ((part > 0)); then # the rest is the first part's
     ((failed)) || echo "$checks checks of part $part: all as expected"
     exit "$failed"
@@ -175,6 +179,8 @@ equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granu
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
 refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
 refused "a rank has with expert-model-parallel-size 4; it takes 1, 2$" experts 16 "$cp" 4 "$ep" 4
+
+refused "'context-parallel-size' is above lora-rank, in steps of 16" lora-dense 17 "$cp" 17
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
 equal eleven bf16 thread 2 "$tp" 2

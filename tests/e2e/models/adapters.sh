@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# adapters.sh INVAR FOLDER - adapters (LoRA) beside a critic, and with rollouts in another format.
+#
+# The critic begins as it would beside an actor whose weights are all trained: as the same bits. New
+# adapters change nothing, so the first rollout has the bits of that actor, in the format that
+# samples. One chain in every layout, resumed and replayed; another seed gives another chain.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(readlink -f "$1") folder=$2
+unset INVAR_LEDGER INVAR_SAVE
+recipe=$PWD/tests/e2e/ranks/divided.ini folders=$PWD/tests/oracle/folders/4.57.6
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+full=${INVAR_TEST_FULL:-}
+
+# train NAME FLAG ...: a run; its chain is in `chain`.
+train() {
+    local name=$1 output
+    shift
+    checks=$((checks + 1))
+    output=$("$invar" train "$recipe" --no-report --dtype bf16 --threads 1 --run "$name" \
+        --rm-type deterministic_random "$@" 2>&1 </dev/null) ||
+        complain "$name: exit code $?" "$output"
+    chain=$(sed -n 's/^chain  *//p' <<<"$output")
+}
+
+# asked NAME SQL: of its ledger.
+asked() {
+    sqlite3 -readonly "$1/ledger.db" "$2"
+}
+
+identity() {
+    asked "$1" "SELECT value FROM identity WHERE key = '$2'"
+}
+
+digest() {
+    asked "$1" "SELECT hash FROM digests WHERE name = '$2' AND step = 0"
+}
+
+# in_layouts NAME FLAG ...: the chain of one rank on several.
+in_layouts() {
+    local name=$1 one layout layouts=("--ranks 4 $tp $pp" "--ranks 3 --rollout-num-gpus 1")
+    shift
+    train "$name" "$@"
+    one=$chain
+    [[ ! $full ]] || layouts+=("--ranks 2" "--ranks 2 $tp --sequence-parallel true"
+        "--ranks 2 --context-parallel-size 2" "--ranks 4 --rollout-num-gpus 2 $tp")
+    for layout in "${layouts[@]}"; do
+        # shellcheck disable=SC2086 # words
+        train "$name${layout//[^a-z0-9]/}" "$@" $layout
+        [[ $chain == "$one" ]] || complain "$name $layout: $chain, not $one"
+    done
+    chain=$one
+}
+tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2'
+lora=(--lora-rank 4)
+
+# ---- a critic ---------------------------------------------------------------------------------
+ppo=(--advantage-estimator ppo --use-kl-loss true --kl-loss-coef 0.01)
+train whole "${ppo[@]}"
+whole=$chain
+in_layouts critic "${ppo[@]}" "${lora[@]}"
+one=$chain
+holds [ "$one" != "$whole" ]
+holds [ "$(identity critic 'critic hash')" = "$(identity whole 'critic hash')" ]
+holds [ "$(digest critic rollout.logp)" = "$(digest whole rollout.logp)" ]
+train halves "${ppo[@]}" "${lora[@]}" --debug-exit-after-rollout 1 --ranks 2
+# shellcheck disable=SC2086 # words
+train halves "${ppo[@]}" "${lora[@]}" --ranks 2 $tp
+holds [ "$chain" = "$one" ]
+expect 0 'identical' replay critic --step 1
+train seed "${ppo[@]}" "${lora[@]}" --seed 7
+holds [ "$chain" != "$one" ]
+# its body is the base's, wherever that comes from: checkpoints of whole weights, or a folder
+for from in "--ref-load whole/checkpoints" "--critic-load seed/checkpoints"; do
+    # shellcheck disable=SC2086 # words
+    train "from${from//[^a-z]/}" "${ppo[@]}" "${lora[@]}" $from --num-rollout 1
+done
+train body "${ppo[@]}" --ref-load whole/checkpoints --num-rollout 1
+holds [ "$(identity fromrefloadwholecheckpoints 'critic hash')" = "$(identity body 'critic hash')" ]
+holds [ "$(identity fromcriticloadseedcheckpoints 'critic hash')" != \
+    "$(identity critic 'critic hash')" ]
+# checkpoints without a critic are a body, too: a new head values nothing yet
+train plain --num-rollout 1 --seed 9
+train headless "${ppo[@]}" --critic-load plain/checkpoints --num-rollout 1
+holds [ "$(asked headless "SELECT value = 0 FROM metrics WHERE name = 'rollout/values'")" = 1 ]
+holds [ "$(identity headless 'critic hash')" != "$(identity whole 'critic hash')" ]
+printf '%s\n' '[rollout]' 'num-rollout = 1' 'rollout-batch-size = 1' 'n-samples-per-prompt = 2' \
+    'rollout-max-response-len = 8' 'rm-type = deterministic_random' 'prompt-data = data.jsonl' \
+    '[perf]' 'threads = 1' '[engine]' 'numerics = ieee' '[model]' 'dtype = fp32' >folders.ini
+printf '{"input": "Hello"}\n' >data.jsonl
+for rank in 0 4; do
+    expect 0 'chain' train folders.ini --no-report --run "folder-$rank" "${ppo[@]}" \
+        --hf-checkpoint "$folders/qwen3-fp16" --lora-rank "$rank"
+done
+holds [ "$(identity folder-0 'critic hash')" = "$(identity folder-4 'critic hash')" ]
+
+# ---- rollouts in another format ---------------------------------------------------------------
+formats=(fp8 int4)
+[[ ! $full ]] || formats+=(fp32 mxfp8)
+for format in "${formats[@]}"; do
+    train "whole-$format" --rollout-dtype "$format" --num-rollout 1
+    in_layouts "sampled-$format" --rollout-dtype "$format" "${lora[@]}"
+    holds [ "$(digest "sampled-$format" rollout.logp)" = "$(digest "whole-$format" rollout.logp)" ]
+    holds [ "$(digest "sampled-$format" rollout.logp)" != "$(digest critic rollout.logp)" ]
+    holds [ "$(asked "sampled-$format" 'SELECT max(diff) > 0 FROM sample')" = 1 ]
+done
+one=$(asked sampled-fp8 'SELECT lower(hex(chain)) FROM step ORDER BY step DESC LIMIT 1')
+sampled=(--rollout-dtype fp8 "${lora[@]}")
+train again "${sampled[@]}" --debug-exit-after-rollout 1
+train again "${sampled[@]}" --ranks 2
+holds [ "$chain" = "$one" ]
+expect 0 'identical' replay sampled-fp8 --step 1
+train tis "${sampled[@]}" --use-tis true
+holds [ "$chain" != "$one" ]
+in_layouts experts --rollout-dtype fp8 "${lora[@]}" --model-type qwen3_moe --num-experts 4 \
+    --moe-router-topk 2
+# the base of adapters that ref-load names
+train own "${lora[@]}"
+train named "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1
+train named-apart "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1 --ranks 2 \
+    --rollout-num-gpus 1
+holds [ "$(digest named rollout.logp)" = "$(digest named-apart rollout.logp)" ]
+holds [ "$(digest named rollout.logp)" != "$(digest sampled-fp8 rollout.logp)" ]
+expect 0 'rollout: weights' plan "$recipe" --dtype bf16 "${sampled[@]}"
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"
