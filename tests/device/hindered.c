@@ -3,7 +3,8 @@
  *
  * INVAR_TEST_DELAYS=SEED: threads sleep before passes of models, moves between ranks, optimizer
  * steps and rollouts, some for long. INVAR_TEST_FAILURE=N: the Nth rollout that is left to be gone
- * on with is out of memory, after it has drawn. Neither may change a bit.
+ * on with is out of memory, after it has drawn. Neither may change a bit. INVAR_TEST_STALE=N: from
+ * the Nth copy of a model on nothing is copied.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -74,6 +75,19 @@ invar_status __wrap_invar_learner_move(invar_learner *learner, int64_t step, boo
 {
     be_late();
     return __real_invar_learner_move(learner, step, rest);
+}
+
+invar_status __real_invar_model_copy(invar_model *to, const invar_model *from);
+invar_status __wrap_invar_model_copy(invar_model *to, const invar_model *from);
+
+invar_status __wrap_invar_model_copy(invar_model *to, const invar_model *from)
+{
+    static atomic_int copies;
+    const char *stale = getenv("INVAR_TEST_STALE");
+
+    if (stale && atomic_fetch_add(&copies, 1) + 1 >= atoi(stale))
+        return INVAR_OK;
+    return __real_invar_model_copy(to, from);
 }
 
 /* ---- rollouts -------------------------------------------------------------------------------- */

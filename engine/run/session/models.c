@@ -3,9 +3,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "base/alloc.h"
 #include "engine/config/check.h"
 #include "engine/hf/hf.h"
 #include "engine/hf/peft.h"
+#include "engine/model/digests.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/lora/base.h"
 #include "engine/model/shard/fill.h"
@@ -205,6 +207,38 @@ const invar_device *invar_session_sampler_dev(const invar_session *s)
     return s->beside.backend ? &s->beside : &s->dev;
 }
 
+/* What a wrong copy draws agrees with what the same copy scores: so it is compared itself. */
+static invar_status compare_copy(const invar_session *s)
+{
+    int64_t count = s->actor->n_params;
+    invar_status status = INVAR_OK;
+    invar_digest *of = NULL;
+    invar_digests digests;
+
+    INVAR_TRY(invar_alloc((void **)&of, (size_t)(2 * count), sizeof *of, "digests of weights"));
+    invar_digests_init(&digests, &s->dev);
+    for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
+        status = invar_digests_add(
+            &digests, &(i < count ? s->actor : s->rollout_actor)->params[i % count].weight, 1);
+    if (status == INVAR_OK)
+        status = invar_digests_read(of, &digests);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        if (!invar_digest_equal(&of[i], &of[count + i]))
+            status = INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                                "rollout-overlap: %s of the copy that samples is not that of the "
+                                "weights that learn: check the memory of the device",
+                                s->actor->params[i].name);
+    invar_digests_release(&digests);
+    invar_free(of);
+    return status;
+}
+
+static invar_status copy_actor(const invar_session *s)
+{
+    INVAR_TRY(invar_model_copy(s->rollout_actor, s->actor));
+    return compare_copy(s);
+}
+
 /* Ops of the one device do not wait for those of the other. */
 invar_status invar_session_refresh_sampler(invar_session *s)
 {
@@ -212,7 +246,7 @@ invar_status invar_session_refresh_sampler(invar_session *s)
         return INVAR_OK;
     INVAR_TRY(invar_session_two_formats(s)
                   ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
-                  : invar_model_copy(s->rollout_actor, s->actor));
+                  : copy_actor(s));
     return s->beside.backend ? invar_device_wait(&s->dev) : INVAR_OK;
 }
 

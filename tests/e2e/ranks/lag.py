@@ -257,6 +257,9 @@ def check_beside_ends(chain):
                   env={"INVAR_TEST_FAILURE": str(number)})
             got = train(name, *how)["chain"]
             expect(got == chain, f"{name}: chain {got}, expected {chain}")
+    for ranks in ([], ["--ranks", "2"]):  # a copy that is not made: it would agree with itself
+        train(f"stale-{len(ranks)}", *how, *ranks, program=HINDERED, code=1,
+              env={"INVAR_TEST_STALE": "5"}, says="of the copy that samples is not that of the")
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         name = f"signal-{code}"
         run = subprocess.Popen(command(name, *how, program=HINDERED), stdout=subprocess.DEVNULL,
