@@ -484,6 +484,12 @@ static invar_status check_order(const invar_recipe *r, invar_key low, invar_key 
                                invar_config_set(r, low) ? why : "is below its lower bound");
 }
 
+/* No route can be put behind it, or the same address would have two names. */
+static bool is_no_base(const char *url)
+{
+    return strpbrk(url, "?#") || url[strlen(url) - 1] == '/';
+}
+
 /* There is one teacher, here or on a server. */
 static invar_status check_teacher(const invar_config_facts *f)
 {
@@ -498,6 +504,10 @@ static invar_status check_teacher(const invar_config_facts *f)
     if (load && url)
         return invar_config_refuse(r, INVAR_KEY_OPD_TEACHER_URL,
                                    "and opd-teacher-load exclude each other");
+    if (url && is_no_base(invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)))
+        return invar_config_refuse(r, INVAR_KEY_OPD_TEACHER_URL,
+                                   "ends with a slash, or has a query: give the address that "
+                                   "/completions is put behind, such as http://HOST:8000/v1");
     return check_url(r, INVAR_KEY_OPD_TEACHER_URL);
 }
 

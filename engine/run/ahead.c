@@ -19,13 +19,16 @@
 
 /* ---- tokens that the weights of now have drawn ----------------------------------------------- */
 
-/* The first of them whose log-probability is another one in `scored` (response); -1: none. */
+/*
+ * The first of them that the model drew and whose log-probability is another one in `scored`
+ * (response); -1: none.
+ */
 static int64_t odd_token(const invar_rl_sample *s, const float *scored)
 {
     int64_t first = s->fresh - s->prompt_tokens, n = invar_rl_sample_response(s);
 
     for (int64_t t = first; t < n; t++)
-        if (memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
+        if (s->mask[t] && memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
             return t;
     return -1;
 }

@@ -110,6 +110,18 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+/* Most samples that are scored in one go: a batch, or what was drawn ahead of it. */
+static int64_t most_scored(const invar_settings *set)
+{
+    int64_t ahead = set->round * (1 + set->lag.rollouts);
+
+    if (!set->stale || !set->check_logprobs)
+        ahead = 0;
+    else if (set->rollout_logprobs)
+        ahead += set->prompts;
+    return invar_larger(set->prompts, ahead) * set->per_prompt;
+}
+
 invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *set,
                                   const invar_memory_data *data)
 {
@@ -157,7 +169,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
                      INVAR_RECOMPUTE_FULL,
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
         .step_samples = set->global_batch,
-        .samples = set->prompts * set->per_prompt,
+        .samples = most_scored(set),
         .limits = invar_session_limits(s),
         .sampling = {invar_session_sampling(s), data->sampling}};
 

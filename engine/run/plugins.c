@@ -133,7 +133,9 @@ void invar_plugins_close(invar_plugins *plugins)
     *plugins = (invar_plugins){0};
 }
 
-static invar_status tell_change(const invar_plugin *plugin, invar_recorder *recorder, int64_t step)
+/* A teacher must stay; of the others a change is told. */
+static invar_status tell_change(const invar_plugin *plugin, const invar_plugin *teacher,
+                                invar_recorder *recorder, int64_t step)
 {
     char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
 
@@ -141,6 +143,12 @@ static invar_status tell_change(const invar_plugin *plugin, invar_recorder *reco
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
+    if (plugin == teacher)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "plug-in %s: the server has another model than at step %" PRId64
+                          ", hash %s, was %s: a run has one teacher; serve that one again, or fork "
+                          "the run",
+                          invar_plugin_name(plugin), step, now, was);
     (void)snprintf(line, sizeof line,
                    "plug-in %s: it has changed since step %" PRId64
                    ", hash %s, was %s; the run continues with the new one",
@@ -154,7 +162,8 @@ invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder 
 {
     for (int i = 0; i < INVAR_PLUGINS; i++)
         if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
-            INVAR_TRY(tell_change(plugins->of[i], recorder, step));
+            INVAR_TRY(
+                tell_change(plugins->of[i], plugins->of[INVAR_PLUGINS_TEACHER], recorder, step));
     return INVAR_OK;
 }
 

@@ -1,14 +1,9 @@
 /*
  * flight.h - samples that are not trained on yet: rollouts that have begun, and surplus groups.
  *
-<<<<<<< HEAD
- * Their samples are parts of responses, or wait for the others of their rollout. In a checkpoint
- * they are a file of rollouts (engine/rollout/file): no KV cache, which the weights of the next
-=======
  * Samples of rollouts are parts of responses, or wait for the others of their rollout. Surplus
  * groups are whole and judged: a filter kept them, and their batch was full. In a checkpoint all
  * are a file of rollouts (engine/rollout/file/file.h): no KV cache, which the weights of the next
->>>>>>> 0c8f1da5 (source: over-sampling keeps surplus groups for the next rollouts)
  * tick would have to compute anew in any case.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -65,7 +60,8 @@ typedef struct invar_flight_wants {
     int64_t round;      /* prompts of each rollout, */
     int64_t per_prompt; /* and samples of each of them */
     int64_t route_size; /* of a row */
-    bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts */
+    bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts, */
+    bool fork;          /* or the run that was forked may have had them */
 } invar_flight_wants;
 
 /*

@@ -166,8 +166,8 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
     if (!has_prompt(s, invar_dataset_find(w->data, s->prompt)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " is in flight, and line %" PRId64
-                          " of prompt-data is not its prompt: a fork keeps the data, unless the "
-                          "other run has rollout-lag = 0",
+                          " of prompt-data is not its prompt: a fork keeps the data, unless its "
+                          "checkpoint has no such file",
                           w->where, s->index, s->prompt);
     if (s->n_tokens > limit || (s->n_tokens == limit && s->finish == INVAR_FINISH_NONE))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -185,16 +185,42 @@ static invar_status check_tokenizer(const invar_rollout_header *header, const in
     return INVAR_FAIL(
         INVAR_E_INVALID, 0,
         "%.1000s: samples in flight are of another tokenizer: a fork keeps it, unless "
-        "the other run has rollout-lag = 0",
+        "its checkpoint has no such file",
         w->where);
+}
+
+/* Samples of each rollout; -1: not of all the same number. */
+static int64_t samples_of_each(const invar_rl_samples *all)
+{
+    int64_t each = 0, count = 0;
+
+    for (int64_t i = 0; i < all->count; i++) {
+        count++;
+        if (i + 1 < all->count && all->items[i + 1].rollout == all->items[i].rollout)
+            continue;
+        if (each > 0 && count != each)
+            return -1;
+        each = count;
+        count = 0;
+    }
+    return each;
+}
+
+/* Only runs that keep surplus have samples of earlier rollouts, and rollouts of different sizes. */
+static bool kept_surplus(const invar_rl_samples *all, int64_t first)
+{
+    return samples_of_each(all) < 0 || (all->count > 0 && (int64_t)all->items[0].rollout < first);
 }
 
 /* Whether the samples are so many as the recipe begins. */
 static invar_status check_count(const invar_rollout_data *data, const invar_flight_wants *w)
 {
-    int64_t each = w->per_prompt * (w->surplus ? 1 : w->round), count = data->samples.count;
+    int64_t count = data->samples.count, each = w->round * w->per_prompt;
+    bool so_many = count % (w->surplus ? w->per_prompt : each) == 0;
 
-    if (data->header.n_samples_per_prompt == w->per_prompt && count % each == 0)
+    if (w->fork && !w->surplus)
+        so_many = samples_of_each(&data->samples) == each;
+    if (data->header.n_samples_per_prompt == w->per_prompt && so_many)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has %" PRId64 " samples in flight, %" PRId64
@@ -255,21 +281,23 @@ static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
 invar_status invar_flight_parse(invar_flight *out, const char *text, size_t bytes,
                                 const invar_flight_wants *wants)
 {
+    invar_flight_wants w = *wants;
     invar_rollout_data data;
     int64_t rollouts;
     invar_status status;
 
-    INVAR_TRY(invar_rollout_data_parse(&data, wants->where, text, bytes));
-    out->first = wants->first;
-    status = check_tokenizer(&data.header, wants);
+    INVAR_TRY(invar_rollout_data_parse(&data, w.where, text, bytes));
+    out->first = w.first;
+    w.surplus = w.surplus || (w.fork && kept_surplus(&data.samples, w.first));
+    status = check_tokenizer(&data.header, &w);
     if (status == INVAR_OK)
-        status = check_count(&data, wants);
+        status = check_count(&data, &w);
     if (status == INVAR_OK)
-        status = check_samples(&rollouts, &data, wants);
+        status = check_samples(&rollouts, &data, &w);
     if (status == INVAR_OK)
         out->count = rollouts;
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
-        status = take_sample(out, &data.samples.items[i], wants);
+        status = take_sample(out, &data.samples.items[i], &w);
     if (status != INVAR_OK)
         invar_flight_release(out);
     invar_rollout_data_release(&data);

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "engine/config/check.h"
@@ -200,11 +201,22 @@ static invar_status check_beside(const invar_session *s, const invar_model_spec 
     return check_tokenizer(s, dir, key);
 }
 
+/* Weights of one fit the other. */
+static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
+{
+    return a->family == b->family && a->vocab == b->vocab && a->hidden == b->hidden &&
+           a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads &&
+           a->head_dim == b->head_dim && a->intermediate == b->intermediate && a->tied == b->tied &&
+           a->experts == b->experts && a->expert_intermediate == b->expert_intermediate &&
+           memcmp(a->sparse, b->sparse, sizeof a->sparse) == 0;
+}
+
 /* The spec of a model with a folder of its own; `out` is the actor's, and stays if that agrees. */
 static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_session *s,
                                 invar_key key)
 {
     const char *path = invar_recipe_string(s->recipe, key);
+    invar_model_spec found;
     char dir[INVAR_PATH_SIZE];
 
     if (!path[0] || !invar_path_exists(path)) // whoever loads it says so
@@ -213,8 +225,11 @@ static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_
     if (invar_model_spec_compare(out, dir) == INVAR_OK)
         return INVAR_OK;
     invar_error_clear();
+    INVAR_TRY(invar_model_spec_read(&found, dir, ""));
+    if (key == INVAR_KEY_REF_LOAD && same_shapes(&found, out)) // the actor would not begin there
+        return invar_model_spec_compare(out, dir);
     *apart = true;
-    INVAR_TRY(invar_model_spec_read(out, dir, ""));
+    *out = found;
     set_arithmetic(out, s->recipe);
     return check_beside(s, out, dir, key);
 }

@@ -103,6 +103,12 @@ expect 0 'identical' replay one.tar
 mv actor.gone actor && mv moe.gone moe
 expect 129 "'ref-load' has another tokenizer than the model" train folders.ini --run refused \
     "${kl[@]}" --hf-checkpoint actor --ref-load "$folders/llama-fp16-tied"
+# weights that fit the actor, of another mathematics, are no reference beside it
+cp -r actor turned
+sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 12345.0/' turned/config.json
+holds grep -q 12345 turned/config.json
+expect 129 'name weights of the same model' train folders.ini --run refused "${kl[@]}" \
+    --hf-checkpoint actor --ref-load turned
 # without a KL term ref-load is where the actor begins, and must be its model
 refused '"LlamaForCausalLM"' --ref-load llama/checkpoints
 

@@ -191,7 +191,7 @@ def check_spoiled(url, chain):
 
 def check_asked(url):
     """One question a sample; steps that are recorded ask nobody."""
-    words = ["--opd-teacher-url", f"{url}/ok/v1/", "--save", "none"]
+    words = ["--opd-teacher-url", f"{url}/ok/v1", "--save", "none"]
     Between.asked = []
     chain = train("once", *words)
     expect(len(Between.asked) == 1 + 3 * 4, f"{len(Between.asked)} questions")
@@ -263,11 +263,14 @@ def main():
            == chains[0], "by its name")
     refused("misnamed", 2, "answers with status 404", "--opd-teacher-url", f"{url}/v1",
             "--opd-teacher-name", "nobody")
-    # another model at the address: a new run may have it, recorded steps have not
+    train("moved", "--opd-teacher-url", f"{spoiled}/ok/v1", "--num-rollout", "2")
+    # another model at the address: a new run may have it, one that goes on may not
     other = Server(INVAR, "tiny.ini", "--load", "large/checkpoints", *BIG)
     Between.upstream = f"http://127.0.0.1:{other.port}"
     refused("once", 2, "plug-in opd-teacher-url: it has changed", "--opd-teacher-url",
-            f"{spoiled}/ok/v1/", "--save", "none")
+            f"{spoiled}/ok/v1", "--save", "none")
+    refused("moved", 2, "the server has another model than at step 1", "--opd-teacher-url",
+            f"{spoiled}/ok/v1")
     other.stop()
     server.stop()
     refused("nobody", 2, "after 5 calls: ", "--opd-teacher-url", f"{url}/v1")
@@ -287,6 +290,9 @@ def main():
     refused("bad-key", 129, "the key for its server has a blank", *url,
             env={"INVAR_TEACHER_API_KEY": "k\r\nX: y"})
     key.stop()
+    for end in ("v1/", "v1?a=b", "v1#a"):
+        refused("end", 129, "ends with a slash, or has a query", "--opd-teacher-url",
+                f"http://127.0.0.1:{key.port}/{end}")
     refused("address", 129, "opd-teacher-url = here:80/v1/completions is no address",
             "--opd-teacher-url", "here:80/v1")
     finish()

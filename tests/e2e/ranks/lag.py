@@ -348,6 +348,8 @@ def check_fork(name, lag, parent):
     fork = ["--fork", str(FOLDER / parent), "--fork-step", str(at)]
     chain = train(name, *lag, *fork, "--save-interval", "1")["chain"]
     expect(chain is not None, f"{name}: no chain")
+    got = train(name + "-unchecked", *lag, *fork, "--check-logprobs", "false")
+    expect(got["chain"] == chain, f"{name}, unchecked: chain {got['chain']}, expected {chain}")
     for step in range(at, last):
         got = train(name, *lag, "--save-interval", "1", "--ckpt-step", str(step))["chain"]
         expect(got == chain, f"{name}, from step {step} on: chain {got}, expected {chain}")
@@ -393,6 +395,9 @@ def check_forks(chain):
           code=129, says="rollout-max-response-len")
     train("fork-few", *how, *fork, "--name", "x", "--n-samples-per-prompt", "2", rollouts=8,
           code=129, says="a fork keeps these numbers")
+    for prompts in ("3", "5"):
+        train("fork-prompts", *how, *fork, "--name", "x", "--rollout-batch-size", prompts,
+              rollouts=8, code=129, says="a fork keeps these numbers")
 
 
 def check_filter():

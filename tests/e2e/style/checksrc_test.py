@@ -56,6 +56,11 @@ class Checksrc(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (code, ""))
             self.assertTrue(done.stdout.startswith(line or "checksrc: 1 files, 0 findings"))
 
+    def test_conflict(self):
+        for mark in ("<" * 7 + " HEAD", ">" * 7 + " 0c8f1da5"):
+            self.refuses("conflict", "docs/sample.md", f"# A sample\n{mark}\n")
+        self.accepts("docs/sample.md", "# A sample\n<<<<<<<\n")
+
     def test_inner_arrows(self):
         for path, target in (("engine/model/sample.c", "engine/run/x.h"),
                              ("engine/program/sample.c", "engine/model/x.h"),

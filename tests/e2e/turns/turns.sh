@@ -135,6 +135,13 @@ wrong short '"turns" has 3 values, expected 4'
 wrong rubbish ''
 wrong dies ''
 wrong hangs '' --plugin-timeout 1
+# surplus groups wait with what the plug-in said in them
+surplus=(--dynamic-sampling-filter nonzero_std --over-sampling-batch-size 8
+    --over-sampling-keep-surplus true)
+expect 0 'log-probs largest difference between rollout and training: 0' train guess.ini \
+    --run surplus --no-report "${surplus[@]}"
+holds [ "$(sqlite3 -readonly surplus/ledger.db "SELECT max(value) > 0 FROM metrics
+    WHERE name = 'rollout/over_sampling/reused'")" = 1 ]
 expect 0 'reward' train guess.ini --run judged --no-report --rm-type overlap \
     --custom-generate-function-path 'python3 leader.py mute'
 expect 0 'reward    0.500 at first' train guess.ini --run endless --no-report \
