@@ -85,6 +85,18 @@ def forget(task):
     return float(first == task["label"])
 
 
+def chat(task):
+    """Two turns of a chat, whose template decides what of the first one is seen again."""
+    messages, content = [{"role": "user", "content": "Hello"}], ""
+    for _ in range(2):
+        fields = {"messages": messages, "max_completion_tokens": 4, "logprobs": True}
+        status, body = request(task, "/chat/completions", fields)
+        assert status == 200, (status, body)
+        content = json.loads(body)["choices"][0]["message"]["content"].replace("\0", " ")
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "!"}]
+    return len(content) / 10
+
+
 def probe(task):
     """What is refused, and why; the session goes on."""
     good = {"prompt": "?", "max_tokens": 1}
@@ -131,7 +143,7 @@ def lead(mood, task):
         return {"reward": random.random() + 0 * len(ask(task, "?"))}
     if mood == "odd":
         return {"reward": "much"}
-    moods = {"forget": forget, "probe": probe, "branchy": branchy, "nothing": nothing}
+    moods = {"forget": forget, "chat": chat, "probe": probe, "branchy": branchy, "nothing": nothing}
     return {"reward": moods.get(mood, play)(task), "why": mood}
 
 

@@ -51,6 +51,39 @@ holds grep -q '^16 samples, 16 of several' said
 holds grep -q 'goes on with no earlier call: it agrees with one in its first 1 tokens' <(
     column forgets "SELECT message FROM event WHERE kind = 'agent-branch' LIMIT 1")
 
+# chats: a template that strips what the model said before, as those of thinking models do
+cat >chat.ini <<RECIPE
+[model]
+hf-checkpoint = $root/tests/oracle/folders/4.57.6/qwen3-fp16
+dtype = fp32
+[rollout]
+prompt-data = $folder/data.jsonl
+input-key = prompt
+label-key = label
+apply-chat-template = true
+chat-template-path = $folder/strip.jinja
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 8
+rollout-max-context-len = 64
+custom-agent-path = python3 agent.py chat
+[engine]
+numerics = ieee
+RECIPE
+printf '{"prompt": [{"role": "user", "content": "%s"}], "label": "7"}\n' a b >data.jsonl
+echo "{% for m in messages if m.role == 'user' %}<{{ m.content }}>{% endfor %}" >strip.jinja
+echo '{% for m in messages %}{{ m.content }}{% endfor %}' >keep.jinja
+ends 0 1 chat.ini --run chat
+holds grep -q 'largest difference between rollout and training: 0$' out
+python3 "$here/branches.py" chat/ledger.db >said || complain "$(<said)"
+holds grep -q '^8 samples, 8 of several' said
+ends 0 1 chat.ini --run keeps --chat-template-path keep.jinja
+python3 "$here/branches.py" keeps/ledger.db >said || complain "$(<said)"
+holds grep -q 'largest difference between rollout and training: 0$' out
+expect 0 identical replay chat --from 0 --step 1
+expect 0 identical replay keeps --step 1
+
 # ---- one chain ----------------------------------------------------------------------------------
 # same NAME FLAG ...: the same bits, and the same sessions.
 same() {
@@ -173,14 +206,16 @@ expect 0 identical replay zero-nothing --step 3
 
 # ---- the examples -------------------------------------------------------------------------------
 cp "$root"/engine/ext/example/agent*.py .
-ends 0 1 play.ini --run plain --custom-agent-path 'python3 agent.py' --record-golden plain.golden
+printf '#!/bin/sh\nexec python3 agent.py\n' >lead
+chmod +x lead
+ends 0 1 play.ini --run plain --custom-agent-path ./lead --record-golden plain.golden
 if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
     # shellcheck source=tests/oracle/venv.sh
     source "$root/tests/oracle/venv.sh"
     venv "$folder" openai==3.51.0
     # another client, the same calls: the same bits
-    ends 0 1 play.ini --run client --custom-agent-path "$python agent_openai.py" \
-        --golden plain.golden
+    printf '#!/bin/sh\nexec %s agent_openai.py\n' "$python" >lead
+    ends 0 1 play.ini --run client --custom-agent-path ./lead --golden plain.golden
     expect 0 'identical' replay client --from 0 --step 3
 fi
 

@@ -92,7 +92,6 @@ static void test_log__keeps_sessions_that_ended(void **state)
 static void test_log__survives_any_cut(void **state)
 {
     invar_agent_log *log = open_log(&now);
-    const char *first_end;
     size_t bytes, first;
     char *text;
 
@@ -101,15 +100,22 @@ static void test_log__survives_any_cut(void **state)
     lead(log, 5, 8, true);
     invar_agent_log_close(log);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
-    first_end = strchr(strstr(text, "\"end\""), '\n') + 1;
-    first = (size_t)(first_end - text);
+    first = (size_t)(strchr(strstr(text, "\"end\""), '\n') + 1 - text);
     for (size_t cut = 0; cut <= bytes; cut++) {
-        assert_ok(invar_file_write(path, text, cut));
-        log = open_log(&now);
-        assert_int_equal(has(log, 4, 7), cut >= first);
-        assert_int_equal(has(log, 5, 8), cut == bytes);
-        invar_agent_log_close(log);
+        invar_agent_logged logged = {0};
+        int64_t ended = 0;
+
+        assert_ok(invar_agent_logged_read(&logged, text, cut, &now, &limits, "test"));
+        for (int64_t i = 0; i < logged.count; i++)
+            ended += logged.items[i].is.end != NULL;
+        assert_int_equal(ended, (cut >= first) + (cut == bytes));
+        invar_agent_logged_release(&logged);
     }
+    assert_ok(invar_file_write(path, text, bytes - 1));
+    log = open_log(&now);
+    assert_true(has(log, 4, 7));
+    assert_false(has(log, 5, 8));
+    invar_agent_log_close(log);
     invar_free(text);
 }
 
