@@ -153,7 +153,7 @@ static invar_status print_text(const invar_memory_view *v)
     INVAR_TRY(invar_memory_show(&v->budget));
     putchar('\n');
     INVAR_TRY(show_choices(v));
-    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest(&v->ask),
+    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest_sample(&v->ask),
            v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
     if (spec->logical_tp > 1 || spec->logical_etp > 1)
         printf("sums are made of: %" PRId64 " pieces (logical-tp), those of experts %" PRId64
@@ -201,9 +201,9 @@ static invar_status print_json(const invar_memory_view *v)
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
             (json_int_t)b->around, "choices", choices, "chosen", chosen, "advice",
             advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_budget_longest(&v->ask), "device_present", !v->session.imagined,
-            "logical_tp", (json_int_t)v->session.spec.logical_tp, "logical_etp",
-            (json_int_t)v->session.spec.logical_etp));
+            (json_int_t)invar_budget_longest_sample(&v->ask), "device_present",
+            !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
+            "logical_etp", (json_int_t)v->session.spec.logical_etp));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */

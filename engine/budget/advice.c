@@ -96,7 +96,7 @@ static bool offload(invar_budget_ask *ask, char *out, size_t size)
 static bool shrink_unit(invar_budget_ask *ask, char *out, size_t size)
 {
     int64_t rows = invar_budget_batch_of(ask, true).unit_rows;
-    bool many = ask->learns && rows > invar_budget_longest(ask) - 1; // else it is one sample
+    bool many = ask->learns && rows > invar_budget_longest_sample(ask) - 1; // else it is one sample
 
     ask->plan.unit_rows = many ? rows / 2 : ask->plan.unit_rows;
     (void)snprintf(out, size, "unit-rows = %" PRId64, ask->plan.unit_rows);

@@ -135,8 +135,10 @@ invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar
 invar_status invar_budget_verdict(const invar_budget *budget,
                                   const invar_budget_ask *ask) INVAR_MUST_USE;
 
-/* Tokens of the longest sequence that is learned, or scored: a sample, or one of its branches. */
+/* Tokens of the longest sequence that is learned, or scored, and of the longest sample, which may
+   have several. */
 int64_t invar_budget_longest(const invar_budget_ask *ask);
+int64_t invar_budget_longest_sample(const invar_budget_ask *ask);
 
 /* What the largest micro-batch has: all of it, and its longest unit. */
 typedef struct invar_budget_batch {

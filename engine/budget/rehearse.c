@@ -20,16 +20,15 @@ int64_t invar_budget_longest(const invar_budget_ask *ask)
     return invar_smaller(ask->context, ask->prompt + ask->response);
 }
 
-/* Rows of the longest sample. */
-static int64_t longest_rows(const invar_budget_ask *ask)
+int64_t invar_budget_longest_sample(const invar_budget_ask *ask)
 {
-    return invar_larger(ask->branches, 1) * invar_budget_longest(ask) - 1;
+    return invar_larger(ask->branches, 1) * invar_budget_longest(ask);
 }
 
 invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns)
 {
     const invar_plan_options *p = &ask->plan;
-    int64_t longest = longest_rows(ask);
+    int64_t longest = invar_budget_longest_sample(ask) - 1;
     bool divides = invar_layout_divides(ask->layout);
     int ranks = divides ? ask->layout->data.size : 1;
     int64_t samples =
@@ -198,7 +197,7 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_budge
                            bool learns)
 {
     invar_budget_batch most = invar_budget_batch_of(ask, learns);
-    int64_t longest = longest_rows(ask);
+    int64_t longest = invar_budget_longest_sample(ask) - 1;
     int64_t response = ask->branches > 1 ? longest : ask->response; // the prompts of branches, too
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
