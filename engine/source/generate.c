@@ -375,6 +375,19 @@ invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *s
     return gather_all(how, samples, count);
 }
 
+invar_status invar_generate_check_judge(const invar_generation *how, const invar_rl_sample *s,
+                                        const char *leader)
+{
+    const invar_judge *judge = how->judge;
+
+    if (judge->asks || judge->reward != INVAR_REWARD_NONE || strstr(s->metadata, "\"rm_type\""))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "plug-in %s: sample %" PRId64 " ends without a \"reward\", and nobody else "
+                      "gives one (rm-type = none)",
+                      leader, s->index);
+}
+
 invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count)
 {
@@ -383,23 +396,6 @@ invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */
-
-/* Who is not rewarded by its agent has a judge: the recipe's, or that of its line. */
-static invar_status check_judged(const invar_generation *how, const invar_rl_sample *samples,
-                                 const bool *rewarded, int64_t count)
-{
-    const invar_judge *judge = how->judge;
-
-    for (int64_t i = 0; i < count && how->judged; i++)
-        if (!rewarded[i] && !judge->asks && judge->reward == INVAR_REWARD_NONE &&
-            !strstr(samples[i].metadata, "\"rm_type\""))
-            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                              "plug-in " INVAR_AGENT_NAME ": sample %" PRId64
-                              " ends without a \"reward\", and nobody else gives one (rm-type = "
-                              "none)",
-                              samples[i].index);
-    return INVAR_OK;
-}
 
 /* Those without a reward are judged side by side, and are back in their places afterwards. */
 static invar_status judge_rest(const invar_generation *how, invar_rl_sample *samples,
@@ -432,8 +428,9 @@ static invar_status run_agents(const invar_generation *how, invar_rl_sample *sam
     status = invar_alloc((void **)&rewarded, (size_t)count, sizeof *rewarded, "samples of agents");
     if (status == INVAR_OK)
         status = invar_agents_run(how->agents, samples, count, rewarded);
-    if (status == INVAR_OK)
-        status = check_judged(how, samples, rewarded, count);
+    for (int64_t i = 0; i < count && how->judged && status == INVAR_OK; i++)
+        if (!rewarded[i])
+            status = invar_generate_check_judge(how, &samples[i], INVAR_AGENT_NAME);
     if (status == INVAR_OK)
         status = judge_rest(how, samples, rewarded, moved, count);
     invar_free(rewarded);

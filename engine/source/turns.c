@@ -461,19 +461,11 @@ static bool lacks_reward(const talk *t, int64_t wave)
     return !t->rewarded;
 }
 
-/* Who is not rewarded by the plug-in has a judge: the recipe's, or that of its line. */
 static invar_status check_judged(const dialogue *d)
 {
-    const invar_judge *judge = d->how->judge;
-
     for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
-        if (!d->talks[i].rewarded && !judge->asks && judge->reward == INVAR_REWARD_NONE &&
-            !strstr(d->samples[i].metadata, "\"rm_type\""))
-            return INVAR_FAIL(
-                INVAR_E_CORRUPT, 0,
-                "plug-in " NAME ": sample %" PRId64
-                " ends without a \"reward\", and nobody else gives one (rm-type = none)",
-                d->samples[i].index);
+        if (!d->talks[i].rewarded)
+            INVAR_TRY(invar_generate_check_judge(d->how, &d->samples[i], NAME));
     return INVAR_OK;
 }
 
