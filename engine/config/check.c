@@ -432,10 +432,14 @@ static invar_status check_rewards(const invar_config_facts *f)
         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
         return invar_config_refuse(r, INVAR_KEY_RM_TYPE, "is missing (or custom-rm-path)");
     if (invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) &&
-        invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0)
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_LAG,
-                                   "must be 0 with custom-generate-function-path: turns of samples "
-                                   "in flight are not offered yet");
+        invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS) > 0)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS,
+                                   "must be 0 with custom-generate-function-path: the weights that "
+                                   "begin a sample draw all of its turns");
+    if (f->eval && !invar_recipe_bool(r, INVAR_KEY_EVAL_TURNS) && reward == INVAR_REWARD_NONE &&
+        eval == INVAR_REWARD_NONE && !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH))
+        return invar_config_refuse(r, INVAR_KEY_EVAL_TURNS,
+                                   "= false: nobody judges evaluations then; give eval-rm-type");
     if (f->estimator->grouped && single && !raw)
         return invar_config_refuse(
             r, INVAR_KEY_N_SAMPLES_PER_PROMPT,

@@ -23,16 +23,18 @@
 static const struct {
     const char *name;
     invar_key key;
+    bool later; /* than sets that were recorded: hashed only where it is not its default */
 } settings[] = {
-    {"n-samples-per-eval-prompt", INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT},
-    {"temperature", INVAR_KEY_EVAL_TEMPERATURE},
-    {"top-p", INVAR_KEY_EVAL_TOP_P},
-    {"top-k", INVAR_KEY_EVAL_TOP_K},
-    {"max-response-len", INVAR_KEY_EVAL_MAX_RESPONSE_LEN},
-    {"input-key", INVAR_KEY_EVAL_INPUT_KEY},
-    {"label-key", INVAR_KEY_EVAL_LABEL_KEY},
-    {"rm-type", INVAR_KEY_EVAL_RM_TYPE},
-    {"reward-key", INVAR_KEY_EVAL_REWARD_KEY},
+    {"n-samples-per-eval-prompt", INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, false},
+    {"temperature", INVAR_KEY_EVAL_TEMPERATURE, false},
+    {"top-p", INVAR_KEY_EVAL_TOP_P, false},
+    {"top-k", INVAR_KEY_EVAL_TOP_K, false},
+    {"max-response-len", INVAR_KEY_EVAL_MAX_RESPONSE_LEN, false},
+    {"input-key", INVAR_KEY_EVAL_INPUT_KEY, false},
+    {"label-key", INVAR_KEY_EVAL_LABEL_KEY, false},
+    {"rm-type", INVAR_KEY_EVAL_RM_TYPE, false},
+    {"reward-key", INVAR_KEY_EVAL_REWARD_KEY, false},
+    {"turns", INVAR_KEY_EVAL_TURNS, .later = true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
@@ -283,6 +285,7 @@ void invar_evals_hash(invar_hasher *hasher, const invar_recipe *recipe)
         invar_recipe_entry e;
 
         invar_recipe_entry_get(&e, recipe, (int)settings[i].key);
-        invar_hasher_update(hasher, e.text, strlen(e.text) + 1);
+        if (!settings[i].later || invar_recipe_entry_identifies(&e))
+            invar_hasher_update(hasher, e.text, strlen(e.text) + 1);
     }
 }

@@ -240,6 +240,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
          "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, !led,
+         "an empty custom-generate-function-path: all ranks ask it together"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
          "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},
         {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_AUDIT) == 0,
@@ -311,6 +313,9 @@ static invar_status check_eval_uses(const invar_config_facts *f)
          own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
              : invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
          "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
+        {INVAR_KEY_EVAL_TURNS, f->eval, data},
+        {INVAR_KEY_EVAL_TURNS, invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH),
+         "custom-generate-function-path"},
         {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
          "eval-interval"},
         {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},

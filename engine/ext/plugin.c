@@ -500,7 +500,8 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
         call.reward = reward_out + i;
         call.parts = parts_out + i;
         for (int64_t j = i; j < i + n; j++)
-            shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
+            if (!samples[j].rewarded)
+                shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
         status = ask(plugin, &call);
     }
     invar_free(shown);

@@ -77,6 +77,7 @@ typedef struct invar_rl_sample {
     invar_rl_speculated speculated; /* as is this */
 
     double reward;            /* raw */
+    bool rewarded;            /* by the plug-in that led it: a judge does not change it */
     invar_reward_parts parts; /* that it consists of; most rewards have none */
     bool removed;             /* a filter took it out: its mask counts as zero */
 } invar_rl_sample;

@@ -209,12 +209,13 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
     const invar_session *s = r->session;
     invar_sampling sampling = sampling_of(s);
     const invar_turns turns = invar_turns_read(s->recipe, e->turns, &s->spec, s->tokenizer);
-    const invar_generation how = {.layout = e->layout,
-                                  .rollout = e->rollout,
-                                  .sampling = &sampling,
-                                  .judge = &r->judge,
-                                  .turns = turns.on ? &turns : NULL,
-                                  .per_prompt = per_prompt};
+    const invar_generation how = {
+        .layout = e->layout,
+        .rollout = e->rollout,
+        .sampling = &sampling,
+        .judge = &r->judge,
+        .turns = turns.on && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
+        .per_prompt = per_prompt};
     results found;
 
     INVAR_TRY(add_prompts(samples, e->number, data, per_prompt));

@@ -102,6 +102,7 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
                                 .per_prompt = o->per_prompt,
                                 .surplus = o->surplus,
                                 .fork = loop->fork.step >= 0,
+                                .led = o->turns.on,
                                 .route_size = invar_model_sparse_layers(model) *
                                               model->spec.experts_per_token};
 
@@ -141,8 +142,8 @@ static invar_status cannot_go_on(const char *where)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples are in flight, and the recipe cannot go on with them "
-                      "(loss-type, load-debug-rollout-data, custom-generate-function-path, "
-                      "custom-agent-path): fork a checkpoint without " INVAR_FLIGHT_FILE,
+                      "(loss-type, load-debug-rollout-data, custom-agent-path): fork a "
+                      "checkpoint without " INVAR_FLIGHT_FILE,
                       where);
 }
 
@@ -156,7 +157,7 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
         return cannot_go_on(where);
     if (bytes)
         INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
-    if ((source->options.turns.on || source->options.agents) && source->flight.count > 0)
+    if (source->options.agents && source->flight.count > 0)
         return cannot_go_on(where);
     if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
         loop->set.stale = true;

@@ -333,6 +333,9 @@ static invar_status open_source(invar_loop *loop)
     const invar_recipe *r = loop->recipe;
     const invar_session *s = &loop->session;
     const invar_settings *set = &loop->set;
+    // which questions a plug-in is asked, and when, must not depend on probes or checkpoints
+    const bool led =
+        set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
     invar_source_options o = {
         .layout = loop->world,
         .data = s->data,
@@ -357,11 +360,11 @@ static invar_status open_source(invar_loop *loop)
         .round = set->round,
         .surplus = set->surplus,
         .lag = set->lag,
-        .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop),
+        .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop) || led,
         .overlaps = overlaps(loop),
         .thread = loop->set.overlap,
         .look = {loop->set.overlap || loop->checker ? invar_loop_look_ahead : NULL, loop},
-        .end = loop->home.at.save[0] ? 0 : set->course.rollouts,
+        .end = loop->home.at.save[0] || led ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),

@@ -60,6 +60,7 @@ typedef struct invar_flight_wants {
     int64_t round;      /* prompts of each rollout, */
     int64_t per_prompt; /* and samples of each of them */
     int64_t route_size; /* of a row */
+    bool led;           /* a plug-in leads samples: those that have begun have ended */
     bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts, */
     bool fork;          /* or the run that was forked may have had them */
 } invar_flight_wants;

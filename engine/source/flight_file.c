@@ -122,7 +122,7 @@ static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_
 static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
                               const invar_flight_wants *w)
 {
-    bool whole = waits(s, w),
+    bool surplus = waits(s, w), whole = surplus || w->led,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
     const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
     const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
@@ -142,7 +142,7 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
         {"route_size", s->route_size == w->route_size && (s->route_size == 0 || s->routing)},
         {"finish", ended || (!whole && s->finish == INVAR_FINISH_NONE)},
         {"weights", s->weights <= w->weights},
-        {"removed", whole || !s->removed},
+        {"removed", surplus || !s->removed},
     };
 
     for (size_t k = 0; k < sizeof members / sizeof *members; k++)
@@ -160,6 +160,12 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
     const char *odd = odd_member(s, i, at, w);
     int64_t limit = limit_of(s, w);
 
+    if (!waits(s, w) && (s->turns > 0) != w->led)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64
+                          " is in flight, and %s led by a plug-in: a fork keeps "
+                          "custom-generate-function-path, unless the other run has rollout-lag = 0",
+                          w->where, s->index, s->turns ? "is" : "is not");
     if (odd)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
                           w->where, odd, s->index);
@@ -254,19 +260,19 @@ static invar_status check_samples(int64_t *out, const invar_rollout_data *data,
 static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
                                 const invar_flight_wants *w)
 {
-    bool whole = waits(from, w);
+    bool surplus = waits(from, w);
     const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
     invar_rl_sample *s;
 
-    INVAR_TRY(invar_rl_samples_append(&s, whole ? &out->surplus
-                                                : &out->begun[(int64_t)from->rollout - w->first]));
+    INVAR_TRY(invar_rl_samples_append(
+        &s, surplus ? &out->surplus : &out->begun[(int64_t)from->rollout - w->first]));
     *s = *from;
     *from = (invar_rl_sample){0};
     s->prompt_text = p->text;
     s->label = p->label;
     s->metadata = p->metadata;
     s->fresh = s->n_tokens;
-    if (whole)
+    if (surplus || w->led)
         return INVAR_OK;
     s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn
     invar_reward_parts_release(&s->parts);

@@ -311,11 +311,13 @@ static invar_status share_parts(const invar_generation *how, invar_rl_sample *sa
         put((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
     status = invar_agree_share(how->layout, "parts of rewards", 0, all, total * sizeof *all);
     at = all;
-    for (int64_t i = 0; !gives && i < count && status == INVAR_OK; i++)
+    for (int64_t i = 0; !gives && i < count && status == INVAR_OK; i++) {
+        invar_reward_parts_release(&samples[i].parts); // of a leader: rank 0 has the same
         for (int64_t k = 0; k < verdicts[i].parts && status == INVAR_OK; k++, at++)
             status = invar_reward_parts_add(&samples[i].parts, at->name,
                                             strnlen(at->name, sizeof at->name), at->value,
                                             "parts of rewards from rank 0");
+    }
     invar_free(all);
     return status;
 }

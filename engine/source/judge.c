@@ -77,6 +77,7 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
     *out = (invar_judge){.key = key[0] ? key : NULL};
     INVAR_TRY(rule_of(&out->reward, &out->boxed, rule));
     out->asks = own[0] ? invar_reward_asked(out->reward) : invar_judge_asks(recipe);
+    out->groups = out->asks && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
     out->plugin = out->asks ? plugin : NULL;
     return INVAR_OK;
 }
@@ -86,6 +87,8 @@ static void take(invar_rl_sample *samples, const double *rewards, invar_reward_p
                  int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
+        if (samples[i].rewarded)
+            continue;
         samples[i].reward = rewards[i];
         invar_reward_parts_release(&samples[i].parts);
         samples[i].parts = parts[i];
@@ -119,8 +122,9 @@ invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,
     if (judge->plugin)
         INVAR_TRY(ask(judge->plugin, samples, count));
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(judge->plugin
-                      ? invar_reward_pick(&samples[i], judge->key)
-                      : invar_reward_judge(&samples[i], judge->reward, judge->boxed, judge->key));
+        if (!samples[i].rewarded)
+            INVAR_TRY(judge->plugin ? invar_reward_pick(&samples[i], judge->key)
+                                    : invar_reward_judge(&samples[i], judge->reward, judge->boxed,
+                                                         judge->key));
     return INVAR_OK;
 }

@@ -16,7 +16,8 @@ extern "C" {
 
 typedef struct invar_judge {
     invar_plugin *plugin; /* borrowed; NULL: the rule, or another rank has it */
-    bool asks;            /* a plug-in gives rewards */
+    bool asks;            /* a plug-in gives rewards, */
+    bool groups;          /* of whole groups */
     invar_reward reward;
     bool boxed;
     const char *key; /* of the part that is the reward; NULL: none. Borrowed from the recipe */
@@ -36,7 +37,7 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe,
 invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
                               bool eval) INVAR_MUST_USE;
 
-/* Sets the rewards, and their parts where they have some. */
+/* Sets the rewards of samples that have none yet, and their parts where they have some. */
 invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,
                              int64_t count) INVAR_MUST_USE;
 

@@ -64,7 +64,7 @@ typedef struct talk {
     size_t text_bytes;
     bool full; /* what was to be inserted leaves no room for a token: it can only end */
     bool ended;
-    bool rewarded;
+    bool judged; /* the judge is asked of it */
 } talk;
 
 typedef struct dialogue {
@@ -414,7 +414,7 @@ static invar_status end(const dialogue *d, int64_t i, invar_turn_next *next)
     invar_rl_sample *s = &d->samples[i];
 
     d->talks[i].ended = true;
-    d->talks[i].rewarded = next->rewarded;
+    s->rewarded = next->rewarded;
     if (!next->rewarded)
         return INVAR_OK;
     s->reward = next->reward;
@@ -455,16 +455,29 @@ static invar_status run_round(dialogue *d, bool first)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static bool lacks_reward(const talk *t, int64_t wave)
+static bool is_judged(const talk *t, int64_t wave)
 {
     (void)wave;
-    return !t->rewarded;
+    return t->judged;
+}
+
+/* Those without a reward; who judges groups sees all of a group in which one has none. */
+static void list_judged(dialogue *d)
+{
+    for (int64_t i = 0, n; i < d->count; i += n) {
+        bool lacks = false;
+
+        for (n = 0; i + n < d->count && d->samples[i + n].group == d->samples[i].group; n++)
+            lacks = lacks || !d->samples[i + n].rewarded;
+        for (int64_t j = i; j < i + n; j++)
+            d->talks[j].judged = d->how->judge->groups ? lacks : !d->samples[j].rewarded;
+    }
 }
 
 static invar_status check_judged(const dialogue *d)
 {
     for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
-        if (!d->talks[i].rewarded)
+        if (!d->samples[i].rewarded)
             INVAR_TRY(invar_generate_check_judge(d->how, &d->samples[i], NAME));
     return INVAR_OK;
 }
@@ -475,7 +488,8 @@ static invar_status hold(dialogue *d)
     for (list_asked(d); d->n_asked > 0; list_asked(d))
         INVAR_TRY(run_round(d, d->n_asked == d->count && d->talks[0].turn == 0));
     INVAR_TRY(check_judged(d));
-    return run_some(d, d->how, invar_generate_judge, lacks_reward, 0);
+    list_judged(d);
+    return run_some(d, d->how, invar_generate_judge, is_judged, 0);
 }
 
 invar_status invar_turns_run(const invar_generation *how, invar_rl_sample *samples, int64_t count)

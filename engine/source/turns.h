@@ -44,7 +44,8 @@ invar_turns invar_turns_read(const invar_recipe *recipe, invar_plugin *plugin,
 
 /*
  * A call of all ranks: samples [0, count), as invar_generate. The response of each is the text that
- * the model said; its reward is what the plug-in ended it with or, without one, the judge's.
+ * the model said; its reward is what the plug-in ended it with or, without one, the judge's. A
+ * judge of groups sees those that are rewarded, too, where others of their group are not.
  */
 invar_status invar_turns_run(const invar_generation *how, invar_rl_sample *samples,
                              int64_t count) INVAR_MUST_USE;

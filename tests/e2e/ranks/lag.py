@@ -385,10 +385,11 @@ def check_forks(chain):
     check_fork("fork-none", [], "dense-3-1")
     check_fork_rewards()
     guess = HERE.parents[2] / "engine/ext/example/guess.py"
-    for key, value in (("--load-debug-rollout-data", FOLDER / "dense-2-3-{rollout_id}"),
-                       ("--custom-generate-function-path", f"python3 {guess}")):
-        train("fork-undrawn", *fork, key, str(value), rollouts=8, code=129,
-              says="samples are in flight, and the recipe cannot go on with them")
+    train("fork-undrawn", *fork, "--load-debug-rollout-data",
+          str(FOLDER / "dense-2-3-{rollout_id}"), rollouts=8, code=129,
+          says="samples are in flight, and the recipe cannot go on with them")
+    train("fork-led", *fork, "--custom-generate-function-path", f"python3 {guess}", rollouts=8,
+          code=129, says="is in flight, and is not led by a plug-in")
     train("fork-data", *how, *fork, "--name", "x", "--rollout-seed", "9", rollouts=8, code=129,
           says="a fork keeps the data")
     train("fork-short", *how, *fork, "--name", "x", "--rollout-max-response-len", "3", rollouts=8,

@@ -26,6 +26,11 @@ def play(sample):
 def follow(mood, sample):
     if mood == "mute":  # nobody rewards
         return {"end": True}
+    if mood == "half" and sample["last"]:  # rewards one of each group; two of the groups whole
+        half = sample["index"] % 2 == 0
+        return {"end": True, **({"reward": {"led": 0.25}} if half or sample["group"] < 2 else {})}
+    if mood == "half":
+        return {"insert": "<"}
     if mood == "endless":  # as long as there is room, and then more than fits
         return {"end": True, "reward": 0.5} if sample["last"] else {"insert": "?" * 3}
     if mood == "deaf":

@@ -92,6 +92,75 @@ differ="SELECT sum(value) FROM metrics WHERE name = 'train/routing_differ'"
 holds [ "$(column moe-1 "$differ")" = 0.0 ]
 expect 0 'eval/g/reward/found' eval guess.ini --run moe-1 "${moe[@]}"
 
+# evaluations of one response each
+expect 129 'nobody judges evaluations' train guess.ini --run x --eval-turns false \
+    --eval-prompt-data 'g task:guess'
+printf '[led]\npath = task:guess\n[plain]\npath = task:guess\nturns = false\nrm-type = overlap\n' \
+    >sets.ini
+ends 0 1 guess.ini --run sets --eval-config sets.ini --eval-interval 2
+parts="SELECT DISTINCT name FROM evaluation JOIN series USING (series)"
+holds [ "$(column sets "$parts WHERE name LIKE '%reward/found'")" = eval/led/reward/found ]
+expect 129 'eval-turns' train guess.ini --run x --eval-turns false
+
+# ---- rollouts that begin before their turn ------------------------------------------------------
+late=(--rollout-lag 2 --num-rollout 6 --lr 0.02)
+ends 0 1 guess.ini --run late "${late[@]}" --record-golden late.golden --save none
+versions="SELECT count(*) FROM samples WHERE weights_first <> max(0, step - 2) OR
+    weights_last <> weights_first"
+holds [ "$(column late "$versions")" = 0 ]
+holds [ "$(column late "SELECT count(*) FROM samples WHERE weights_first < step")" = 20 ]
+# later NAME RANKS FLAG ...
+later() {
+    local name=$1 ranks=$2
+    shift 2
+    ends 0 "$ranks" guess.ini --run "$name" "${late[@]}" --golden late.golden "$@"
+    expect 0 'identical' diff late "$name"
+}
+later late-saved 1
+later late-point 1 --debug-determinism point --threads 2 --save none
+later late-ranks 2
+later late-apart 2 --rollout-num-gpus 1 --check-logprobs false --save none
+for rollouts in 2 3; do
+    ends 0 "$rollouts" guess.ini --run late-pieces --rollout-lag 2 --lr 0.02 \
+        --num-rollout "$rollouts" --save-interval 1
+done
+later late-pieces 1
+mv leader.py away.py
+expect 0 identical replay late-pieces --step 4
+mv away.py leader.py
+ends 0 1 guess.ini --run late-fork --fork late-pieces --fork-step 2 "${late[@]}" --seed 7
+sed '/^rollout-max-turn/d; s/^custom-generate.*/rm-type = overlap/' guess.ini >unled.ini
+ends 129 1 unled.ini --run unled --fork late-pieces --fork-step 2 "${late[@]}"
+holds grep -q 'is led by a plug-in: a fork keeps custom-generate-function-path' err
+expect 129 'must be 0 with custom-generate-function-path' train guess.ini --run x \
+    --rollout-lag 1 --rollout-segment-tokens 2
+expect 129 'all ranks ask it together' train guess.ini --run x --rollout-lag 1 --rollout-overlap
+
+# surplus groups of a filter
+extra=(--rollout-lag 2 --lr 0.02 --dynamic-sampling-filter nonzero_std
+    --over-sampling-batch-size 6 --over-sampling-keep-surplus)
+ends 0 1 guess.ini --run extra "${extra[@]}" --num-rollout 6 --record-golden extra.golden \
+    --save none
+reused="SELECT sum(value) > 0 FROM metrics WHERE name = 'rollout/over_sampling/reused'"
+holds [ "$(column extra "$reused")" = 1 ]
+ends 0 2 guess.ini --run extra-pieces "${extra[@]}" --num-rollout 4
+ends 0 1 guess.ini --run extra-pieces "${extra[@]}" --num-rollout 6 --golden extra.golden
+holds grep -q '^golden    identical, 6 of 6' out
+
+# ---- judges of groups ---------------------------------------------------------------------------
+cp "$here/judge.py" judge.py
+half=(--group-rm --custom-rm-path 'python3 judge.py' --custom-generate-function-path
+    'python3 leader.py half')
+for ranks in 1 2; do
+    ends 0 "$ranks" guess.ini --run "half-$ranks" "${half[@]}"
+done
+equal half-1 half-2
+rewards="SELECT group_concat(reward, ' ') FROM (SELECT reward FROM samples WHERE step < 2
+    ORDER BY step, idx)"
+holds [ "$(column half-1 "$rewards")" = '0.25 0.25 0.25 0.25 0.25 15.0 0.25 17.0' ]
+holds [ "$(column half-1 "SELECT count(*) FROM reply WHERE plugin = 'custom-rm-path'")" = 6 ]
+expect 0 identical replay half-1 --step 2
+
 # the same turns without training
 expect 0 'prompt 7, draw 7: ' generate --run one guess.ini --prompts task:guess
 expect 2 'a plug-in led the sample' generate guess.ini --run one \

@@ -28,7 +28,7 @@ enum { MOST_GROUPS = 40 }; /* with surplus more than rollouts have */
 static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
 
 /* What the run knows: made once, with the data of its task. */
-static invar_flight_wants wants_of(int64_t route_size, bool surplus)
+static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led)
 {
     static invar_flight_wants wants;
     invar_dataset_options options = dataset_options("task:max", "label");
@@ -55,6 +55,7 @@ static invar_flight_wants wants_of(int64_t route_size, bool surplus)
     }
     wants.route_size = route_size;
     wants.surplus = surplus;
+    wants.led = led;
     return wants;
 }
 
@@ -117,8 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t bytes;
     char *text = rollout_text(&bytes, data, size);
 
-    for (int kind = 0; kind < 4; kind++) {
-        const invar_flight_wants wants = wants_of(kind & 2, kind & 1);
+    for (int kind = 0; kind < 8; kind++) {
+        const invar_flight_wants wants = wants_of(kind & 2, kind & 1, kind & 4);
         invar_flight flight = {.count = 0};
         invar_status status = invar_flight_parse(&flight, text, bytes, &wants);
 

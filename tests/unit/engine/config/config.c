@@ -314,6 +314,7 @@ static void test_config__accepts(void **state)
         "custom-generate-function-path=./t rm-type=none rollout-max-turns=3 reward-key=right",
         "custom-generate-function-path=./t rollout-max-turn-len=8 plugin-timeout=5",
         "custom-generate-function-path=./t rm-type=none custom-rm-path=./rm",
+        "custom-generate-function-path=./t rollout-lag=2",
         ("custom-agent-path=./a rm-type=none agent-max-calls=3 agent-max-branches=2 "
          "agent-failure=zero agent-concurrency=2 reward-key=right plugin-timeout=5"),
         "custom-agent-path=./a agent-record=/run custom-rm-path=./rm rm-type=none",
@@ -368,7 +369,8 @@ static void test_config__refuses_impossible(void **state)
         {"prompt-data=", "'prompt-data' is missing"},
         {"num-epoch=2", "--num-epoch: 'num-epoch' and num-rollout"},
         {"num-rollout=0", "'num-rollout' is missing"},
-        {"custom-generate-function-path=./t rollout-lag=1", "'rollout-lag' must be 0 with"},
+        {"custom-generate-function-path=./t rollout-lag=1 rollout-segment-tokens=2",
+         "'rollout-segment-tokens' must be 0 with"},
         {"custom-agent-path=./a.so", "'custom-agent-path' is a shared object"},
         {"custom-agent-path=./a rollout-lag=1", "'rollout-lag' does not go with custom-agent-path"},
         {"custom-agent-path=./a speculative-algorithm=ngram", "'speculative-algorithm' does not"},

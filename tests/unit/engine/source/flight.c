@@ -532,6 +532,55 @@ static void test_flight__odd_files_are_refused(void **state)
     close_scene(&s);
 }
 
+/* Of a run that a plug-in leads, all samples have had their turns; of others none has. */
+static void led(invar_rollout_data *d, invar_flight_wants *w)
+{
+    w->led = true;
+    for (int64_t i = 0; i < d->samples.count; i++) {
+        d->samples.items[i].turns = 2;
+        d->samples.items[i].mask[0] = 0;
+        d->samples.items[i].finish = INVAR_FINISH_STOP;
+    }
+}
+
+static void led_alone(invar_rollout_data *d, invar_flight_wants *w)
+{
+    led(d, w);
+    third(d)->turns = 0;
+}
+
+static void led_unfinished(invar_rollout_data *d, invar_flight_wants *w)
+{
+    led(d, w);
+    third(d)->finish = INVAR_FINISH_NONE;
+}
+
+static void led_before(invar_rollout_data *d, invar_flight_wants *w)
+{
+    (void)w;
+    third(d)->turns = 1;
+}
+
+static void test_flight__turns(void **state)
+{
+    invar_rl_samples batch;
+    invar_source source;
+    scene s;
+
+    open_scene(&s, *state);
+    invar_source_open(&source, &s.options);
+    for (int64_t v = 0; v < 2; v++) {
+        collect(&batch, &source, v);
+        invar_rl_samples_reset(&batch);
+    }
+    assert_ok(read_changed(&s, &source, led));
+    assert_fails(read_changed(&s, &source, led_alone), INVAR_E_INVALID, "is not led by a plug-in");
+    assert_fails(read_changed(&s, &source, led_before), INVAR_E_INVALID, "is led by a plug-in");
+    assert_fails(read_changed(&s, &source, led_unfinished), INVAR_E_CORRUPT, "\"finish\"");
+    invar_source_close(&source);
+    close_scene(&s);
+}
+
 static void test_flight__odd_surplus_is_refused(void **state)
 {
     static const struct {
@@ -601,6 +650,7 @@ int main(void)
         cmocka_unit_test(test_flight__a_thread_is_looked_after),
         cmocka_unit_test(test_flight__odd_files_are_refused),
         cmocka_unit_test(test_flight__surplus_goes_on_from_its_bytes),
+        cmocka_unit_test(test_flight__turns),
         cmocka_unit_test(test_flight__odd_surplus_is_refused),
         cmocka_unit_test(test_flight__a_copy_is_its_own),
     };
