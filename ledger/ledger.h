@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define INVAR_LEDGER_VERSION 3      /* of the schema: this one is written, no newer one is read */
+#define INVAR_LEDGER_VERSION 4      /* of the schema: this one is written, no newer one is read */
 #define INVAR_LEDGER_NAME_BYTES 255 /* of names, keys, kinds and the like, at most */
 #define INVAR_LEDGER_UUID_SIZE 33   /* 32 hexadecimal digits and the terminating NUL */
 
@@ -203,6 +203,13 @@ typedef struct invar_ledger_part {
     double value;
 } invar_ledger_part;
 
+/* A sample that a plug-in led; outside the content hash, as it follows from the replies. */
+typedef struct invar_ledger_led {
+    int64_t sample;   /* its index in the batch */
+    int64_t turns;    /* at least 1 */
+    int64_t inserted; /* tokens that the plug-in gave */
+} invar_ledger_led;
+
 typedef struct invar_ledger_reply {
     const char *plugin;
     int64_t call;         /* of this plug-in in this step */
@@ -259,6 +266,8 @@ typedef struct invar_ledger_step {
     size_t n_samples;
     const invar_ledger_part *parts; /* by sample, then by name */
     size_t n_parts;
+    const invar_ledger_led *led; /* by sample */
+    size_t n_led;
     const invar_ledger_reply *replies;
     size_t n_replies;
     const invar_ledger_timing *timings;

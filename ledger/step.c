@@ -181,6 +181,21 @@ static invar_status check_work(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
+static invar_status check_led(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_led; i++) {
+        const invar_ledger_led *l = &step->led[i];
+
+        if (l->sample < 0 || (uint64_t)l->sample >= step->n_samples || l->turns < 1 ||
+            l->inserted < 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: %" PRId64 " turns with %" PRId64
+                              " tokens inserted, of sample %" PRId64 "; the step has %zu samples",
+                              l->turns, l->inserted, l->sample, step->n_samples);
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_details(const invar_ledger *ledger, const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_replicas; i++)
@@ -199,6 +214,7 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
         INVAR_TRY(invar_input_name("a timing's phase", step->timings[i].phase));
     for (size_t i = 0; i < step->n_events; i++)
         INVAR_TRY(invar_input_event(&step->events[i]));
+    INVAR_TRY(check_led(step));
     return check_work(step);
 }
 
@@ -297,6 +313,12 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
         work_row(row, d, &s->work[i]);
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_WORK, row));
     }
+    for (size_t i = 0; i < s->n_led; i++)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_LED_SAMPLE,
+                                   (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
+                                               invar_value_int(s->led[i].sample),
+                                               invar_value_int(s->led[i].turns),
+                                               invar_value_int(s->led[i].inserted)}));
     for (size_t i = 0; i < s->n_events; i++)
         INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
     return INVAR_OK;

@@ -495,6 +495,13 @@ static void reward_parts(invar_ledger_part out[SAMPLES * PART_NAMES], const plac
                                      (double)((at->step + i) % 4) / 4};
 }
 
+/* Every second sample was led. */
+static void led_samples(invar_ledger_led out[SAMPLES / 2], const place *at)
+{
+    for (int64_t i = 0; i < SAMPLES / 2; i++)
+        out[i] = (invar_ledger_led){2 * i, 1 + (at->step + i) % 3, at->step + i};
+}
+
 #define WORK_PHASES 2
 #define WORK_ROWS (2 * WORK_PHASES * (RANKS + 1))
 
@@ -617,6 +624,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     invar_digest logical[MOST_POINTS], ranks[RANKS][MOST_POINTS];
     invar_ledger_sample samples[SAMPLES];
     invar_ledger_part parts[SAMPLES * PART_NAMES];
+    invar_ledger_led led[SAMPLES / 2];
     invar_ledger_stat odd[MOST_POINTS];
     invar_ledger_timing phases[PHASES];
     invar_ledger_work did[WORK_ROWS];
@@ -638,6 +646,8 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .n_samples = SAMPLES,
                               .parts = parts,
                               .n_parts = SAMPLES * PART_NAMES,
+                              .led = led,
+                              .n_led = SAMPLES / 2,
                               .replies = &reply,
                               .n_replies = 1,
                               .timings = phases,
@@ -652,6 +662,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
         sample_make(&samples[i], rng[i], at, i);
     advantages(samples);
     reward_parts(parts, at);
+    led_samples(led, at);
     if (fault_at(at->spec, INVAR_TEST_REPLY, at->step))
         reply.data = "{\"rewards\": 7}";
     if (fault_at(at->spec, INVAR_TEST_TURNS, at->step)) {

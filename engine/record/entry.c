@@ -37,6 +37,8 @@ typedef struct entry {
     invar_ledger_sample *samples;
     invar_ledger_part *parts; /* (n_parts) of the rewards of all samples */
     size_t n_parts;
+    invar_ledger_led *led; /* (n_led) those that a plug-in led */
+    size_t n_led;
     char (*rng)[INVAR_COORDS_SIZE];
 } entry;
 
@@ -353,6 +355,24 @@ static invar_status fill_parts(entry *e)
     return INVAR_OK;
 }
 
+static invar_status fill_led(entry *e)
+{
+    const invar_flat *f = e->step->flat;
+
+    INVAR_TRY(invar_alloc((void **)&e->led, (size_t)e->step->count + 1, sizeof *e->led,
+                          "turns of samples"));
+    for (int64_t i = 0; i < e->step->count; i++) {
+        int64_t at = e->step->first + i, inserted = 0;
+
+        if (e->step->samples[at].turns == 0)
+            continue;
+        for (int64_t t = f->start[at]; t < f->start[at + 1]; t++)
+            inserted += !f->drawn[t];
+        e->led[e->n_led++] = (invar_ledger_led){i, e->step->samples[at].turns, inserted};
+    }
+    return INVAR_OK;
+}
+
 /* What the samples are made of, and where their randomness came from. */
 static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const entry *e)
 {
@@ -435,6 +455,7 @@ static invar_status gather(entry *e, const invar_layout *layout)
     for (int64_t i = 0; i < e->step->count; i++)
         fill_sample(e, i);
     INVAR_TRY(fill_parts(e));
+    INVAR_TRY(fill_led(e));
     hook_gauges(e);
     return audit_gauges(e, layout);
 }
@@ -453,6 +474,8 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
                               .n_samples = (size_t)s->count,
                               .parts = e->parts,
                               .n_parts = e->n_parts,
+                              .led = e->led,
+                              .n_led = e->n_led,
                               .replies = s->replies,
                               .n_replies = s->n_replies,
                               .gauges = e->gauges,
@@ -485,6 +508,7 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step
         status = append(e, recorder, points);
     invar_free(e->rng);
     invar_free(e->parts);
+    invar_free(e->led);
     invar_free(e->samples);
     invar_free(e);
     return status;

@@ -206,6 +206,12 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
          {STEP, SEG, {"idx", INT, K | C}, SERIES, {"value_bits", INT, TWIN}},
          true,
          true},
+    [INVAR_TABLE_LED_SAMPLE] =
+        {"led_sample",
+         5,
+         {STEP, SEG, {"idx", INT, K}, {"turns", INT, 0}, {"inserted", INT, 0}},
+         true,
+         true},
 };
 
 const invar_table_spec *invar_table_get(invar_table table)

@@ -161,6 +161,9 @@ static const part parts[] = {
      .sql = "SELECT x.step, x.seg AS segment, x.idx, n.name, x.value_bits AS bits"
             " FROM reward_part x LEFT JOIN series n USING(series)"
             " WHERE x.run = ?1 ORDER BY x.step, x.seg, x.idx, n.name"},
+    {.kind = "led_sample",
+     .sql = "SELECT step, seg AS segment, idx, turns, inserted FROM led_sample WHERE run = ?1"
+            " ORDER BY step, seg, idx"},
     {.kind = "work",
      .sql = "SELECT step, seg AS segment, rank, host, phase, move, calls, duration_ns, sent,"
             " received FROM work WHERE run = ?1 ORDER BY step, seg, rank, phase, move"},

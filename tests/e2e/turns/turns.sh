@@ -53,6 +53,11 @@ turns="SELECT min(value) > 1, max(value) FROM metrics WHERE name IN ('rollout/tu
     'rollout/turns/max')"
 holds [ "$(column one "$turns")" = '1|4.0' ]
 expect 0 'ended' ledger query turns --run one
+# of each sample, as its file has it
+holds [ "$(column one "SELECT count(*), min(turns) > 0, sum(inserted) > 0 FROM led_samples")" = \
+    '16|1|1' ]
+holds [ "$(column one "SELECT group_concat(turns, ' ') FROM (SELECT turns FROM led_samples
+    WHERE step = 3 ORDER BY idx)")" = "$(sed -n 's/.*"turns":\([0-9]*\)}$/\1/p' 3.jsonl | xargs)" ]
 
 # ---- one chain ----------------------------------------------------------------------------------
 # same NAME RANKS FLAG ...: the same bits, and the same replies.

@@ -314,6 +314,7 @@ static const struct {
     {"sample", "SELECT count(*) FROM sample"},
     {"reply", "SELECT count(*) FROM reply"},
     {"reward_part", "SELECT count(*) FROM reward_part"},
+    {"led_sample", "SELECT count(*) FROM led_sample"},
     {"work", "SELECT count(*) FROM work"},
     {"evaluation", "SELECT count(*) FROM evaluation"},
     {"checkpoint", "SELECT count(*) FROM checkpoint"},
