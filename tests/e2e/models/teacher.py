@@ -219,8 +219,8 @@ def check_bits(folder, words, cells):
         server = Server(INVAR, "tiny.ini", "--load", f"{folder}/checkpoints", *words, *cell[:2])
         url = ["--opd-teacher-url", f"http://127.0.0.1:{server.port}/v1"]
         own = ["--opd-teacher-load", f"{folder}/checkpoints"]
-        here = train(f"{folder}-{i}-own", *own, *cell)
-        there = train(f"{folder}-{i}-served", *url, *cell)
+        here = train(f"{folder}-{dtype}-{i}-own", *own, *cell)
+        there = train(f"{folder}-{dtype}-{i}-served", *url, *cell)
         expect(here == there, f"{folder} {cell}: {there}, its own has {here}")
         seen.append(here)
         server.stop()
