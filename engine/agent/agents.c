@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/reward/reward.h"
 
 #include "base/invar_banned.h"
 
@@ -251,13 +252,14 @@ static invar_status keep(const errand *r, int64_t i)
 }
 
 /* One that has failed is worth nothing. */
-static void reward(invar_rl_sample *s, invar_agent_session *session, bool *rewarded_out)
+static invar_status reward(invar_rl_sample *s, invar_agent_session *session, const char *key)
 {
-    *rewarded_out = session->rewarded || session->error;
+    s->rewarded = session->rewarded || session->error;
     s->reward = session->rewarded ? session->reward : 0;
     invar_reward_parts_release(&s->parts);
     s->parts = session->parts;
     session->parts = (invar_reward_parts){NULL, 0};
+    return session->rewarded ? invar_reward_pick(s, key) : INVAR_OK;
 }
 
 /* What a rollout is told of, in one line each. */
@@ -296,7 +298,7 @@ static invar_status tell(const errand *r, const tidings *t)
     return o->tell(o->payload, "agent-failure", text);
 }
 
-static invar_status settle(errand *r, bool *rewarded_out)
+static invar_status settle(errand *r)
 {
     const invar_door_options *o = &r->agents->options.door;
     char branch[INVAR_AGENT_BRANCH_SIZE];
@@ -307,27 +309,26 @@ static invar_status settle(errand *r, bool *rewarded_out)
         INVAR_TRY(invar_agent_session_fill(&r->samples[i], branch, &r->sessions[i],
                                            o->chat.tokenizer, o->sampling.skip_special));
         note(&news, &r->samples[i], &r->sessions[i], branch);
-        reward(&r->samples[i], &r->sessions[i], &rewarded_out[i]);
+        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->agents->options.key));
         r->samples[i].arrival = i;
     }
     return tell(r, &news);
 }
 
-static invar_status run(errand *r, bool *rewarded_out)
+static invar_status run(errand *r)
 {
     INVAR_TRY(make(r));
     for (int64_t i = 0; i < r->count; i++)
         INVAR_TRY(find_record(r, i));
     INVAR_TRY(lead(r));
     INVAR_TRY(draw_again(r));
-    return settle(r, rewarded_out);
+    return settle(r);
 }
 
-invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              bool *rewarded_out)
+invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count)
 {
     errand r = {.agents = agents, .samples = samples, .count = count};
-    invar_status status = run(&r, rewarded_out);
+    invar_status status = run(&r);
 
     release(&r);
     return status;

@@ -25,6 +25,7 @@ typedef struct invar_agents_options {
     invar_door_options door; /* for samples that no record has */
     const char *folder;      /* of the log; NULL: there is a record, or nothing goes */
     invar_digest run;        /* the identity of the run */
+    const char *key;         /* of the part that is the reward; NULL: none */
     /* Something to know about a rollout. */
     invar_status (*tell)(void *payload, const char *kind, const char *text);
     void *payload;
@@ -38,11 +39,11 @@ void invar_agents_free(invar_agents *agents);
 
 /*
  * Samples [0, count) of a rollout with their prompts and weights; each gets its response (see
- * invar_agent_session_fill), and rewarded_out says whether it has its reward. After a failure they
+ * invar_agent_session_fill), and where it is `rewarded`, its reward. After a failure they
  * are fit for release only. INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
  */
-invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              bool *rewarded_out) INVAR_MUST_USE;
+invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples,
+                              int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -314,7 +314,7 @@ static invar_door_options door_of(invar_loop *loop)
 }
 
 /* A replay has the record, and no folder to write to. */
-static invar_status make_agents(invar_loop *loop)
+static invar_status make_agents(invar_loop *loop, const invar_judge *judge)
 {
     bool recorded =
         loop->options->replay || invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
@@ -322,6 +322,7 @@ static invar_status make_agents(invar_loop *loop)
                                     .door = door_of(loop),
                                     .folder = recorded ? NULL : loop->home.at.run,
                                     .run = loop->identity.digest,
+                                    .key = judge->key,
                                     .tell = tell_agents,
                                     .payload = loop};
 
@@ -376,7 +377,7 @@ static invar_status open_source(invar_loop *loop)
 
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
-    INVAR_TRY(make_agents(loop));
+    INVAR_TRY(make_agents(loop, &o.judge));
     o.agents = loop->agents;
     o.judged = invar_estimator_facts_of(set->rl.estimator)->judged;
     invar_source_open(&loop->source, &o);

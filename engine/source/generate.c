@@ -377,6 +377,21 @@ invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *s
     return gather_all(how, samples, count);
 }
 
+bool invar_generate_is_judged(const invar_generation *how, const invar_rl_sample *samples,
+                              int64_t count, int64_t i)
+{
+    int64_t first = i;
+
+    if (!how->judge->groups)
+        return !samples[i].rewarded;
+    while (first > 0 && samples[first - 1].group == samples[i].group)
+        first--;
+    for (; first < count && samples[first].group == samples[i].group; first++)
+        if (!samples[first].rewarded)
+            return true;
+    return false;
+}
+
 invar_status invar_generate_check_judge(const invar_generation *how, const invar_rl_sample *s,
                                         const char *leader)
 {
@@ -399,45 +414,36 @@ invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *
 
 /* ---- agents ---------------------------------------------------------------------------------- */
 
-/* Those without a reward are judged side by side, and are back in their places afterwards. */
-static invar_status judge_rest(const invar_generation *how, invar_rl_sample *samples,
-                               const bool *rewarded, invar_rl_sample *moved, int64_t count)
+/* Those that are judged stand side by side, and are back in their places afterwards. */
+static invar_status judge_rest(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_status status = INVAR_OK;
-    int64_t n = 0;
+    invar_rl_sample *moved = NULL;
+    int64_t *places = NULL, n = 0;
+    invar_status status;
 
-    for (int64_t i = 0; i < count; i++)
-        if (!rewarded[i])
-            moved[n++] = samples[i];
+    INVAR_TRY(invar_alloc((void **)&moved, (size_t)count, sizeof *moved, "samples of agents"));
+    status = invar_alloc((void **)&places, (size_t)count, sizeof *places, "samples of agents");
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        if (invar_generate_is_judged(how, samples, count, i))
+            places[n++] = i;
+    for (int64_t k = 0; k < n; k++)
+        moved[k] = samples[places[k]];
     if (n > 0)
         status = invar_generate_judge(how, moved, n);
-    n = 0;
-    for (int64_t i = 0; i < count; i++)
-        if (!rewarded[i])
-            samples[i] = moved[n++];
-        else if (status == INVAR_OK)
-            status = invar_reward_pick(&samples[i], how->judge->key);
+    for (int64_t k = 0; k < n; k++)
+        samples[places[k]] = moved[k];
+    invar_free(places);
+    invar_free(moved);
     return status;
 }
 
 static invar_status run_agents(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_rl_sample *moved = NULL;
-    bool *rewarded = NULL;
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)&moved, (size_t)count, sizeof *moved, "samples of agents"));
-    status = invar_alloc((void **)&rewarded, (size_t)count, sizeof *rewarded, "samples of agents");
-    if (status == INVAR_OK)
-        status = invar_agents_run(how->agents, samples, count, rewarded);
-    for (int64_t i = 0; i < count && how->judged && status == INVAR_OK; i++)
-        if (!rewarded[i])
-            status = invar_generate_check_judge(how, &samples[i], INVAR_AGENT_NAME);
-    if (status == INVAR_OK)
-        status = judge_rest(how, samples, rewarded, moved, count);
-    invar_free(rewarded);
-    invar_free(moved);
-    return status;
+    INVAR_TRY(invar_agents_run(how->agents, samples, count));
+    for (int64_t i = 0; i < count; i++)
+        if (how->judged && !samples[i].rewarded)
+            INVAR_TRY(invar_generate_check_judge(how, &samples[i], INVAR_AGENT_NAME));
+    return judge_rest(how, samples, count);
 }
 
 /* ---- a share --------------------------------------------------------------------------------- */

@@ -68,6 +68,11 @@ invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *s
 invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
 
+/* Is sample i asked about? One without a reward; who judges groups sees all of a group in which one
+   has none. */
+bool invar_generate_is_judged(const invar_generation *how, const invar_rl_sample *samples,
+                              int64_t count, int64_t i);
+
 /* Of a sample that its leader, a plug-in or an agent, has not rewarded: INVAR_E_CORRUPT where
    nobody does, neither the recipe nor the line of the data. */
 invar_status invar_generate_check_judge(const invar_generation *how, const invar_rl_sample *sample,

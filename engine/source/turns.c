@@ -461,19 +461,6 @@ static bool is_judged(const talk *t, int64_t wave)
     return t->judged;
 }
 
-/* Those without a reward; who judges groups sees all of a group in which one has none. */
-static void list_judged(dialogue *d)
-{
-    for (int64_t i = 0, n; i < d->count; i += n) {
-        bool lacks = false;
-
-        for (n = 0; i + n < d->count && d->samples[i + n].group == d->samples[i].group; n++)
-            lacks = lacks || !d->samples[i + n].rewarded;
-        for (int64_t j = i; j < i + n; j++)
-            d->talks[j].judged = d->how->judge->groups ? lacks : !d->samples[j].rewarded;
-    }
-}
-
 static invar_status check_judged(const dialogue *d)
 {
     for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
@@ -488,7 +475,8 @@ static invar_status hold(dialogue *d)
     for (list_asked(d); d->n_asked > 0; list_asked(d))
         INVAR_TRY(run_round(d, d->n_asked == d->count && d->talks[0].turn == 0));
     INVAR_TRY(check_judged(d));
-    list_judged(d);
+    for (int64_t i = 0; i < d->count; i++)
+        d->talks[i].judged = invar_generate_is_judged(d->how, d->samples, d->count, i);
     return run_some(d, d->how, invar_generate_judge, is_judged, 0);
 }
 

@@ -202,6 +202,11 @@ holds grep -q '1 of 4 agents have failed.*sample 2, ' <(
 holds [ "$(column zero-dies 'SELECT reward FROM samples WHERE step = 0 AND idx = 2')" = 0.0 ]
 holds [ "$(column zero-nothing "SELECT DISTINCT finish || reward FROM samples")" = abort0.25 ]
 expect 0 identical replay zero-dies --step 3
+expect 0 'reward' train play.ini --run zero-part --no-report --agent-failure zero \
+    --reward-key quick --custom-agent-path 'python3 agent.py dies'
+holds [ "$(column zero-part 'SELECT reward FROM samples WHERE step = 0 AND idx = 2')" = 0.0 ]
+expect 129 'reward-key = slow: the reward of sample 0 has no such part' train play.ini \
+    --run bad-part --no-report --reward-key slow
 expect 0 identical replay zero-nothing --step 3
 
 # ---- the examples -------------------------------------------------------------------------------
