@@ -51,6 +51,7 @@ typedef struct errand {
     bool *known;                   /* (count) a record has it */
     invar_door_task *tasks;        /* (n_tasks) the others */
     int64_t count, n_tasks;
+    invar_door_rules rules;
 } errand;
 
 static void release(errand *r)
@@ -130,7 +131,8 @@ static invar_status lead(errand *r)
         return INVAR_OK;
     if (!a->door)
         INVAR_TRY(invar_door_open(&a->door, &a->options.door));
-    return invar_door_run(a->door, r->tasks, r->n_tasks, &r->samples[0].weights_hash, a->log);
+    return invar_door_run(a->door, r->tasks, r->n_tasks, &r->rules, &r->samples[0].weights_hash,
+                          a->log);
 }
 
 /* ---- calls of a record, drawn anew ----------------------------------------------------------- */
@@ -309,7 +311,7 @@ static invar_status settle(errand *r)
         INVAR_TRY(invar_agent_session_fill(&r->samples[i], branch, &r->sessions[i],
                                            o->chat.tokenizer, o->sampling.skip_special));
         note(&news, &r->samples[i], &r->sessions[i], branch);
-        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->agents->options.key));
+        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->rules.key));
         r->samples[i].arrival = i;
     }
     return tell(r, &news);
@@ -325,9 +327,13 @@ static invar_status run(errand *r)
     return settle(r);
 }
 
-invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count)
+invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
+                              invar_door_unrewarded *unrewarded, const void *payload)
 {
-    errand r = {.agents = agents, .samples = samples, .count = count};
+    errand r = {.agents = agents,
+                .samples = samples,
+                .count = count,
+                .rules = {agents->options.key, unrewarded, payload}};
     invar_status status = run(&r);
 
     release(&r);

@@ -40,10 +40,12 @@ void invar_agents_free(invar_agents *agents);
 /*
  * Samples [0, count) of a rollout with their prompts and weights; each gets its response (see
  * invar_agent_session_fill), and where it is `rewarded`, its reward. After a failure they
- * are fit for release only. INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
+ * are fit for release only. `unrewarded` is asked about sessions that end without a reward.
+ * INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
  */
-invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples,
-                              int64_t count) INVAR_MUST_USE;
+invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
+                              invar_door_unrewarded *unrewarded,
+                              const void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

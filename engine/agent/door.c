@@ -16,6 +16,7 @@
 #include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
 #include "engine/ext/program.h"
+#include "engine/reward/reward.h"
 
 #include "base/invar_banned.h"
 
@@ -29,6 +30,7 @@
 struct invar_door {
     invar_door_options options;
     invar_desks desks;
+    const invar_door_rules *rules;
     pthread_cond_t work; /* there are desks, or it closes */
     int64_t next;        /* the first desk that nobody has sat down at */
     bool closing;
@@ -111,13 +113,26 @@ static invar_status greet(invar_line_program *program)
                       title);
 }
 
+/* Agents of a run that has failed are not waited for. */
+static invar_status look_up(void *payload)
+{
+    invar_door *d = payload;
+    bool failed;
+
+    lock(d);
+    failed = d->desks.error.status != INVAR_OK;
+    unlock(d);
+    return failed ? INVAR_FAIL(INVAR_E_STATE, 0, "the run has failed") : INVAR_OK;
+}
+
 /* The agent of a thread; it is started where there is none, or the last one has failed. */
-static invar_status summon(invar_line_program **program, const invar_door *d)
+static invar_status summon(invar_line_program **program, invar_door *d)
 {
     if (*program)
         return INVAR_OK;
     INVAR_TRY(invar_line_program_open(program, INVAR_AGENT_NAME, d->options.command,
                                       d->options.seconds, 2));
+    invar_line_program_guard(*program, look_up, d);
     return greet(*program);
 }
 
@@ -152,7 +167,24 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
     return status;
 }
 
-/* With the lock: the agent's last words, or those of its failure, unless it never began. */
+/* What would be refused later must not be durable: it could not be said again. */
+static invar_status check_reward(const invar_door *d, const invar_desk *desk)
+{
+    const invar_agent_session *session = desk->task.session;
+    invar_rl_sample shown = {.index = desk->task.sample->index, .parts = session->parts};
+
+    if (session->error)
+        return INVAR_OK;
+    if (session->rewarded)
+        return invar_reward_pick(&shown, d->rules->key);
+    return d->rules->unrewarded ? d->rules->unrewarded(d->rules->payload, desk->task.sample)
+                                : INVAR_OK;
+}
+
+/*
+ * With the lock: the agent's last words, or those of its failure, unless it never began. Where the
+ * run has failed already, its agents could not help it.
+ */
 static invar_status end_session(invar_door *d, invar_desk *desk, bool begun, invar_status status,
                                 const char *reply, size_t bytes)
 {
@@ -162,15 +194,30 @@ static invar_status end_session(invar_door *d, invar_desk *desk, bool begun, inv
 
     (void)snprintf(where, sizeof where, "plug-in " INVAR_AGENT_NAME ": sample %" PRId64, index);
     desk->ended = true;
+    if (d->desks.error.status != INVAR_OK)
+        return INVAR_OK;
     if (status == INVAR_OK)
         status = invar_json_as_corrupt(check_id(reply, bytes, index, where));
     if (status == INVAR_OK)
         status = invar_agent_session_end(session, reply, bytes, where);
+    if (status == INVAR_OK)
+        status = check_reward(d, desk);
     if (status != INVAR_OK && d->options.tolerant && begun && status != INVAR_E_NOMEM)
         status = invar_agent_session_fail(session, invar_error_last()->message);
     if (status == INVAR_OK && session->error && !d->options.tolerant)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
     return status == INVAR_OK ? invar_agent_log_end(d->desks.log, index, session) : status;
+}
+
+/* The error that there is stays. */
+static void dismiss(invar_line_program **program)
+{
+    invar_error error;
+
+    invar_error_take(&error);
+    invar_line_program_close(*program);
+    *program = NULL;
+    invar_error_put(&error);
 }
 
 /* Leads one session. The program that fails is not asked again. */
@@ -179,21 +226,20 @@ static void lead(invar_door *d, invar_line_program **program, invar_desk *desk)
     const char *reply = NULL;
     size_t bytes = 0;
     invar_status status = summon(program, d);
-    bool begun = status == INVAR_OK;
+    bool begun = status == INVAR_OK, failed;
 
     if (begun)
         status = converse(&reply, &bytes, d, *program, desk);
-    if (status != INVAR_OK) {
-        invar_error error;
-        invar_error_take(&error);
-        invar_line_program_close(*program);
-        *program = NULL;
-        invar_error_put(&error);
-    }
+    if (status != INVAR_OK)
+        dismiss(program);
     lock(d);
-    if (end_session(d, desk, begun, status, reply, bytes) != INVAR_OK)
+    status = end_session(d, desk, begun, status, reply, bytes);
+    failed = status != INVAR_OK || desk->task.session->error;
+    if (status != INVAR_OK)
         invar_desks_fail(&d->desks);
     unlock(d);
+    if (failed)
+        dismiss(program);
 }
 
 /* ---- threads with a program each ------------------------------------------------------------- */
@@ -275,10 +321,11 @@ static invar_status make_desks(invar_desk **out, const invar_door_task *tasks, i
     return INVAR_OK;
 }
 
-static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_digest *weights,
-                   invar_agent_log *log)
+static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_door_rules *rules,
+                   const invar_digest *weights, invar_agent_log *log)
 {
     lock(d);
+    d->rules = rules;
     d->options.facts.weights = *weights;
     d->desks.of = desks;
     d->desks.count = count;
@@ -306,7 +353,8 @@ static invar_status see_off(invar_door *d, invar_status status)
 }
 
 invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t count,
-                            const invar_digest *weights, invar_agent_log *log)
+                            const invar_door_rules *rules, const invar_digest *weights,
+                            invar_agent_log *log)
 {
     invar_desk *desks = NULL;
     invar_status status;
@@ -317,7 +365,7 @@ invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t
     if (status == INVAR_OK)
         status = invar_dispatch_begin(d->dispatch);
     if (status == INVAR_OK) {
-        let_in(d, desks, count, weights, log);
+        let_in(d, desks, count, rules, weights, log);
         status = see_off(d, invar_dispatch_run(d->dispatch, NULL));
     }
     invar_free(desks);

@@ -44,6 +44,16 @@ typedef struct invar_door invar_door;
 invar_status invar_door_open(invar_door **out, const invar_door_options *options) INVAR_MUST_USE;
 void invar_door_close(invar_door *door);
 
+/* Fails where nobody else rewards the sample. */
+typedef invar_status invar_door_unrewarded(const void *payload, const invar_rl_sample *sample);
+
+/* What the end of a session must say; a session that does not has failed. */
+typedef struct invar_door_rules {
+    const char *key;                   /* a part that its reward has; NULL: none */
+    invar_door_unrewarded *unrewarded; /* it has none; NULL: all may */
+    const void *payload;
+} invar_door_rules;
+
 /* A sample that an agent is to lead. */
 typedef struct invar_door_task {
     const invar_rl_sample *sample;
@@ -52,10 +62,12 @@ typedef struct invar_door_task {
 
 /*
  * Leads all of them; `log` has what was said, and may not be touched meanwhile. INVAR_E_IO,
- * _CORRUPT or _STATE: an agent has failed.
+ * _CORRUPT or _STATE: an agent has failed. Whatever fails, the other agents are ended at once, and
+ * their sessions are as if they had not begun.
  */
 invar_status invar_door_run(invar_door *door, const invar_door_task *tasks, int64_t count,
-                            const invar_digest *weights, invar_agent_log *log) INVAR_MUST_USE;
+                            const invar_door_rules *rules, const invar_digest *weights,
+                            invar_agent_log *log) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

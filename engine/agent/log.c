@@ -25,6 +25,7 @@ struct invar_agent_log {
     invar_agent_rollout rollout;
     char path[INVAR_PATH_SIZE];
     int fd;
+    bool broken; /* its last line may be half a one: nothing may follow */
     invar_agent_logged logged;
     invar_json_text line;
 };
@@ -234,6 +235,9 @@ static invar_status put_line(invar_agent_log *log)
     size_t done = 0;
 
     INVAR_TRY(log->line.status);
+    if (log->broken)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "sessions are not recorded after a failure to do so");
+    log->broken = true;
     while (done < log->line.bytes) {
         ssize_t put = write(log->fd, log->line.data + done, log->line.bytes - done);
 
@@ -241,7 +245,10 @@ static invar_status put_line(invar_agent_log *log)
             return cannot(log, "write to it");
         done += put > 0 ? (size_t)put : 0;
     }
-    return invar_fd_sync(log->fd) != 0 ? cannot(log, "sync it") : INVAR_OK;
+    if (invar_fd_sync(log->fd) != 0)
+        return cannot(log, "sync it");
+    log->broken = false;
+    return INVAR_OK;
 }
 
 invar_status invar_agent_log_call(invar_agent_log *log, int64_t sample,

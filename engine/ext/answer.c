@@ -85,7 +85,7 @@ invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, js
     else
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: a reward is neither a number nor an object of parts", where);
-    if (!isfinite(*out))
+    if (!isfinite((float)*out)) // advantages are made of floats
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward is not finite", where);
     return INVAR_OK;
 }

@@ -45,6 +45,8 @@ struct invar_line_program {
     invar_process_tail tail;      /* of its standard error */
     void (*waits)(void *payload); /* may be NULL */
     void *payload;
+    invar_status (*check)(void *payload); /* may be NULL */
+    void *check_payload;
 };
 
 static void close_fd(int *fd)
@@ -334,6 +336,8 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_line_pro
         return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
     if (program->waits) // also for one that writes to its standard error all the time
         program->waits(program->payload);
+    if (program->check)
+        INVAR_TRY(program->check(program->check_payload));
     if (ready <= 0)
         return INVAR_OK;
     if (fds[1].revents)
@@ -348,6 +352,13 @@ void invar_line_program_watch(invar_line_program *program, void (*waits)(void *p
 {
     program->waits = waits;
     program->payload = payload;
+}
+
+void invar_line_program_guard(invar_line_program *program, invar_status (*check)(void *payload),
+                              void *payload)
+{
+    program->check = check;
+    program->check_payload = payload;
 }
 
 /* Both directions until the reply is there. */

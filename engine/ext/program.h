@@ -34,6 +34,10 @@ void invar_line_program_close(invar_line_program *program);
 void invar_line_program_watch(invar_line_program *program, void (*waits)(void *payload),
                               void *payload);
 
+/* Asked as often; an error ends the program, and is that of the exchange. NULL: nothing is. */
+void invar_line_program_guard(invar_line_program *program, invar_status (*check)(void *payload),
+                              void *payload);
+
 /* Sends a line, its newline included; gets one, without: borrowed until the next exchange. */
 invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
                                          invar_line_program *program, const char *line,

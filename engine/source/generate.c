@@ -437,12 +437,19 @@ static invar_status judge_rest(const invar_generation *how, invar_rl_sample *sam
     return status;
 }
 
+static invar_status check_judge(const void *payload, const invar_rl_sample *s)
+{
+    return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
+}
+
 static invar_status run_agents(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    INVAR_TRY(invar_agents_run(how->agents, samples, count));
-    for (int64_t i = 0; i < count; i++)
-        if (how->judged && !samples[i].rewarded)
-            INVAR_TRY(invar_generate_check_judge(how, &samples[i], INVAR_AGENT_NAME));
+    invar_door_unrewarded *unrewarded = how->judged ? check_judge : NULL;
+
+    INVAR_TRY(invar_agents_run(how->agents, samples, count, unrewarded, how));
+    for (int64_t i = 0; i < count && unrewarded; i++) // records may be of another recipe
+        if (!samples[i].rewarded)
+            INVAR_TRY(unrewarded(how, &samples[i]));
     return judge_rest(how, samples, count);
 }
 

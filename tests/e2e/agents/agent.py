@@ -134,13 +134,17 @@ def lead(mood, task):
         sys.exit("agent.py: it dies")
     if mood == "hangs" and task["id"] == 2:
         time.sleep(600)
-    if mood == "refuses" and task["id"] == 2:
+    if mood == "alone" and task["id"] != 2:
+        time.sleep(600)
+    if mood in ("refuses", "alone") and task["id"] == 2:
         return {"error": "no such tool"}
     if mood == "mute":
         ask(task, "?")
         return {}
     if mood == "random":
         return {"reward": random.random() + 0 * len(ask(task, "?"))}
+    if mood == "vast":
+        return {"reward": 1e300}
     if mood == "odd":
         return {"reward": "much"}
     moods = {"forget": forget, "chat": chat, "probe": probe, "branchy": branchy, "nothing": nothing}
