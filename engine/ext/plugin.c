@@ -508,19 +508,28 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
     return status;
 }
 
+/* One call about all of them. */
+static invar_status ask_about(invar_plugin *plugin, invar_plugin_call *call,
+                              const invar_rl_sample *samples, int64_t count)
+{
+    invar_plugin_sample *shown = NULL;
+    invar_status status = show_samples(&shown, plugin, samples, count);
+
+    call->samples = shown;
+    call->count = (size_t)count;
+    if (status == INVAR_OK)
+        status = ask(plugin, call);
+    call->samples = NULL;
+    invar_free(shown);
+    return status;
+}
+
 invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,
                                  int64_t count, uint8_t *verdict_out)
 {
     invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_FILTER, .verdict = verdict_out};
-    invar_plugin_sample *shown = NULL;
-    invar_status status = show_samples(&shown, plugin, samples, count);
+    invar_status status = ask_about(plugin, &call, samples, count);
 
-    if (status == INVAR_OK) {
-        call.samples = shown;
-        call.count = (size_t)count;
-        status = ask(plugin, &call);
-    }
-    invar_free(shown);
     for (int64_t i = 0, n; i < count && status == INVAR_OK; i += n) {
         n = group_size(samples + i, count - i);
         if (memchr(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n))
@@ -541,17 +550,10 @@ invar_status invar_plugin_filter_buffer(invar_plugin *plugin, const invar_plugin
                                         const invar_rl_sample *samples, int64_t count,
                                         uint8_t *verdict_out)
 {
-    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_BUFFER_FILTER,
-                              .count = (size_t)count,
-                              .buffer = buffer,
-                              .verdict = verdict_out};
-    invar_plugin_sample *shown = NULL;
-    invar_status status = show_samples(&shown, plugin, samples, count);
+    invar_plugin_call call = {
+        .kind = INVAR_PLUGIN_KIND_BUFFER_FILTER, .buffer = buffer, .verdict = verdict_out};
+    invar_status status = ask_about(plugin, &call, samples, count);
 
-    call.samples = shown;
-    if (status == INVAR_OK)
-        status = ask(plugin, &call);
-    invar_free(shown);
     for (int64_t i = 1; i < count && status == INVAR_OK; i++)
         if (samples[i].group == samples[i - 1].group && verdict_out[i] != verdict_out[i - 1])
             status = mixed_group(plugin, &samples[i]);
@@ -571,16 +573,8 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
                                 const invar_rl_sample *samples, int64_t count)
 {
     invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_TEACHER, .logp = logp_out};
-    invar_plugin_sample *shown = NULL;
-    invar_status status = show_samples(&shown, plugin, samples, count);
 
-    if (status == INVAR_OK) {
-        call.samples = shown;
-        call.count = (size_t)count;
-        status = ask(plugin, &call);
-    }
-    invar_free(shown);
-    return status;
+    return ask_about(plugin, &call, samples, count);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
