@@ -84,8 +84,11 @@ static invar_agent_limits limits_of(const invar_agents *a)
 /* The log is that of the samples' rollout. */
 static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
 {
-    const invar_agent_rollout now = {
-        .run = a->options.run, .weights = first->weights_hash, .number = first->rollout};
+    const invar_digest *agent = invar_plugin_hash(a->options.plugin);
+    const invar_agent_rollout now = {.run = a->options.run,
+                                     .weights = first->weights_hash,
+                                     .number = first->rollout,
+                                     .agent = agent ? *agent : (invar_digest){{0}}};
     const invar_agent_limits limits = limits_of(a);
     char path[INVAR_PATH_SIZE];
 

@@ -70,7 +70,10 @@ static invar_status read_digest(invar_digest *out, const json_t *object, const c
     const char *text;
 
     INVAR_TRY(invar_json_string(&text, object, key, where));
-    return invar_digest_parse(out, text);
+    if (invar_digest_parse(out, text) != INVAR_OK)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 hexadecimal digits",
+                          where, key);
+    return INVAR_OK;
 }
 
 static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
@@ -79,17 +82,27 @@ static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
            invar_digest_equal(&a->weights, &b->weights);
 }
 
+static bool is_known(const invar_digest *agent)
+{
+    static const invar_digest nobody = {{0}};
+
+    return !invar_digest_equal(agent, &nobody);
+}
+
 /* The first line; *ours_out: the file is of this rollout. */
-static invar_status read_head(bool *ours_out, const json_t *line,
+static invar_status read_head(invar_agent_logged *to, bool *ours_out, const json_t *line,
                               const invar_agent_rollout *rollout, const char *where)
 {
-    invar_agent_rollout is;
+    invar_agent_rollout is = {0};
     int64_t version;
 
     INVAR_TRY(invar_json_int(&version, line, "invar_sessions", where, VERSION, VERSION));
     INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
     INVAR_TRY(read_digest(&is.run, line, "run", where));
     INVAR_TRY(read_digest(&is.weights, line, "weights", where));
+    if (json_object_get(line, "agent"))
+        INVAR_TRY(read_digest(&is.agent, line, "agent", where));
+    to->agent = is.agent;
     *ours_out = is_same(&is, rollout);
     return INVAR_OK;
 }
@@ -121,7 +134,7 @@ static invar_status take_line(invar_agent_logged *to, bool *ours, int64_t number
 
     (void)snprintf(where, sizeof where, "%s:%" PRId64, file, number);
     INVAR_TRY(invar_json_parse(&line, where, text, bytes));
-    status = number == 1 ? read_head(ours, line, rollout, where)
+    status = number == 1 ? read_head(to, ours, line, rollout, where)
              : *ours     ? read_line(to, line, limits, where)
                          : INVAR_OK;
     json_decref(line);
@@ -159,6 +172,29 @@ static invar_status read_file(invar_agent_log *log, const invar_agent_limits *li
                               "remove the file, and the rollout's sessions begin anew");
 }
 
+/* Sessions of two agents are not mixed: those that had ended are of the one that is there. */
+static invar_status check_agent(const invar_agent_log *log)
+{
+    const invar_digest *is = &log->rollout.agent, *had = &log->logged.agent;
+    char now[INVAR_DIGEST_HEX_SIZE], was[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t ended = 0;
+
+    if (!is_known(is) || !is_known(had) || invar_digest_equal(is, had))
+        return INVAR_OK;
+    for (int64_t i = 0; i < log->logged.count; i++)
+        ended += log->logged.items[i].is.end != NULL;
+    if (ended == 0)
+        return INVAR_OK;
+    invar_digest_format(now, is);
+    invar_digest_format(was, had);
+    invar_path_show(shown, log->path);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s: the agent has changed (hash %.8s, was %.8s) and %" PRId64
+                      " sessions of rollout %" PRId64 " are the old one's; put that back, or "
+                      "remove the file to have all of them led by the new one",
+                      shown, now, was, ended, log->rollout.number);
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_head(invar_json_text *text, const invar_agent_rollout *rollout)
@@ -172,6 +208,10 @@ static void write_head(invar_json_text *text, const invar_agent_rollout *rollout
     invar_json_text_digest(text, &rollout->run);
     invar_json_text_key(text, "weights");
     invar_json_text_digest(text, &rollout->weights);
+    if (is_known(&rollout->agent)) {
+        invar_json_text_key(text, "agent");
+        invar_json_text_digest(text, &rollout->agent);
+    }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }
@@ -288,6 +328,8 @@ invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
         memcpy(log->path, path, strlen(path) + 1);
         status = read_file(log, limits);
     }
+    if (status == INVAR_OK)
+        status = check_agent(log);
     if (status == INVAR_OK)
         status = begin_file(log);
     if (status != INVAR_OK) {

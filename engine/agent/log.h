@@ -3,7 +3,7 @@
  *
  * The file is that of one rollout of a run, which is over when its steps are in the ledger. A run
  * that was killed in a rollout goes on with the sessions that had ended; the others begin anew.
- * Lines of JSON: whose it is, then calls and ends of sessions.
+ * Lines of JSON: whose it is, then calls and ends of sessions. One rollout has one agent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,6 +22,7 @@ typedef struct invar_agent_rollout {
     invar_digest run;     /* its identity */
     invar_digest weights; /* that draw */
     int64_t number;
+    invar_digest agent; /* its files (invar_plugin_hash), which lead it; zeros: not known */
 } invar_agent_rollout;
 
 typedef struct invar_agent_log invar_agent_log;
@@ -29,13 +30,14 @@ typedef struct invar_agent_log invar_agent_log;
 /*
  * The file at `path` of this rollout, begun where there is none, or that of another one. What a
  * kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else is wrong with it.
+ * INVAR_E_STATE: another agent has led sessions of this rollout to their ends.
  */
 invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
                                   const invar_agent_rollout *rollout,
                                   const invar_agent_limits *limits) INVAR_MUST_USE;
 void invar_agent_log_close(invar_agent_log *log);
 
-/* Was it opened for this rollout? */
+/* Was it opened for this rollout, whoever leads it? */
 bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout);
 
 /* Moves the session of a sample that had ended into a zeroed one; false: there was none. */
@@ -56,6 +58,7 @@ typedef struct invar_agent_logged {
         invar_agent_session is;
     } * items;
     int64_t count, capacity;
+    invar_digest agent; /* that led them; zeros: not known */
 } invar_agent_logged;
 
 /* Of the text of a file; one of another rollout has none. `where` names it. */

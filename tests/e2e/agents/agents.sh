@@ -133,8 +133,8 @@ expect 0 'identical' diff one killed
 # of a session that had ended nothing is lost, whatever the agent would say today
 touch stuck
 rm -f asked
-"$invar" train play.ini --run random --no-report --custom-agent-path 'python3 agent.py random' \
-    >out 2>err &
+"$invar" train play.ini --run random --no-report --save-interval 1 \
+    --custom-agent-path 'python3 agent.py random' >out 2>err &
 victim=$!
 for ((i = 0; i < 600; i++)); do
     [ "$(grep -c '"end"' random/sessions.jsonl 2>/dev/null)" = 2 ] &&
@@ -146,6 +146,13 @@ wait "$victim" 2>/dev/null
 rm -f stuck
 grep -o '"sample":9,"end":.*' random/sessions.jsonl | grep -o '0\.[0-9]*' >before
 cp -r random damaged
+cp -r random changed
+echo '# another agent' >>agent.py
+ends 2 1 play.ini --run changed --custom-agent-path 'python3 agent.py random'
+holds grep -q 'sessions.jsonl: the agent has changed (hash .*) and 2 sessions of rollout 2' err
+rm changed/sessions.jsonl
+ends 0 1 play.ini --run changed --custom-agent-path 'python3 agent.py random'
+sed -i '$d' agent.py
 ends 0 1 play.ini --run random --custom-agent-path 'python3 agent.py random'
 holds [ "$(column random "SELECT reward = $(<before) FROM samples
     WHERE step = 2 AND idx = 1")" = 1 ]

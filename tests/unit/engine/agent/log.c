@@ -119,6 +119,41 @@ static void test_log__survives_any_cut(void **state)
     invar_free(text);
 }
 
+/* What one agent has ended is no other's to go on with, where both are known. */
+static void test_log__refuses_sessions_of_another_agent(void **state)
+{
+    static const invar_digest nobody = {{0}}, old = {{5}}, new = {{6}};
+    const struct {
+        invar_digest wrote, reads;
+        bool ends, refused;
+    } cases[] = {
+        {old, old, true, false},    {old, new, true, true},     {old, new, false, false},
+        {nobody, new, true, false}, {old, nobody, true, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_agent_rollout first = now, second = now;
+        invar_agent_log *log;
+
+        first.agent = cases[i].wrote;
+        second.agent = cases[i].reads;
+        log = open_log(&first);
+        lead(log, 4, 7, cases[i].ends);
+        invar_agent_log_close(log);
+        if (cases[i].refused) {
+            assert_fails(invar_agent_log_open(&log, path, &second, &limits), INVAR_E_STATE,
+                         "the agent has changed (hash 06000000, was 05000000) and 1 sessions of "
+                         "rollout 3");
+            second.number++; // the next rollout is the new one's
+        }
+        log = open_log(&second);
+        assert_int_equal(has(log, 4, 7), cases[i].ends && !cases[i].refused);
+        invar_agent_log_close(log);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 static void test_log__refuses_damage(void **state)
 {
     static const char *const lines[] = {
@@ -147,6 +182,10 @@ static void test_log__refuses_damage(void **state)
     }
     assert_ok(invar_file_write(path, "{\"invar_sessions\":2}\n", 21));
     assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT, "sessions");
+    memcpy(strstr(head, "\"weights\":\"") + strlen("\"weights\":\""), "x", 1);
+    assert_ok(invar_file_write(path, head, bytes));
+    assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
+                 ":1: \"weights\" is no hash of 32 hexadecimal digits; remove the file");
     invar_free(head);
 }
 
@@ -169,6 +208,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_log__keeps_sessions_that_ended, make_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(test_log__survives_any_cut, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(test_log__refuses_sessions_of_another_agent, make_path,
+                                        remove_path),
         cmocka_unit_test_setup_teardown(test_log__refuses_damage, make_path, remove_path),
     };
 
