@@ -137,55 +137,12 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
     return invar_file_read(out, bytes_out, path, INVAR_RECIPE_MAX_BYTES);
 }
 
-/* The part of a line that is not blank. */
-static const char *trim(size_t *bytes, const char *from, const char *to)
-{
-    while (from < to && (*from == ' ' || *from == '\r'))
-        from++;
-    while (from < to && (to[-1] == ' ' || to[-1] == '\r'))
-        to--;
-    *bytes = (size_t)(to - from);
-    return from;
-}
-
-/* The value of "key = value", if that is what the line says; names of keys are unique. */
-static const char *value_in(size_t *bytes, const char *line, const char *end, const char *key)
-{
-    const char *sign = memchr(line, '=', (size_t)(end - line)), *name;
-
-    if (!sign)
-        return NULL;
-    name = trim(bytes, line, sign);
-    if (*bytes != strlen(key) || memcmp(name, key, *bytes) != 0)
-        return NULL;
-    return trim(bytes, sign + 1, end);
-}
-
-/*
- * The recipe may be one of another version, with keys that this program does not know, so it is
- * looked at line by line and not against a schema.
- */
 bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,
                     const char *key)
 {
-    const char *value = NULL;
-    size_t bytes = 0;
+    size_t bytes;
+    const char *value = invar_workshop_value(&bytes, flags, recipe, key);
 
-    for (; flags && *flags && !value; flags++) {
-        if (strncmp(*flags, "--", 2) != 0)
-            continue;
-        value = value_in(&bytes, *flags + 2, *flags + strlen(*flags), key);
-        if (!value && strcmp(*flags + 2, key) == 0 && flags[1]) {
-            value = flags[1];
-            bytes = strlen(value);
-        }
-    }
-    for (const char *line = recipe; *line && !value;) {
-        const char *newline = strchr(line, '\n'), *end = newline ? newline : line + strlen(line);
-        if (*line != '#' && *line != ';')
-            value = value_in(&bytes, line, end, key);
-        line = newline ? newline + 1 : end;
-    }
     if (!value || bytes >= size)
         return false;
     memcpy(out, value, bytes);

@@ -500,9 +500,11 @@ static invar_status demand_record(const running *r)
 {
     static const char agents[] = "custom-agent-path", record[] = "agent-record";
     const char *const *flags = r->request->flags;
+    size_t agents_bytes, record_bytes; // 0: it is not set, or set to nothing
 
-    if ((!sets(r->recipe, agents) && !has_flag(flags, "--custom-agent-path")) ||
-        sets(r->recipe, record) || has_flag(flags, "--agent-record"))
+    (void)invar_workshop_value(&agents_bytes, flags, r->recipe, agents);
+    (void)invar_workshop_value(&record_bytes, flags, r->recipe, record);
+    if (agents_bytes == 0 || record_bytes > 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: with %s runs are compared by the record of one: set %s = RUN",

@@ -185,6 +185,13 @@ typedef struct invar_ran {
 } invar_ran;
 
 /*
+ * The value that a key has in the flags (ended by NULL; NULL: none), else in the recipe's text; it
+ * may be empty. NULL: it is in neither. Borrowed, and not ended.
+ */
+const char *invar_workshop_value(size_t *bytes_out, const char *const *flags, const char *recipe,
+                                 const char *key);
+
+/*
  * The files that a recipe (its text) and flags (ended by NULL; NULL: none) name, as they are now:
  * a part of every run's key, and of the name of a bisect.
  */

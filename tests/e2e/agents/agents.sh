@@ -166,7 +166,11 @@ mkdir cases
 cp play.ini cases/play.ini
 expect 129 'set agent-record = RUN' ci record cases/play.ini --program "$invar"
 expect 129 'set agent-record = RUN' ab --a "$invar" --b "$invar" play.ini --seeds 1 --work work
-sed -i '/^custom-agent-path/a agent-record = one' cases/play.ini
+sed '/^custom-agent-path/a agent-record =' play.ini >cases/play.ini
+expect 129 'set agent-record = RUN' ci record cases/play.ini --program "$invar"
+sed -i 's/^agent-record.*/agent-record = one/' cases/play.ini
+expect 129 'set agent-record = RUN' ab --a "$invar" --b "$invar" cases/play.ini --seeds 1 \
+    --work work --agent-record ''
 expect 0 'the same bits' ci record cases/play.ini --program "$invar"
 expect 0 'same' ci check cases/play.ini --program "$invar" --chaos 1
 expect 0 'identical' ab --a "$invar" --b "$invar" cases/play.ini --seeds 1 --work work
