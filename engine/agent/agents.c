@@ -78,7 +78,12 @@ static invar_status make(errand *r)
 
 static invar_agent_limits limits_of(const invar_agents *a)
 {
-    return (invar_agent_limits){a->options.door.chat.vocab, a->options.door.chat.context};
+    const invar_door_options *o = &a->options.door;
+
+    return (invar_agent_limits){.vocab = o->chat.vocab,
+                                .context = o->chat.context,
+                                .calls = o->calls,
+                                .branches = o->branches};
 }
 
 /* The log is that of the samples' rollout. */

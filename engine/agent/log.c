@@ -120,7 +120,7 @@ static invar_status read_line(invar_agent_logged *to, const json_t *line,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: neither a call nor the end of a session that goes on", where);
     return call ? invar_agent_call_read(session, call, limits, where)
-                : invar_agent_session_end_read(session, end, where);
+                : invar_agent_end_read(session, end, limits, where);
 }
 
 /* Any line; *ours is what the first one says. */

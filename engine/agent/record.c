@@ -14,8 +14,6 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_CALLS 65536
-
 /* ---- writing --------------------------------------------------------------------------------- */
 
 void invar_agent_call_write(invar_json_text *text, const invar_agent_call *call)
@@ -124,13 +122,29 @@ invar_status invar_agent_call_read(invar_agent_session *out, const json_t *objec
     int64_t n_prompt = 0;
     invar_status status;
 
-    if (out->n_calls >= MOST_CALLS)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it has more than %d calls", where, MOST_CALLS);
+    if (out->n_calls >= limits->calls)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: it has more than %" PRId64 " calls (agent-max-calls)", where,
+                          limits->calls);
     status = read_ids(&prompt, &n_prompt, object, "prompt", limits, where);
     if (status == INVAR_OK)
         status = read_call(out, object, prompt, n_prompt, limits, where);
     invar_free(prompt);
     return status;
+}
+
+invar_status invar_agent_end_read(invar_agent_session *out, const json_t *object,
+                                  const invar_agent_limits *limits, const char *where)
+{
+    int64_t branches;
+
+    INVAR_TRY(invar_agent_session_branches(&branches, out));
+    if (branches > limits->branches)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: it has %" PRId64 " branches, more than %" PRId64
+                          " (agent-max-branches)",
+                          where, branches, limits->branches);
+    return invar_agent_session_end_read(out, object, where);
 }
 
 static invar_status read_session(invar_agent_session *out, const json_t *object,
@@ -144,7 +158,7 @@ static invar_status read_session(invar_agent_session *out, const json_t *object,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it has no list \"calls\" or no object \"end\"",
                           where);
     json_array_foreach(calls, i, call) INVAR_TRY(invar_agent_call_read(out, call, limits, where));
-    return invar_agent_session_end_read(out, end, where);
+    return invar_agent_end_read(out, end, limits, where);
 }
 
 invar_status invar_agent_session_read(invar_agent_session *out, const char *text, size_t bytes,

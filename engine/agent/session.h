@@ -102,20 +102,24 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-/* What a call of a record may be. */
+/* What a record may have. */
 typedef struct invar_agent_limits {
     int64_t vocab;
-    int64_t context; /* tokens of prompt and response */
+    int64_t context;         /* tokens of prompt and response */
+    int64_t calls, branches; /* most of a session */
 } invar_agent_limits;
 
 /* A call as JSON; and all of the session. Failures stay in `text`. */
 void invar_agent_call_write(invar_json_text *text, const invar_agent_call *call);
 void invar_agent_session_write(invar_json_text *text, const invar_agent_session *session);
 
-/* Into a session: a call; or all of an empty one. INVAR_E_CORRUPT: it is none. */
+/* Into a session: a call; its end; or all of an empty one. INVAR_E_CORRUPT: it is none. */
 invar_status invar_agent_call_read(invar_agent_session *out, const json_t *object,
                                    const invar_agent_limits *limits,
                                    const char *where) INVAR_MUST_USE;
+invar_status invar_agent_end_read(invar_agent_session *out, const json_t *object,
+                                  const invar_agent_limits *limits,
+                                  const char *where) INVAR_MUST_USE;
 invar_status invar_agent_session_read(invar_agent_session *out, const char *text, size_t bytes,
                                       const invar_agent_limits *limits,
                                       const char *where) INVAR_MUST_USE;

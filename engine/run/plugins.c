@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "engine/agent/door.h"
 #include "engine/config/config.h"
 #include "engine/source/judge.h"
@@ -63,8 +64,58 @@ static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recip
                                                           .teacher = replay ? NULL : &o});
 }
 
+typedef struct recorded {
+    const char *spec; /* of the agents of this run */
+    bool led;         /* the recorded one had agents */
+} recorded;
+
+static invar_status take_spec(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    recorded *r = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    r->led = true;
+    if (values[0].type == INVAR_LEDGER_TYPE_TEXT && values[0].bytes == strlen(r->spec) &&
+        memcmp(values[0].data, r->spec, values[0].bytes) == 0)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
+    invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "agent-record: its sessions are another agent's: there " INVAR_AGENT_NAME
+                      " is '%s'; set the same, or give the record of a run with this one",
+                      quoted);
+}
+
+/* A record is that of the agents that the recipe names. */
+static invar_status check_record(const invar_plugins *plugins, const char *spec)
+{
+    const invar_ledger_argument run = {
+        "run", {.type = INVAR_LEDGER_TYPE_INT, .integer = plugins->record_run}};
+    recorded r = {.spec = spec};
+
+    INVAR_TRY(invar_ledger_select(
+        plugins->record,
+        &(invar_ledger_request){.sql = "SELECT value FROM identity WHERE run = :run AND key = "
+                                       "'" INVAR_AGENT_NAME "'",
+                                .arguments = &run,
+                                .n_arguments = 1,
+                                .row = take_spec,
+                                .payload = &r}));
+    if (!r.led)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "agent-record: no agent led that run: it has no " INVAR_AGENT_NAME
+                          "; give the record of one that has it");
+    return INVAR_OK;
+}
+
 /* A ledger, or the folder of a run that has one. */
-static invar_status open_record(invar_plugins *out, const char *path)
+static invar_status open_record(invar_plugins *out, const char *path, const char *spec)
 {
     char inside[INVAR_PATH_SIZE];
     invar_ledger_summary summary;
@@ -74,7 +125,7 @@ static invar_status open_record(invar_plugins *out, const char *path)
                                 &(invar_ledger_options){0}));
     INVAR_TRY(invar_ledger_find(&summary, out->record, NULL));
     out->record_run = summary.run;
-    return INVAR_OK;
+    return check_record(out, spec);
 }
 
 /* What agents did is known here; engine/agent starts them. */
@@ -90,7 +141,7 @@ static invar_status attach_agents(invar_plugins *out, const invar_recipe *recipe
     if (!spec[0])
         return INVAR_OK;
     if (record[0] && !replay)
-        INVAR_TRY(open_record(out, record));
+        INVAR_TRY(open_record(out, record, spec));
     return invar_plugin_open(&out->of[INVAR_PLUGINS_AGENTS], &o);
 }
 

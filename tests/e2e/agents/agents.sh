@@ -109,6 +109,17 @@ ends 0 1 play.ini --run recorded --golden one.golden --agent-record one
 holds grep -q '^golden    identical, 4 of 4' out
 ends 2 1 play.ini --run too-long --num-rollout 5 --agent-record one/ledger.db
 holds grep -q 'agent-record: it has no sessions of step 4' err
+# limits that the recorded sessions did not have, and sessions of other agents, or of none
+ends 2 1 play.ini --run few-branches --agent-record one --agent-max-branches 1
+holds grep -q 'branches, more than 1 (agent-max-branches)' err
+ends 2 1 play.ini --run few-calls --agent-record one --agent-max-calls 1
+holds grep -q 'it has more than 1 calls (agent-max-calls)' err
+expect 129 "another agent's: there custom-agent-path is 'python3 agent.py forget'" train play.ini \
+    --run others --no-report --agent-record forgets
+tiny_recipe 1 >alone.ini
+ends 0 1 alone.ini --run alone
+expect 129 'agent-record: no agent led that run' train play.ini --run of-none --no-report \
+    --agent-record alone
 # weights that draw something else than the record
 ends 1 1 play.ini --run mismatch --agent-record one --rollout-temperature 0.5
 holds grep -q 'is recorded with token' err

@@ -2,8 +2,9 @@
  * agent_log.c - fuzz target: sessions of agents, in the file of a rollout and in a ledger.
  *
  * The input is read as the lines behind a first one that fits, and as the record of one session.
- * What is accepted has tokens of the vocabulary within the context, makes a sample, is written and
- * read again, and must be the same. The corpus is of a real run of tests/e2e/agents.
+ * What is accepted has tokens of the vocabulary within the context, keeps to its limits, makes a
+ * sample, is written and read again, and must be the same. The corpus is of a real run of
+ * tests/e2e/agents.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,9 +17,10 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 
-enum { VOCABULARY = 14, CONTEXT = 16 };
+enum { VOCABULARY = 14, CONTEXT = 16, CALLS = 12, BRANCHES = 8 };
 
-static const invar_agent_limits limits = {.vocab = VOCABULARY, .context = CONTEXT};
+static const invar_agent_limits limits = {
+    .vocab = VOCABULARY, .context = CONTEXT, .calls = CALLS, .branches = BRANCHES};
 static const invar_agent_rollout rollout = {.number = 3};
 static const char head[] =
     "{\"invar_sessions\":1,\"rollout\":3,\"run\":\"00000000000000000000000000000000\","
@@ -26,6 +28,7 @@ static const char head[] =
 
 static void check_calls(const invar_agent_session *s)
 {
+    INVAR_CHECK(s->n_calls <= CALLS);
     for (int64_t i = 0; i < s->n_calls; i++) {
         const invar_agent_call *c = s->calls[i];
 
@@ -45,6 +48,7 @@ static void check_branches(const invar_agent_session *s)
 
     INVAR_CHECK(invar_agent_session_branches(&branches, s) == INVAR_OK);
     INVAR_CHECK(branches <= s->n_calls && (branches > 0) == (s->n_calls > 0));
+    INVAR_CHECK(!s->end || branches <= BRANCHES);
 }
 
 static void check_again(const invar_agent_session *s)

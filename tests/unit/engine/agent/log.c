@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "tests/support.h"
 
-static const invar_agent_limits limits = {.vocab = 13, .context = 16};
+static const invar_agent_limits limits = {.vocab = 13, .context = 16, .calls = 2, .branches = 1};
 static const invar_agent_rollout now = {.run = {{1}}, .weights = {{2}}, .number = 3};
 static char path[64];
 

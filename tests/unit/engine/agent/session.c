@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "tests/support.h"
 
-static const invar_agent_limits limits = {.vocab = 13, .context = 16};
+static const invar_agent_limits limits = {.vocab = 13, .context = 16, .calls = 3, .branches = 2};
 
 /* A call whose tokens are the characters of both texts, with log-probs -1, -2, ... */
 static invar_agent_call *add(invar_agent_session *s, const char *prompt, const char *response,
@@ -238,6 +238,8 @@ static void test_session__records_failures(void **state)
 
 static void test_session__refuses_damaged_records(void **state)
 {
+#define NUMBERED(n) "{\"number\":" #n ",\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}"
+#define THREE NUMBERED(0) "," NUMBERED(1) "," NUMBERED(2)
 #define CALL "{\"occurrence\":0,\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}"
     static const struct {
         const char *text, *says;
@@ -271,6 +273,9 @@ static void test_session__refuses_damaged_records(void **state)
         {"{\"calls\":[],\"end\":{\"reward\":\"much\"}}", "neither a number nor an object"},
         {"{\"calls\":[],\"end\":{\"reward\":1e999}}", "test"},
         {"{\"calls\":[],\"end\":{\"error\":7}}", "\"error\" is no text"},
+        {"{\"calls\":[" THREE "," NUMBERED(3) "],\"end\":{}}",
+         "more than 3 calls (agent-max-calls)"},
+        {"{\"calls\":[" THREE "],\"end\":{}}", "3 branches, more than 2 (agent-max-branches)"},
     };
 
     (void)state;
