@@ -43,12 +43,30 @@ void invar_agents_free(invar_agents *a)
 
 /* ---- sessions of a run ----------------------------------------------------------------------- */
 
+/* A record, and what to do where this program does not draw what it says. */
+typedef struct source {
+    const char *name, *advice;
+} source;
+
+static const source the_log = {
+    INVAR_AGENT_LOG,
+    "the file was changed, or written by another version: remove it, and the rollout's sessions "
+    "begin anew"};
+static const source the_ledger = {
+    "the ledger",
+    "it was changed (invar ledger verify), or another version made the step: take that "
+    "one, or start a new run with --run"};
+static const source the_record = {
+    "agent-record",
+    "it is of other weights or settings, or of another version: give the record of a "
+    "run with this recipe"};
+
 typedef struct errand {
     invar_agents *agents;
     invar_rl_sample *samples;      /* (count) */
     invar_agent_session *sessions; /* (count) */
     invar_plugin_slot *slots;      /* (count) */
-    bool *known;                   /* (count) a record has it */
+    const source **found;          /* (count) the record that has it; NULL: none */
     invar_door_task *tasks;        /* (n_tasks) the others */
     int64_t count, n_tasks;
     invar_door_rules rules;
@@ -60,7 +78,7 @@ static void release(errand *r)
         invar_agent_session_release(&r->sessions[i]);
     invar_free(r->sessions);
     invar_free(r->slots);
-    invar_free(r->known);
+    invar_free((void *)(uintptr_t)r->found);
     invar_free(r->tasks);
 }
 
@@ -71,8 +89,9 @@ static invar_status make(errand *r)
     INVAR_TRY(invar_alloc((void **)&r->sessions, count, sizeof *r->sessions, "sessions"));
     memset(r->sessions, 0, count * sizeof *r->sessions);
     INVAR_TRY(invar_alloc((void **)&r->slots, count, sizeof *r->slots, "records of sessions"));
-    INVAR_TRY(invar_alloc((void **)&r->known, count, sizeof *r->known, "records of sessions"));
-    memset(r->known, 0, count * sizeof *r->known);
+    INVAR_TRY(invar_alloc((void **)&r->found, count, sizeof *r->found, "records of sessions"));
+    for (size_t i = 0; i < count; i++)
+        r->found[i] = NULL;
     return invar_alloc((void **)&r->tasks, count, sizeof *r->tasks, "tasks for agents");
 }
 
@@ -118,15 +137,18 @@ static invar_status find_record(errand *r, int64_t i)
     char where[WHERE_SIZE];
 
     INVAR_TRY(invar_plugin_recall(&r->slots[i], a->options.plugin, s));
-    r->known[i] = r->slots[i].data != NULL;
-    (void)snprintf(where, sizeof where,
-                   "plug-in " INVAR_AGENT_NAME ": the record of sample %" PRId64, s->index);
-    if (r->known[i])
+    if (r->slots[i].data) {
+        r->found[i] = a->options.recorded ? &the_record : &the_ledger;
+        (void)snprintf(where, sizeof where,
+                       "plug-in " INVAR_AGENT_NAME ": the session of sample %" PRId64 " in %s",
+                       s->index, r->found[i]->name);
         return invar_agent_session_read(&r->sessions[i], r->slots[i].data, r->slots[i].bytes,
                                         &limits, where);
+    }
     INVAR_TRY(open_log(a, s));
-    r->known[i] = invar_agent_log_take(&r->sessions[i], a->log, s->index);
-    if (!r->known[i])
+    if (invar_agent_log_take(&r->sessions[i], a->log, s->index))
+        r->found[i] = &the_log;
+    else
         r->tasks[r->n_tasks++] = (invar_door_task){s, &r->sessions[i]};
     return INVAR_OK;
 }
@@ -148,6 +170,7 @@ static invar_status lead(errand *r)
 /* A call on its way; the rollout borrows all of it. */
 typedef struct again {
     invar_agent_call *call;
+    const source *from;
     int64_t index; /* of the session's sample */
     invar_sampling sampling;
     invar_rl_sample sample;
@@ -159,6 +182,7 @@ static invar_status begin_again(again *out, const errand *r, int64_t i, invar_ag
     const invar_rl_sample *s = &r->samples[i];
 
     *out = (again){.call = call,
+                   .from = r->found[i],
                    .index = s->index,
                    .sampling = r->agents->options.door.sampling,
                    .sample = {.group = i,
@@ -189,10 +213,10 @@ static invar_status compare(again *d)
     if (i < d->call->n_response || n != d->call->n_response)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                           "plug-in " INVAR_AGENT_NAME ": sample %" PRId64 ": a call with %" PRId64
-                          " tokens of prompt is recorded with token %" PRId32 " at place %" PRId64
-                          " of its response, and these weights draw %" PRId32,
-                          d->index, d->call->n_prompt, d->call->response[i], i,
-                          i < n ? drawn[i] : -1);
+                          " tokens of prompt is in %s with token %" PRId32 " at place %" PRId64
+                          " of its response, and these weights draw %" PRId32 "; %s",
+                          d->index, d->call->n_prompt, d->from->name, d->call->response[i], i,
+                          i < n ? drawn[i] : -1, d->from->advice);
     d->call->logp = d->sample.logp;
     d->sample.logp = NULL;
     return INVAR_OK;
@@ -212,7 +236,7 @@ static invar_status draw_all(again *calls, int64_t *begun, const errand *r)
     invar_rollout *rollout = r->agents->options.door.rollout;
 
     for (int64_t i = 0; i < r->count; i++)
-        for (int64_t k = 0; r->known[i] && k < r->sessions[i].n_calls; k++)
+        for (int64_t k = 0; r->found[i] && k < r->sessions[i].n_calls; k++)
             INVAR_TRY(begin_again(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
     while (unfinished(calls, *begun) > 0)
         INVAR_TRY(invar_rollout_step(rollout));
@@ -229,7 +253,7 @@ static invar_status draw_again(const errand *r)
     invar_status status;
 
     for (int64_t i = 0; i < r->count; i++)
-        count += r->known[i] ? r->sessions[i].n_calls : 0;
+        count += r->found[i] ? r->sessions[i].n_calls : 0;
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&calls, (size_t)count, sizeof *calls, "recorded calls"));

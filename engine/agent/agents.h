@@ -23,6 +23,7 @@ extern "C" {
 typedef struct invar_agents_options {
     invar_plugin *plugin;    /* has the record; borrowed, as all of them */
     invar_door_options door; /* for samples that no record has */
+    bool recorded;           /* its record is another run's: agent-record */
     const char *folder;      /* of the log; NULL: there is a record, or nothing goes */
     invar_digest run;        /* the identity of the run */
     const char *key;         /* of the part that is the reward; NULL: none */

@@ -316,11 +316,12 @@ static invar_door_options door_of(invar_loop *loop)
 /* A replay has the record, and no folder to write to. */
 static invar_status make_agents(invar_loop *loop, const invar_judge *judge)
 {
-    bool recorded =
-        loop->options->replay || invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
+    bool replay = loop->options->replay;
+    bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
     const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_PLUGINS_AGENTS],
                                     .door = door_of(loop),
-                                    .folder = recorded ? NULL : loop->home.at.run,
+                                    .recorded = recorded,
+                                    .folder = replay || recorded ? NULL : loop->home.at.run,
                                     .run = loop->identity.digest,
                                     .key = judge->key,
                                     .tell = tell_agents,

@@ -122,7 +122,7 @@ expect 129 'agent-record: no agent led that run' train play.ini --run of-none --
     --agent-record alone
 # weights that draw something else than the record
 ends 1 1 play.ini --run mismatch --agent-record one --rollout-temperature 0.5
-holds grep -q 'is recorded with token' err
+holds grep -q 'is in agent-record with token .*; it is of other weights' err
 mv away.py agent.py
 # killed in its third rollout: half of the sessions had ended, and are not led again
 rm -f asked
@@ -168,6 +168,10 @@ ends 0 1 play.ini --run random --custom-agent-path 'python3 agent.py random'
 holds [ "$(column random "SELECT reward = $(<before) FROM samples
     WHERE step = 2 AND idx = 1")" = 1 ]
 expect 0 identical replay random --from 0 --step 3
+cp -r damaged forged
+sed -i 's/"response":\[[0-9]*/"response":[0/' forged/sessions.jsonl
+ends 1 1 play.ini --run forged --custom-agent-path 'python3 agent.py random'
+holds grep -q 'is in sessions.jsonl with token 0 .*: remove it' err
 sed -i '2s/"prompt":\[12/"prompt":[99/' damaged/sessions.jsonl
 ends 2 1 play.ini --run damaged --custom-agent-path 'python3 agent.py random'
 holds grep -q 'sessions.jsonl:2: "prompt" of a call has no token at 0; remove the file' err
