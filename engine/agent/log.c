@@ -18,7 +18,7 @@
 #include "base/invar_banned.h"
 
 #define VERSION 1
-#define MOST_BYTES ((size_t)1 << 32)
+#define MOST_HEAD 1024 // bytes of the first line
 #define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
 
 struct invar_agent_log {
@@ -156,18 +156,68 @@ invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, 
     return INVAR_OK;
 }
 
+static invar_status cannot(const invar_agent_log *log, const char *what)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, log->path);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
+}
+
+/* Whether the file is of this rollout, by its first line; that of another may be large. */
+static invar_status look_at(bool *ours_out, invar_agent_log *log, const invar_agent_limits *limits,
+                            const char *where)
+{
+    int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    char text[MOST_HEAD];
+    const char *newline;
+    ssize_t bytes;
+
+    if (fd < 0)
+        return cannot(log, "open it");
+    bytes = pread(fd, text, sizeof text, 0);
+    if (bytes < 0) {
+        invar_status status = cannot(log, "read it");
+        (void)close(fd);
+        return status;
+    }
+    (void)close(fd);
+    newline = memchr(text, '\n', (size_t)bytes);
+    *ours_out = false;
+    if (!newline && bytes == MOST_HEAD)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:1: the line is longer than %d bytes", where,
+                          MOST_HEAD);
+    if (!newline) // a kill has left no more
+        return INVAR_OK;
+    return invar_json_as_corrupt(take_line(&log->logged, ours_out, 1, text,
+                                           (size_t)(newline - text), &log->rollout, limits, where));
+}
+
+static invar_status read_all(invar_agent_log *log, const invar_agent_limits *limits,
+                             const char *where)
+{
+    char *text = NULL;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, log->path, SIZE_MAX - 1));
+    status = invar_agent_logged_read(&log->logged, text, bytes, &log->rollout, limits, where);
+    invar_free(text);
+    return status;
+}
+
 static invar_status read_file(invar_agent_log *log, const invar_agent_limits *limits)
 {
-    char where[INVAR_PATH_SHOWN_SIZE], *text = NULL;
-    size_t bytes;
+    char where[INVAR_PATH_SHOWN_SIZE];
+    bool ours = false;
     invar_status status;
 
     if (!invar_path_exists(log->path))
         return INVAR_OK;
     invar_path_show(where, log->path);
-    INVAR_TRY(invar_file_read(&text, &bytes, log->path, MOST_BYTES));
-    status = invar_agent_logged_read(&log->logged, text, bytes, &log->rollout, limits, where);
-    invar_free(text);
+    status = look_at(&ours, log, limits, where);
+    if (status == INVAR_OK && ours)
+        status = read_all(log, limits, where);
     return invar_error_advise(status, INVAR_E_CORRUPT,
                               "remove the file, and the rollout's sessions begin anew");
 }
@@ -242,14 +292,6 @@ static void write_end(invar_json_text *text, int64_t sample, const invar_agent_s
     begin_line(text, sample, "end");
     invar_json_text_value(text, session->end, session->end_bytes);
     end_line(text);
-}
-
-static invar_status cannot(const invar_agent_log *log, const char *what)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, log->path);
-    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
 }
 
 /* The file anew, with the sessions that had ended. */

@@ -154,6 +154,24 @@ static void test_log__refuses_sessions_of_another_agent(void **state)
     }
 }
 
+/* The rollout before may have left more than memory has; its holes are no lines. */
+static void test_log__leaves_other_rollouts_unread(void **state)
+{
+    invar_agent_rollout next = now;
+    invar_agent_log *log = open_log(&now);
+
+    (void)state;
+    invar_agent_log_close(log);
+    assert_int_equal(truncate(path, (off_t)1 << 33), 0);
+    next.number++;
+    log = open_log(&next);
+    lead(log, 4, 7, true);
+    invar_agent_log_close(log);
+    log = open_log(&next);
+    assert_true(has(log, 4, 7));
+    invar_agent_log_close(log);
+}
+
 static void test_log__refuses_damage(void **state)
 {
     static const char *const lines[] = {
@@ -166,8 +184,8 @@ static void test_log__refuses_damage(void **state)
         "\n",
     };
     invar_agent_log *log = open_log(&now);
+    char blank[2000], *head;
     size_t bytes;
-    char *head;
 
     (void)state;
     invar_agent_log_close(log);
@@ -182,6 +200,10 @@ static void test_log__refuses_damage(void **state)
     }
     assert_ok(invar_file_write(path, "{\"invar_sessions\":2}\n", 21));
     assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT, "sessions");
+    memset(blank, ' ', sizeof blank);
+    assert_ok(invar_file_write(path, blank, sizeof blank));
+    assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
+                 ":1: the line is longer than 1024 bytes; remove the file");
     memcpy(strstr(head, "\"weights\":\"") + strlen("\"weights\":\""), "x", 1);
     assert_ok(invar_file_write(path, head, bytes));
     assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
@@ -209,6 +231,8 @@ int main(void)
                                         remove_path),
         cmocka_unit_test_setup_teardown(test_log__survives_any_cut, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_log__refuses_sessions_of_another_agent, make_path,
+                                        remove_path),
+        cmocka_unit_test_setup_teardown(test_log__leaves_other_rollouts_unread, make_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(test_log__refuses_damage, make_path, remove_path),
     };
