@@ -13,6 +13,8 @@
 
 #include "base/invar_banned.h"
 
+#define CALL_BYTES 80 // at most, in a record, but for its tokens
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 void invar_agent_call_free(invar_agent_call *call)
@@ -83,8 +85,8 @@ static invar_status make_room(invar_agent_session *s)
     return INVAR_OK;
 }
 
-invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *s,
-                                     const int32_t *prompt, int64_t n_prompt, int64_t number)
+invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_session *s,
+                                        const int32_t *prompt, int64_t n_prompt, int64_t number)
 {
     invar_agent_call *call = NULL;
     invar_status status;
@@ -104,6 +106,36 @@ invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session
     s->calls[s->n_calls++] = call;
     *out = call;
     return INVAR_OK;
+}
+
+/* Bytes of tokens as JSON has them, each with what divides it from the next. */
+static size_t written(const int32_t *ids, int64_t count)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        bytes += 2;
+        for (int32_t rest = ids[i]; rest >= 10; rest /= 10)
+            bytes++;
+    }
+    return bytes;
+}
+
+/* Responses on their way are not known yet; the other half of a reply is left for them. */
+invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *s,
+                                     const int32_t *prompt, int64_t n_prompt, int64_t number)
+{
+    size_t bytes = written(prompt, n_prompt);
+
+    for (int64_t i = 0; i < s->n_calls; i++)
+        bytes += CALL_BYTES + written(s->calls[i]->prompt, s->calls[i]->n_prompt) +
+                 written(s->calls[i]->response, s->calls[i]->n_response);
+    if (bytes > INVAR_AGENT_RECORD_BYTES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the record of the session would have more than %zu MiB: send shorter "
+                          "prompts, or end the session",
+                          INVAR_AGENT_RECORD_BYTES >> 20);
+    return invar_agent_session_append(out, s, prompt, n_prompt, number);
 }
 
 void invar_agent_session_remove(invar_agent_session *s, const invar_agent_call *call)

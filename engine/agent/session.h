@@ -51,13 +51,21 @@ typedef struct invar_agent_session {
 
 void invar_agent_session_release(invar_agent_session *session);
 
+/* What the calls of a session may have in its record, in bytes: a ledger has replies of 64 MiB. */
+#define INVAR_AGENT_RECORD_BYTES ((size_t)32 << 20)
+
 /*
  * A new call of the session with a copy of the prompt, on its way. `number` < 0: the least that no
- * call with this prompt has. Borrowed.
+ * call with this prompt has. Borrowed. INVAR_E_INVALID: the record would be too large.
  */
 invar_status invar_agent_session_add(invar_agent_call **out, invar_agent_session *session,
                                      const int32_t *prompt, int64_t n_prompt,
                                      int64_t number) INVAR_MUST_USE;
+
+/* The same of a call that is in a record already. */
+invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_session *session,
+                                        const int32_t *prompt, int64_t n_prompt,
+                                        int64_t number) INVAR_MUST_USE;
 
 /* One that is on its way, and will not come, is no longer there. */
 void invar_agent_session_remove(invar_agent_session *session, const invar_agent_call *call);

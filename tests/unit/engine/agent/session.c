@@ -236,6 +236,30 @@ static void test_session__records_failures(void **state)
     invar_agent_session_release(&again);
 }
 
+/* Calls are refused before their record is more than a ledger reads. */
+static void test_session__keeps_its_record_small(void **state)
+{
+    enum { TOKENS = 1 << 20, ID = 1000000 }; // 8 MiB a prompt, with commas
+    invar_agent_session s = {0};
+    invar_agent_call *call;
+    int32_t *ids;
+
+    (void)state;
+    assert_ok(invar_alloc((void **)&ids, TOKENS, sizeof *ids, "test"));
+    for (int i = 0; i < TOKENS; i++)
+        ids[i] = ID;
+    for (int i = 0; i < 3; i++)
+        assert_ok(invar_agent_session_add(&call, &s, ids, TOKENS, i));
+    assert_fails(invar_agent_session_add(&call, &s, ids, TOKENS, 3), INVAR_E_INVALID,
+                 "more than 32 MiB");
+    assert_int_equal(s.n_calls, 3);
+    assert_ok(invar_agent_session_add(&call, &s, ids, TOKENS - 64, 3)); // what is left
+    call->response = ids;
+    call->n_response = 64;
+    assert_fails(invar_agent_session_add(&call, &s, ids, 1, 4), INVAR_E_INVALID, "end the session");
+    invar_agent_session_release(&s);
+}
+
 static void test_session__refuses_damaged_records(void **state)
 {
 #define NUMBERED(n) "{\"number\":" #n ",\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}"
@@ -298,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_session__fills_a_silent_sample),
         cmocka_unit_test(test_session__survives_its_record),
         cmocka_unit_test(test_session__records_failures),
+        cmocka_unit_test(test_session__keeps_its_record_small),
         cmocka_unit_test(test_session__refuses_damaged_records),
     };
 
