@@ -12,18 +12,9 @@
 
 #include "cli/bench/bench.h"
 #include "cli/bench/model.h"
-#include "engine/rollout/rollout.h"
+#include "tests/device/wrapped_rollout.h"
 
 #define LISTED 2048 // samples of the rollout of `invar bench`; others have their lengths again
-
-typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
-
-invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
-invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
 
 /* Tokens of the whole sample. */
 static int64_t end_of(const invar_rl_sample *s, int64_t shortest, int64_t longest)

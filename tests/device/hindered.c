@@ -14,8 +14,8 @@
 
 #include "engine/comm/comm.h"
 #include "engine/model/forward.h"
-#include "engine/rollout/rollout.h"
 #include "engine/train/learner.h"
+#include "tests/device/wrapped_rollout.h"
 
 #define SHORT_NS 1000000u // at most, of most delays
 #define LONG_NS 30000000u // of one in so many:
@@ -91,15 +91,6 @@ invar_status __wrap_invar_model_copy(invar_model *to, const invar_model *from)
 }
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
-
-typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
-
-invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
-invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                       int64_t count, const invar_sampling *sampling, told tick,

@@ -48,6 +48,11 @@ numerics = ieee
 RECIPE
 }
 
+# column RUN QUERY: one column of its ledger.
+column() {
+    sqlite3 -readonly "$1/ledger.db" "$2"
+}
+
 # expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed, uncoloured.
 expect() {
     local code=$1 text=$2 output rc=0

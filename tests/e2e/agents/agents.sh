@@ -16,11 +16,6 @@ source "$root/tests/e2e/expect.sh"
 # shellcheck source=tests/e2e/ranks/launch.sh
 source "$root/tests/e2e/ranks/launch.sh"
 
-# column RUN QUERY: one column of its ledger.
-column() {
-    sqlite3 -readonly "$1/ledger.db" "$2"
-}
-
 # recipe AGENT: task:guess, led by it.
 recipe() {
     tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/

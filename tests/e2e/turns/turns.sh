@@ -15,11 +15,6 @@ source "$root/tests/e2e/expect.sh"
 # shellcheck source=tests/e2e/ranks/launch.sh
 source "$root/tests/e2e/ranks/launch.sh"
 
-# column RUN QUERY: one column of its ledger.
-column() {
-    sqlite3 -readonly "$1/ledger.db" "$2"
-}
-
 # ---- three seeds learn the game -----------------------------------------------------------------
 if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
     mean="SELECT avg(value) FROM metrics WHERE name = 'rollout/raw_reward' AND step"

@@ -1,0 +1,28 @@
+/*
+ * wrapped_rollout.h - invar_rollout_run of a program that the linker gives another one
+ * (-Wl,--wrap=invar_rollout_run).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_DEVICE_WRAPPED_ROLLOUT_H
+#define INVAR_TESTS_DEVICE_WRAPPED_ROLLOUT_H
+
+#include "engine/rollout/rollout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
+
+invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling *sampling, told tick,
+                                      void *payload);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
