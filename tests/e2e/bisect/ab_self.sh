@@ -13,7 +13,6 @@ here=$(cd "$(dirname "$0")" && pwd) root=$PWD
 # a clone is the repository: the folder of this test may lie inside the real one
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
-unset INVAR_LEDGER INVAR_FACTS
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 
 # ab CODE TEXT NAME ARGUMENT ...: the exit code, and TEXT in the answer, FOLDER/NAME.json.

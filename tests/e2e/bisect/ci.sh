@@ -9,7 +9,6 @@ set -uo pipefail
 invar=$(realpath "$1") folder=$2 source=$PWD
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-unset CI GITHUB_ACTIONS GITHUB_STEP_SUMMARY
 rm -rf "$folder"
 mkdir -p "$folder/tmp" "$folder/cases" && cd "$folder" || exit 2
 folder=$PWD

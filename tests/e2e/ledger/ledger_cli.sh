@@ -5,7 +5,6 @@ set -uo pipefail
 invar=$1 make=$2 folder=$3
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-unset INVAR_LEDGER
 terminal=$(cd "$(dirname "$0")/.." && pwd)/terminal.py
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2

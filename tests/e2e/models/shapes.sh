@@ -7,7 +7,6 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
-unset INVAR_LEDGER INVAR_SAVE
 recipe=$PWD/tests/e2e/ranks/divided.ini
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2

@@ -3,7 +3,6 @@
 # A test sets `invar` before. `mpi` is true where ranks can be processes.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
-unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1 # mpirun gives ranks a terminal
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 expect_logs=(out err)

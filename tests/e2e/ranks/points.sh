@@ -7,7 +7,6 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") far=$(readlink -f "$2") wrong=$(readlink -f "$3") folder=$4
-unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 INVAR_MODULES=$(dirname "$invar") # the other programs lie elsewhere
 export INVAR_MODULES

@@ -20,7 +20,6 @@ done
     echo "skipped: there is no invar-mpi.so"
     exit 77
 }
-unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1
 rm -rf "$folder"
 here=$PWD/tests/e2e/ranks

@@ -6,7 +6,6 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
-unset INVAR_LEDGER INVAR_SAVE
 export NO_COLOR=1 # mpirun gives ranks a terminal
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 rm -rf "$folder"

@@ -10,7 +10,6 @@ invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 recipe=$(realpath "$(dirname "$0")/../ranks/divided.ini")
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp

@@ -6,7 +6,6 @@ invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 judge="python3 $PWD/engine/ext/example/reward.py"
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 

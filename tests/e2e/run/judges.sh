@@ -7,7 +7,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
-unset INVAR_LEDGER INVAR_SAVE http_proxy HTTP_PROXY
+unset http_proxy HTTP_PROXY
 here=$PWD/tests/e2e/run
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2

@@ -8,7 +8,6 @@ invar=$1 folder=$2
 source "$(dirname "$0")/../expect.sh"
 # shellcheck source=tests/e2e/exact.sh
 source "$(dirname "$0")/../exact.sh"
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 cat >"$folder/dense.ini" <<'RECIPE'

@@ -8,7 +8,6 @@ invar=$1 packer=$2 folder=$3
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 here=$(cd "$(dirname "$0")" && pwd)
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp

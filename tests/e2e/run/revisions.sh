@@ -6,7 +6,6 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 plain=$(readlink -f "$1") revised=$(readlink -f "$2") folder=$3
-unset INVAR_LEDGER INVAR_SAVE
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh

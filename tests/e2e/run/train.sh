@@ -13,7 +13,6 @@ rollouts=5 drafts=3
 if [[ ${INVAR_TEST_FULL:-} ]]; then
     rollouts=100 drafts='1 2 3 4 5 6 7 8'
 fi
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 declare -A base

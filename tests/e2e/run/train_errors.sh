@@ -9,7 +9,6 @@ set -uo pipefail
 invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 plain=(train recipes/bf16.ini --num-rollout 4 --threads 1 --no-report)

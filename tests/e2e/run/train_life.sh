@@ -7,7 +7,6 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
-unset INVAR_LEDGER INVAR_SAVE
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
