@@ -16,7 +16,7 @@
 #include "cli/ledger/ledger.h"
 #include "cli/output.h"
 #include "cli/plain.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 #include "ledger/view/export/export.h"
 #include "ledger/view/page.h"
 #include "ledger/view/report/report.h"

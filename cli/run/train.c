@@ -26,7 +26,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 #include "ledger/view/golden/golden.h"
 #include "ledger/view/page.h"
 #include "ledger/view/report/report.h"

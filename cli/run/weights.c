@@ -9,7 +9,7 @@
 
 #include "cli/live.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 
 #include "base/invar_banned.h"
 

@@ -14,7 +14,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/record/revisions.h"
 #include "engine/rollout/file/file.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 #include "engine/run/train.h"
 
 #include "base/invar_banned.h"

@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/hf/hf.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 #include "engine/run/settings.h"
 #include "engine/source/source.h"
 

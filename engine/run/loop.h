@@ -20,7 +20,7 @@
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 #include "engine/run/memory.h"
 #include "engine/run/plugins.h"
 #include "engine/run/session/session.h"
@@ -133,7 +133,7 @@ typedef struct invar_loop {
     bool agreed;               /* all ranks fail alike: none has to be told */
 } invar_loop;
 
-/* ---- setup.c --------------------------------------------------------------------------------- */
+/* ---- setup/setup.c --------------------------------------------------------------------------- */
 
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options,
@@ -143,6 +143,8 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
 invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options) INVAR_MUST_USE;
 void invar_loop_close(invar_loop *loop);
+
+/* ---- setup/ranks.c --------------------------------------------------------------------------- */
 
 /* After a halt: the groups of the layout, which only the group of all ranks survives, anew. */
 invar_status invar_loop_renew_layout(invar_loop *loop) INVAR_MUST_USE;
@@ -182,7 +184,7 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step) INVAR_
  */
 invar_status invar_loop_check_save(const invar_loop *loop) INVAR_MUST_USE;
 
-/* ---- start.c: where it writes ---------------------------------------------------------------- */
+/* ---- home/start.c: where it writes ----------------------------------------------------------- */
 
 /*
  * Claims the folder of checkpoints, makes the run's folder and opens its ledger. INVAR_E_STATE: one
@@ -266,7 +268,7 @@ bool invar_loop_actor_rests(const invar_loop *loop);
 /* Forward, loss, backward, norm, AdamW of step `number` of the rollout. */
 invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop) INVAR_MUST_USE;
 
-/* ---- resume.c -------------------------------------------------------------------------------- */
+/* ---- home/resume.c --------------------------------------------------------------------------- */
 
 /* Before anything is made: a `load` that is not the run's own folder has a checkpoint of it, and a
    new run has the files with rollouts that it will load. */
@@ -279,7 +281,7 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 
-/* ---- save.c ---------------------------------------------------------------------------------- */
+/* ---- home/save.c ----------------------------------------------------------------------------- */
 
 /* One model with its optimizer as three sets of tensors. */
 typedef struct invar_loop_part {

@@ -3,8 +3,8 @@
  *
  * Everything that generates, scores or trains begins here. Weights come, in this order, from
  * ref-load, if that is the actor's model, from hf-checkpoint, or, where neither is given, from
- * Philox; a checkpoint that a run resumes from is loaded over them later (engine/run/resume.c), so
- * the identity of the run is known first.
+ * Philox; a checkpoint that a run resumes from is loaded over them later
+ * (engine/run/home/resume.c), so the identity of the run is known first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

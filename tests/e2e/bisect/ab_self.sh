@@ -58,7 +58,7 @@ ab 1 'different: from step 0, point ' changed --a HEAD --b "$folder/changed"
     complain "effects: $(field changed 'a["effects"]')"
 
 clone refactored
-sed -i 's/make_rollout(/make_the_rollout(/' "$folder/refactored/engine/run/setup.c"
+sed -i 's/make_trainer(/make_the_trainer(/' "$folder/refactored/engine/run/setup/models.c"
 sed -i '1a\ * A remark.' "$folder/refactored/engine/train/optimizer.c"
 [[ $(git -C "$folder/refactored" diff --numstat | cut -f1,2) == $'2\t2\n1\t0' ]] ||
     complain "nothing to refactor: $(git -C "$folder/refactored" diff --numstat)"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/folders.h"
+#include "engine/run/home/folders.h"
 
 #include <stdio.h>
 #include <stdlib.h>

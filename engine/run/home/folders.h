@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_FOLDERS_H
-#define INVAR_ENGINE_RUN_FOLDERS_H
+#ifndef INVAR_ENGINE_RUN_HOME_FOLDERS_H
+#define INVAR_ENGINE_RUN_HOME_FOLDERS_H
 
 #include "base/file.h"
 #include "base/recipe/recipe.h"

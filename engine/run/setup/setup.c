@@ -1,0 +1,251 @@
+/*
+ * setup.c - a run's parts, from its recipe: where it writes, what it learns with, who is attached.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "engine/config/check.h"
+#include "engine/program/near.h"
+#include "engine/run/setup/inside.h"
+
+#include "base/invar_banned.h"
+
+static invar_status open_recorder(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    invar_recorder_options o = {
+        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
+        .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
+        .dump = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP),
+        .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
+        .pool = loop->session.pool,
+        .dev = &loop->session.dev,
+        .sampler = invar_session_sampler_dev(&loop->session),
+        .layout = loop->sides.samples ? loop->world : loop->ranks,
+        .say = loop->options->say,
+        .payload = loop->options->payload};
+
+    return invar_recorder_open(&loop->recorder, &o);
+}
+
+static void tell_dropped(const invar_loop *loop)
+{
+    const invar_dataset *data = loop->session.data;
+
+    if (!data || !invar_dataset_dropped(data) || loop->options->replay)
+        return;
+    invar_recorder_say(&loop->recorder,
+                       "prompt-data: %" PRId64 " of %" PRId64
+                       " prompts are too long and are left out (rollout-max-prompt-len)",
+                       invar_dataset_dropped(data),
+                       invar_dataset_dropped(data) + invar_dataset_size(data));
+}
+
+/* Its folder is otherwise where the actor begins. */
+static void tell_reference(const invar_loop *loop)
+{
+    const invar_session *s = &loop->session;
+
+    if (s->ref_apart && !loop->options->replay)
+        invar_recorder_say(&loop->recorder,
+                           "ref-load: another model than the actor; it is the reference, and the "
+                           "actor begins with the weights of %s",
+                           invar_config_filled(s->recipe, INVAR_KEY_HF_CHECKPOINT) ? "hf-checkpoint"
+                                                                                   : "its seed");
+}
+
+static void tell_left_out(const invar_loop *loop)
+{
+    char line[INVAR_HF_WARNING_SIZE];
+
+    invar_hf_files_warning(line, &loop->store.hf_files);
+    if (line[0] && !loop->options->replay)
+        invar_recorder_say(&loop->recorder, "%s", line);
+}
+
+/* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
+static invar_status open_trace(invar_loop *loop, const char *path)
+{
+    bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
+    invar_work *work;
+
+    INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
+    if (!loop->world)
+        return INVAR_OK;
+    INVAR_TRY(invar_work_new(&work, loop->world, slices));
+    invar_trace_watch(loop->recorder.trace, work);
+    return INVAR_OK;
+}
+
+/* The other ranks wait as long as plug-ins may take. */
+static void wait_for_reply(void *payload)
+{
+    const invar_loop *loop = payload;
+
+    invar_layout_beat(loop->world);
+}
+
+static invar_status open_plugins(invar_loop *loop)
+{
+    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
+                                 loop->options->replay));
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        invar_plugin_watch(loop->plugins.of[i], wait_for_reply, loop);
+    return INVAR_OK;
+}
+
+/* All that the one rank has that writes. */
+static invar_status open_outputs(invar_loop *loop)
+{
+    const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
+    const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
+    invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
+
+    // a wrong plug-in or folder is found before the ledger has a run with it
+    INVAR_TRY(open_plugins(loop));
+    INVAR_TRY(invar_setup_open_source(loop));
+    if (trace[0])
+        INVAR_TRY(invar_trace_check_path(trace));
+    if (rollouts[0] && !loop->options->replay)
+        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
+    INVAR_TRY(invar_loop_find_checkpoint(loop));
+    // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
+    INVAR_TRY(invar_loop_settle(loop));
+    INVAR_TRY(invar_loop_resume(loop));
+    if (loop->summary->finished)
+        return INVAR_OK;
+    INVAR_TRY(open_trace(loop, trace));
+    started.run = loop->home.at.name;
+    started.folder = loop->home.at.run;
+    return invar_plugins_hook(&loop->plugins, &started, NULL);
+}
+
+/* Before memory is planned: it takes some, and so does NCCL. */
+static invar_status connect_devices(invar_loop *loop)
+{
+    const invar_device *dev = &loop->session.dev;
+    invar_distributed_backend wanted =
+        INVAR_RECIPE_ENUM(invar_distributed_backend, loop->recipe, INVAR_KEY_DISTRIBUTED_BACKEND);
+
+    if (!loop->world)
+        return INVAR_OK;
+    INVAR_TRY(invar_layout_choose_transport(&loop->transport, loop->world, dev, wanted));
+    return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
+}
+
+/* All that is read, but for the weights; what cannot fit is refused. */
+static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
+{
+    const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const invar_session_crowd crowd = invar_setup_crowd(loop);
+    invar_status status;
+
+    status = invar_session_open_beside(&loop->session, loop->recipe,
+                                       invar_setup_wants(loop) | INVAR_SESSION_NO_WEIGHTS, &crowd);
+    INVAR_TRY(invar_setup_find_together(loop, status));
+    INVAR_TRY(connect_devices(loop));
+    if (hf[0]) // an export has the template that the model was trained with
+        INVAR_TRY(
+            invar_hf_files_read(&loop->store.hf_files, hf,
+                                invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
+    INVAR_TRY(open_recorder(loop));
+    invar_settings_read(&loop->set, loop->recipe,
+                        loop->session.data ? invar_dataset_size(loop->session.data) : 0,
+                        loop->options->until);
+    tell_dropped(loop);
+    tell_left_out(loop);
+    tell_reference(loop);
+    if (loop->set.course.rollouts == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "num-epoch: so many times through the data is less than one rollout of "
+                          "%" PRId64 " prompts; give num-rollout",
+                          loop->set.prompts);
+    INVAR_TRY(invar_loop_read_sets(loop));
+    return invar_setup_plan_memory(budget, loop);
+}
+
+static invar_status advise_memory(const invar_loop *loop, invar_status status)
+{
+    return invar_near_advise(status, invar_device_far(&loop->session.dev),
+                             "the run was planned to fit: something else takes memory there");
+}
+
+static invar_status open_parts(invar_loop *loop)
+{
+    invar_budget budget;
+
+    INVAR_TRY(open_inputs(&budget, loop));
+    INVAR_TRY(advise_memory(loop, invar_setup_take_memory(loop, &budget)));
+    INVAR_TRY(invar_loop_attach_audit(loop));
+    if (invar_agree_leads(loop->world)) {
+        INVAR_TRY(open_outputs(loop));
+    } else {
+        INVAR_TRY(invar_setup_open_source(loop));
+        INVAR_TRY(invar_loop_resume(loop));
+        if (!loop->summary->finished)
+            INVAR_TRY(open_trace(loop, ""));
+    }
+    loop->custom = (invar_loss_custom){invar_loop_ask_loss, loop};
+    loop->set.rl.custom = &loop->custom;
+    return INVAR_OK;
+}
+
+static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
+                            const invar_train_options *options, invar_train_summary *summary)
+{
+    *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
+    INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));
+    INVAR_TRY(invar_setup_open_layout(loop));
+    INVAR_TRY(invar_loop_find_fork(loop));
+    return options->replay ? INVAR_OK // the recorded run has its own
+                           : invar_facts_read(&loop->identity.facts);
+}
+
+invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options, invar_train_summary *summary)
+{
+    INVAR_TRY(prepare(loop, recipe, options, summary));
+    return open_parts(loop);
+}
+
+invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options)
+{
+    invar_budget budget;
+
+    INVAR_TRY(prepare(loop, recipe, options, NULL));
+    INVAR_TRY(open_inputs(&budget, loop));
+    return advise_memory(loop, invar_setup_make_models(loop));
+}
+
+void invar_loop_close(invar_loop *loop)
+{
+    invar_source_close(&loop->source);
+    invar_agents_free(loop->agents);
+    invar_flight_release(&loop->flight);
+    invar_sync_free(loop->sync);
+    invar_plugins_close(&loop->plugins);
+    invar_rl_samples_reset(&loop->batch.samples);
+    invar_flat_release(&loop->flat);
+    invar_rollout_free(loop->rollout);
+    invar_trainer_free(loop->checker);
+    invar_trainer_free(loop->trainer);
+    invar_audit_free(loop->audit);
+    invar_checkpoint_close(loop->store.from);
+    invar_checkpoint_writer_free(loop->store.writer);
+    invar_loop_forget_masters(loop);
+    invar_learner_close(&loop->actor);
+    invar_learner_close(&loop->critic);
+    invar_budget_block_release(&loop->block);
+    invar_recorder_close(&loop->recorder);
+    invar_saved_release(&loop->identity.saved);
+    invar_facts_release(&loop->identity.facts);
+    invar_checkpoint_claim_release(&loop->home.claim);
+    invar_folder_release(&loop->home.folder);
+    invar_hf_files_release(&loop->store.hf_files);
+    invar_layout_close_transport(&loop->layout, &loop->session.dev);
+    invar_session_close(&loop->session);
+    invar_layout_release(&loop->layout);
+    invar_sides_close(&loop->sides);
+}

@@ -1,0 +1,174 @@
+/*
+ * source.c - what a run samples with, and where its samples come from.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/check.h"
+#include "engine/run/setup/inside.h"
+
+#include "base/invar_banned.h"
+
+/* Points of the rollout are wanted, and its tokens are given. */
+static bool follows(const invar_loop *loop)
+{
+    return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.own &&
+           !loop->set.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
+           invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
+}
+
+invar_status invar_setup_make_rollout(invar_loop *loop)
+{
+    invar_session *s = &loop->session;
+    invar_sampling sampling;
+    const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+
+    if (loop->sides.first > 0 && !loop->sides.samples)
+        return INVAR_OK;
+    if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
+        return INVAR_OK;
+    loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
+    INVAR_TRY(invar_rollout_new(&loop->rollout, invar_session_sampler(s), s->tokenizer,
+                                invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
+                                &loop->ask.limits));
+    sampling = invar_session_sampling(s);
+    return invar_rollout_check(loop->rollout, &sampling);
+}
+
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    const invar_loop *loop = payload;
+    if (loop->options->progress)
+        loop->options->progress(
+            loop->options->payload,
+            &(invar_train_progress){.rollout = loop->place.rollout,
+                                    .rollouts = loop->set.course.rollouts,
+                                    .step = loop->place.step,
+                                    .phase = "rollout",
+                                    .samples_done = samples_done,
+                                    .samples = loop->rollout ? loop->source.active : 0,
+                                    .tokens_done = tokens_done});
+    return INVAR_OK;
+}
+
+/* Who only samples goes on with rollouts ahead while others train, unless these would first have
+   to score what is drawn, with the weights that training changes. A thread has a copy of them. */
+static bool overlaps(const invar_loop *loop)
+{
+    const invar_settings *set = &loop->set;
+
+    return set->overlap || (loop->sides.first > 0 && set->lag.rollouts > 0 &&
+                            (!set->checks_flight || set->checks_ahead));
+}
+
+/* An event of the step that learns from the rollout. */
+static invar_status tell_agents(void *payload, const char *kind, const char *text)
+{
+    invar_loop *loop = payload;
+
+    return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
+}
+
+static invar_door_options door_of(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    const invar_session *s = &loop->session;
+    invar_sampling sampling = invar_session_sampling(s);
+    int64_t context = sampling.max_context ? sampling.max_context : s->spec.max_positions;
+
+    return (invar_door_options){
+        .command = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH),
+        .seconds = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
+        .programs = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
+        .calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
+        .branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
+        .tolerant = INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
+                    INVAR_AGENT_FAILURE_ZERO,
+        .rollout = loop->rollout,
+        .sampling = sampling,
+        .chat = {.tokenizer = s->tokenizer,
+                 .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+                 .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
+                 .template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+                 .vocab = s->spec.vocab,
+                 .context = context},
+        .facts = {.model = "invar",
+                  .base = s->base_weights,
+                  .adapted = s->spec.lora.rank > 0,
+                  .numerics = invar_numerics_name(s->dev.numerics),
+                  .format = invar_format_name(s->rollout_format),
+                  .context = context},
+        .tick = tick,
+        .payload = loop};
+}
+
+/* A replay has the record, and no folder to write to. */
+static invar_status make_agents(invar_loop *loop, const invar_judge *judge)
+{
+    bool replay = loop->options->replay;
+    bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
+    const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_PLUGINS_AGENTS],
+                                    .door = door_of(loop),
+                                    .recorded = recorded,
+                                    .folder = replay || recorded ? NULL : loop->home.at.run,
+                                    .run = loop->identity.digest,
+                                    .key = judge->key,
+                                    .tell = tell_agents,
+                                    .payload = loop};
+
+    return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
+}
+
+invar_status invar_setup_open_source(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    const invar_session *s = &loop->session;
+    const invar_settings *set = &loop->set;
+    // which questions a plug-in is asked, and when, must not depend on probes or checkpoints
+    const bool led =
+        set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
+    invar_source_options o = {
+        .layout = loop->world,
+        .data = s->data,
+        .tokenizer = s->tokenizer,
+        .spec = &s->spec,
+        .rollout = loop->rollout,
+        .sampling = invar_session_sampling(s),
+        .groups = {invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0],
+                   loop->plugins.of[INVAR_PLUGINS_GROUPS]},
+        .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
+                    loop->plugins.of[INVAR_PLUGINS_FILTER]},
+        .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
+                   loop->plugins.of[INVAR_PLUGINS_BUFFER]},
+        .chooser = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
+                    loop->plugins.of[INVAR_PLUGINS_PROMPTS]},
+        .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
+                  INVAR_GROUP_FILTER_NONZERO_STD,
+        .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
+        .answers = set->sft,
+        .prompts = set->prompts,
+        .per_prompt = set->per_prompt,
+        .round = set->round,
+        .surplus = set->surplus,
+        .lag = set->lag,
+        .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop) || led,
+        .overlaps = overlaps(loop),
+        .thread = loop->set.overlap,
+        .look = {loop->set.overlap || loop->checker ? invar_loop_look_ahead : NULL, loop},
+        .end = loop->home.at.save[0] || led ? 0 : set->course.rollouts,
+        .tick = tick,
+        .payload = loop,
+        .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        .saved = &loop->identity.saved,
+        .run = loop->identity.digest,
+        .replay = loop->options->replay,
+        .follow = follows(loop),
+        .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
+
+    o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
+    INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
+    INVAR_TRY(make_agents(loop, &o.judge));
+    o.agents = loop->agents;
+    o.judged = invar_estimator_facts_of(set->rl.estimator)->judged;
+    invar_source_open(&loop->source, &o);
+    return INVAR_OK;
+}
