@@ -300,15 +300,22 @@ static void format_values(char *out, size_t size, const invar_recipe_key *k)
     }
 }
 
-static void print_key(const invar_recipe_key *k)
+void invar_flags_describe(char out[INVAR_FLAGS_TEXT_SIZE], const invar_recipe_key *k)
 {
     const char *fallback = !k->fallback ? "" : k->fallback[0] ? k->fallback : "empty";
-    char values[1024], head[1200];
+    char values[INVAR_FLAGS_TEXT_SIZE - 200];
 
     format_values(values, sizeof values, k);
-    (void)snprintf(head, sizeof head, "%s (%s%s), %s", values,
+    (void)snprintf(out, INVAR_FLAGS_TEXT_SIZE, "%s (%s%s), %s", values,
                    k->fallback ? "default " : "must be given", fallback,
                    invar_recipe_effect_name(k->effect));
+}
+
+static void print_key(const invar_recipe_key *k)
+{
+    char head[INVAR_FLAGS_TEXT_SIZE];
+
+    invar_flags_describe(head, k);
     invar_plain_wrap(stdout, head, printf("  --%s ", k->name));
     invar_plain_wrap(stdout, k->doc, printf("      "));
 }
@@ -317,7 +324,7 @@ void invar_flags_help(void)
 {
     const invar_recipe_schema *schema = invar_config_schema();
 
-    for (int i = 0; i < schema->count; i++) {
+    for (int i = 0; i < schema->count && !invar_help_taken(); i++) {
         const invar_recipe_key *k = &schema->keys[i];
         if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
             printf("\n[%s]\n", k->section);

@@ -38,6 +38,11 @@ invar_status invar_flags_words(const char ***out, const invar_option *options, i
 /* Ends the options of a verb that reads keys, too, so that a misspelt one is recognised. */
 invar_option invar_flags_end(void);
 
+#define INVAR_FLAGS_TEXT_SIZE 1224
+
+/* What a key's value may be, its default and its effect: "fp32|bf16 (default bf16), semantic". */
+void invar_flags_describe(char out[INVAR_FLAGS_TEXT_SIZE], const invar_recipe_key *key);
+
 /* The keys of a recipe with their values and defaults, by group, on stdout. */
 void invar_flags_help(void);
 

@@ -19,34 +19,6 @@
 
 #include "base/invar_banned.h"
 
-/* As help lists them: what people use most comes first. */
-static const invar_verb *const verbs[] = {
-#ifdef INVAR_LEDGER
-    &invar_verb_train,
-    &invar_verb_plan,
-    &invar_verb_eval,
-    &invar_verb_generate,
-    &invar_verb_score,
-    &invar_verb_serve,
-    &invar_verb_convert,
-    &invar_verb_replay,
-    &invar_verb_pack,
-    &invar_verb_ledger,
-    &invar_verb_diff,
-#endif
-#ifdef INVAR_BISECT
-    &invar_verb_bisect,
-    &invar_verb_blame,
-    &invar_verb_ab,
-    &invar_verb_ci,
-#endif
-    &invar_verb_selfcheck,
-    &invar_verb_doctor,
-    &invar_verb_bench,
-    &invar_verb_version,
-    NULL,
-};
-
 static const invar_verb *find(const invar_verb *const *list, const char *name)
 {
     for (; *list; list++)
@@ -72,7 +44,7 @@ static void print_help(FILE *out)
     fputs("invar - reproducible post-training of language models\n\n"
           "usage: invar VERB [--option value ...]\n\n",
           out);
-    print_verbs(out, verbs);
+    print_verbs(out, invar_verbs);
     print_entry(out, "help VERB", "explain a verb and its options");
 #ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
@@ -126,9 +98,9 @@ static void no_verb(const char *group, const invar_verb *const *list, const char
  */
 static bool select_verb(selection *out, int argc, char **argv)
 {
-    *out = (selection){.verb = find(verbs, argv[0]), .words = 1};
+    *out = (selection){.verb = find(invar_verbs, argv[0]), .words = 1};
     if (!out->verb) {
-        no_verb("", verbs, argv[0]);
+        no_verb("", invar_verbs, argv[0]);
         return false;
     }
     if (!out->verb->subs || argc < 2 || asks_for_help(argv[1]))
@@ -180,7 +152,7 @@ static int help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
-    if (argc == 1 && !find(verbs, argv[0]) && help_key(argv[0]))
+    if (argc == 1 && !find(invar_verbs, argv[0]) && help_key(argv[0]))
         return INVAR_EXIT_OK;
     if (!select_verb(&s, argc, argv))
         return INVAR_EXIT_USAGE;

@@ -205,34 +205,60 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
     return INVAR_OK;
 }
 
-void invar_help_text(const char *text)
+/* ---- help ------------------------------------------------------------------------------------ */
+
+static const invar_help_taker *taker; // NULL: the screen
+
+void invar_help_give(const invar_verb *verb, const invar_help_taker *to)
 {
-    invar_plain_fill(stdout, text);
+    taker = to;
+    verb->help();
+    taker = NULL;
 }
 
-/* "where to run: cpu or cuda (cpu)", with the default that stands in the value. */
-static void describe_word(char *out, size_t size, const invar_option *option)
+bool invar_help_taken(void)
+{
+    return taker;
+}
+
+void invar_help_text(const char *text)
+{
+    if (!taker)
+        invar_plain_fill(stdout, text);
+    else if (taker->text)
+        taker->text(taker->payload, text);
+}
+
+/* Of a word: "where to run: cpu or cuda (cpu)", with the default that stands in the value. */
+void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option)
 {
     const invar_option_word *word = option->value;
-    const char *fallback = invar_choices_word(word->choices, word->value);
+    const char *fallback;
     char words[INVAR_CHOICES_TEXT_SIZE];
 
+    if (option->type != INVAR_OPTION_WORD) {
+        (void)snprintf(out, INVAR_OPTION_TEXT_SIZE, "%s", option->help ? option->help : "");
+        return;
+    }
+    fallback = invar_choices_word(word->choices, word->value);
     invar_choices_text(words, sizeof words, word->choices, ", ", " or ");
-    (void)snprintf(out, size, fallback ? "%s: %s (%s)" : "%s: %s", option->help, words, fallback);
+    (void)snprintf(out, INVAR_OPTION_TEXT_SIZE, fallback ? "%s: %s (%s)" : "%s: %s", option->help,
+                   words, fallback);
 }
 
 void invar_options_help(const invar_option *options)
 {
-    char text[2 * INVAR_CHOICES_TEXT_SIZE];
+    char text[INVAR_OPTION_TEXT_SIZE];
 
+    if (taker) {
+        taker->options(taker->payload, options);
+        return;
+    }
     for (; options->name; options++) {
         int used = printf("  --%s%s%-*s ", options->name, options->metavar ? " " : "",
                           (int)(18 - strlen(options->name) - (options->metavar ? 1 : 0)),
                           options->metavar ? options->metavar : "");
-        if (options->type == INVAR_OPTION_WORD)
-            describe_word(text, sizeof text, options);
-        else
-            (void)snprintf(text, sizeof text, "%s", options->help ? options->help : "");
+        invar_option_describe(text, options);
         invar_plain_wrap(stdout, text, used);
     }
 }

@@ -41,6 +41,8 @@ typedef struct invar_option {
 /* Has it no value of its own? `next` is the word behind it; NULL: there is none. */
 bool invar_option_alone(const invar_option *option, const char *next);
 
+#define INVAR_OPTION_TEXT_SIZE (2 * INVAR_CHOICES_TEXT_SIZE)
+
 /* Flags of a verb that others read; the last option, which has no name, may have them as value. */
 typedef struct invar_option_names {
     const char *(*at)(int index); /* NULL behind the last */
@@ -55,6 +57,7 @@ typedef struct invar_verb {
     void (*help)(void);
     const char *arguments;                /* "RUN [--step S]"; NULL: options only */
     const struct invar_verb *const *subs; /* verbs of its own, then NULL; run may be NULL then */
+    const char *(*word)(int index); /* of those that its first argument may be; NULL: any may */
     bool several; /* processes of one launcher may run it, each as a rank or for its own host */
 } invar_verb;
 
@@ -78,6 +81,9 @@ extern const invar_verb invar_verb_blame;
 extern const invar_verb invar_verb_ab;
 extern const invar_verb invar_verb_ci;
 
+/* All that this build has, as help lists them; NULL ends the list. */
+extern const invar_verb *const invar_verbs[];
+
 /* The option that every verb with threads has. */
 invar_option invar_option_threads(int64_t *value, const char *help);
 
@@ -97,6 +103,22 @@ void invar_help_text(const char *text);
 
 /* The options as aligned lines on stdout. */
 void invar_options_help(const invar_option *options);
+
+/* What an option does: of a word also its words and its default. */
+void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option);
+
+/* Takes the help of a verb in place of the screen: pages are made of it, and completions. */
+typedef struct invar_help_taker {
+    void *payload;
+    void (*text)(void *payload, const char *text); /* NULL: paragraphs do not count */
+    void (*options)(void *payload, const invar_option *options);
+} invar_help_taker;
+
+/* The paragraphs and options of a verb's help, to a taker; recipe keys are left out. */
+void invar_help_give(const invar_verb *verb, const invar_help_taker *taker);
+
+/* Is there a taker now? */
+bool invar_help_taken(void);
 
 /* "invar: message" on stderr, from the error record; yields the exit code that fits its status. */
 int invar_report_error(void);

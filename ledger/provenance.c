@@ -26,14 +26,14 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/process/module.h"
 #include "base/recipe/recipe.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"
 
 #define MAX_FACTS 32
-#define VALUE_SIZE 256 /* of a value that does not come from the build's file */
-#define PATH_SIZE 4096
+#define VALUE_SIZE 256          /* of a value that does not come from the build's file */
 #define SYSTEM_FILE_BYTES 65536 /* of /proc/cpuinfo and the like: the first CPU is enough */
 
 struct invar_provenance {
@@ -200,7 +200,7 @@ static bool has_diff(const invar_provenance *p)
 /* What the sources had beyond the commit; without it the commit alone would mislead. */
 static invar_status read_diff(invar_provenance *p, const char *build)
 {
-    char path[PATH_SIZE];
+    char path[INVAR_PATH_SIZE];
     size_t bytes;
     off_t total;
 
@@ -239,13 +239,14 @@ static invar_status gather_build(invar_provenance *p, const char *path)
 /* ---- the program ----------------------------------------------------------------------------- */
 
 /* PROGRAM.build. A program whose file was replaced since is "PROGRAM (deleted)" and has none. */
-static void find_build(char out[PATH_SIZE])
+static void find_build(char out[INVAR_PATH_SIZE])
 {
-    static const char ending[] = ".build";
-    ssize_t length = readlink("/proc/self/exe", out, PATH_SIZE - sizeof ending);
+    char program[INVAR_PATH_SIZE];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
 
+    program[length > 0 ? length : 0] = '\0';
     if (length > 0)
-        memcpy(out + length, ending, sizeof ending);
+        invar_module_record(out, program, ".build");
 }
 
 static invar_status gather_program(invar_provenance *p)
@@ -412,7 +413,7 @@ static span find_driver(const char *text)
 }
 
 /* How many GPUs the driver has, and in `first` the file that describes one of them. */
-static int count_gpus(char first[PATH_SIZE])
+static int count_gpus(char first[INVAR_PATH_SIZE])
 {
     struct dirent *entry;
     DIR *folder = opendir(NVIDIA "/gpus");
@@ -421,7 +422,7 @@ static int count_gpus(char first[PATH_SIZE])
     if (!folder)
         return 0;
     while ((entry = readdir(folder)) != NULL) {
-        char path[PATH_SIZE];
+        char path[INVAR_PATH_SIZE];
         if (entry->d_name[0] == '.')
             continue;
         snprintf(path, sizeof path, NVIDIA "/gpus/%s/information", entry->d_name);
@@ -436,7 +437,7 @@ static int count_gpus(char first[PATH_SIZE])
 /* What the driver says of itself and its GPUs; a trainer that uses some of them knows more. */
 static invar_status gather_gpus(invar_provenance *p)
 {
-    char first[PATH_SIZE], *version = NULL, *information = NULL;
+    char first[INVAR_PATH_SIZE], *version = NULL, *information = NULL;
     int count = count_gpus(first);
     invar_status status;
 
@@ -463,7 +464,7 @@ static invar_status gather_gpus(invar_provenance *p)
 
 invar_status invar_provenance_gather(invar_provenance **out, const char *build)
 {
-    char own[PATH_SIZE] = "";
+    char own[INVAR_PATH_SIZE] = "";
     invar_provenance *p;
     invar_status status = INVAR_OK;
 

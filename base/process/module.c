@@ -29,6 +29,18 @@ bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char
     return false;
 }
 
+void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const char *ending)
+{
+    char folder[INVAR_PATH_SIZE], name[INVAR_PATH_SIZE];
+    const char *slash = strrchr(program, '/');
+
+    (void)snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - program) : 1,
+                   slash ? program : ".");
+    (void)snprintf(name, sizeof name, "%s%s", slash ? slash + 1 : program, ending);
+    if (!invar_module_find(out, folder, name))
+        (void)snprintf(out, INVAR_PATH_SIZE, "%s%s", program, ending);
+}
+
 /* The folder of this program; "": nobody knows. */
 static void program_folder(char out[INVAR_PATH_SIZE / 2])
 {

@@ -32,6 +32,12 @@ extern const char *const invar_module_names[];
 /* Where the module of a program in `folder` is; false: it has none of this name. */
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name);
 
+/*
+ * The same for a file that is named as the program, with another ending: "invar.build". Yields the
+ * path beside the program where it is in neither place.
+ */
+void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const char *ending);
+
 /* Where the module `file` of this program is; INVAR_E_UNSUPPORTED: it is not there. */
 invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVAR_MUST_USE;
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/process/module.h"
 #include "base/text.h"
 #include "bisect/workshop/workshop_internal.h"
 
@@ -65,12 +66,12 @@ static size_t compose(char *out, size_t size, const char *tree, const invar_repo
 static invar_status read_build_file(char **out, size_t *bytes_out, const char *program)
 {
     char path[INVAR_PATH_SIZE];
-    invar_status status = INVAR_OK;
+    invar_status status;
 
     *out = NULL;
     *bytes_out = 0;
-    if (snprintf(path, sizeof path, "%s.build", program) < (int)sizeof path)
-        status = invar_file_read(out, bytes_out, path, BUILD_FILE_BYTES);
+    invar_module_record(path, program, ".build");
+    status = invar_file_read(out, bytes_out, path, BUILD_FILE_BYTES);
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
     invar_error_clear();
@@ -112,8 +113,7 @@ static invar_status copy_beside(const char *path, const char *to, const char *en
     invar_status status;
     size_t bytes;
 
-    if (snprintf(from, sizeof from, "%s%s", path, ending) >= (int)sizeof from)
-        return INVAR_OK;
+    invar_module_record(from, path, ending);
     (void)snprintf(copy, sizeof copy, "%s%s", to, ending);
     status = invar_file_read(&text, &bytes, from, 16 * (size_t)BUILD_FILE_BYTES);
     if (status == INVAR_OK)

@@ -462,12 +462,23 @@ static void help(void)
     invar_options_help(options(&s, NULL));
 }
 
+static const char *name_at(int index)
+{
+    static invar_ledger_query query;
+
+    if (invar_ledger_query_at(&query, index) == INVAR_OK)
+        return query.name;
+    invar_error_clear();
+    return NULL;
+}
+
 const invar_verb invar_verb_ledger_query = {
     .name = "query",
     .summary = "run a named query",
     .run = run,
     .help = help,
-    .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]"};
+    .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]",
+    .word = name_at};
 
 /* ---- any text -------------------------------------------------------------------------------- */
 

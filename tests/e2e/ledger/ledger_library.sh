@@ -22,7 +22,8 @@ ask() {
 cmake --install "$build" --prefix "$folder/scratch/first" >/dev/null
 mv "$folder/scratch/first" "$folder/prefix"
 cd "$folder"
-for file in bin/invar{,.build,.build.diff} lib/libinvar_ledger.a lib/pkgconfig/invar-ledger.pc \
+for file in bin/invar lib/invar/invar.build{,.diff} lib/libinvar_ledger.a \
+    lib/pkgconfig/invar-ledger.pc \
     include/invar/{ledger/ledger,base/status,base/hash,base/pool}.h; do
     [[ -f prefix/$file ]] || complain "prefix/$file was not installed"
 done

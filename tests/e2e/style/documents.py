@@ -17,13 +17,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
              "serve", "train"}
 # Options of other programs, and of our scripts, that the documents name.
-OTHERS = {"arch", "asan", "build", "coverage", "full", "gpus-per-task", "help", "install",
-          "markdown", "mpi", "prefix", "preset", "ref", "report", "target", "test-dir", "tsan",
-          "version", "yes"}
+OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-task", "help",
+          "install", "markdown", "mpi", "prefix", "preset", "ref", "report", "target", "test-dir",
+          "tsan", "version", "yes"}
 KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|far|gpu|cross|compiler|sanitizer|style|"
          "bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")
-FOLDERS = "base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|recipes|scripts|tests"
+FOLDERS = ("base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|packaging|recipes|"
+           "scripts|tests")
 FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./*-]*[\w*/]")
 
 

@@ -1,0 +1,37 @@
+/*
+ * pages.h - manual pages and completions, made of the tables that `invar help` prints.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_PAGES_PAGES_H
+#define INVAR_CLI_PAGES_PAGES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/embedded.h"
+#include "cli/verb.h"
+
+/* A verb, with the words that name it and the name of its page. */
+typedef struct invar_page {
+    const invar_verb *verb, *group; /* group NULL: it is a verb of the program itself */
+    char words[64];                 /* "ledger show" */
+    char name[72];                  /* "invar-ledger-show" */
+} invar_page;
+
+/* The next verb, each behind its group; all NULL begins, false ends. */
+bool invar_page_next(invar_page *page);
+
+/* Is the verb one whose options are recipe keys, too? `options` are all that it has. */
+bool invar_pages_has_keys(const invar_option *options);
+
+/* Pages in roff: of the program, of one verb, and of the keys of a recipe (section 5). */
+void invar_man_program(FILE *out);
+void invar_man_verb(FILE *out, const invar_page *page);
+void invar_man_recipe(FILE *out);
+
+/* Completions for two shells: the tables, and below them the script that reads them. */
+void invar_bash_write(FILE *out, const invar_embedded *script);
+void invar_zsh_write(FILE *out, const invar_embedded *script);
+
+#endif
