@@ -128,12 +128,21 @@ invar_status invar_loop_check_flight(invar_loop *loop)
 
 /* ---- beside training ------------------------------------------------------------------------- */
 
-invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples, int64_t count)
+invar_status invar_loop_tick_ahead(void *payload)
+{
+    const invar_ahead_tick *tick = &((const invar_loop *)payload)->ahead.tick;
+
+    return tick->run ? tick->run(tick->payload) : INVAR_OK; // nobody, before there are samples
+}
+
+invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples, int64_t count,
+                                   const invar_ahead_tick *tick)
 {
     invar_loop *loop = payload;
     invar_rl_samples fresh = {0};
     invar_status status = INVAR_OK;
 
+    loop->ahead.tick = *tick;
     if (loop->checker) {
         status = list_fresh(&fresh, loop, samples, count);
         if (status == INVAR_OK)

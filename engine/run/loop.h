@@ -89,6 +89,7 @@ typedef struct invar_findings {
 typedef struct invar_loop_ahead {
     int64_t begin_ns, end_ns;      /* of invar_trace_clock */
     char odd[INVAR_LOOP_ODD_SIZE]; /* a token that scoring finds another log-probability of */
+    invar_ahead_tick tick;         /* who is told that scoring gets on */
 } invar_loop_ahead;
 
 typedef struct invar_loop {
@@ -226,8 +227,11 @@ invar_status invar_loop_check_flight(invar_loop *loop) INVAR_MUST_USE;
 
 /* The look of a thread that draws beside training (engine/source/ahead.h); `loop` is an invar_loop.
  */
-invar_status invar_loop_look_ahead(void *loop, const invar_rl_sample *samples,
-                                   int64_t count) INVAR_MUST_USE;
+invar_status invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
+                                   const invar_ahead_tick *tick) INVAR_MUST_USE;
+
+/* Of the checker: such a look gets on. */
+invar_status invar_loop_tick_ahead(void *loop) INVAR_MUST_USE;
 
 /* A call of all ranks: invar_source_join, and what the look of any of them has found. */
 invar_status invar_loop_join_ahead(invar_loop *loop) INVAR_MUST_USE;

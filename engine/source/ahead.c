@@ -29,26 +29,33 @@ struct invar_ahead {
     invar_status status;
     invar_error why;
     _Atomic bool stop;
-    _Atomic int64_t passes; /* so far */
+    _Atomic int64_t passes; /* so far, of models that sample or score */
 };
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status get_on(void *payload)
 {
     invar_ahead *a = payload;
 
-    (void)samples_done;
-    (void)tokens_done;
     atomic_fetch_add_explicit(&a->passes, 1, memory_order_relaxed);
     if (atomic_load_explicit(&a->stop, memory_order_relaxed))
         return INVAR_FAIL(INVAR_E_STATE, 0, "rollout: samples ahead are no longer wanted");
     return INVAR_OK;
 }
 
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    (void)samples_done;
+    (void)tokens_done;
+    return get_on(payload);
+}
+
 static invar_status draw(invar_ahead *a)
 {
+    const invar_ahead_tick between = {get_on, a};
+
     INVAR_TRY(invar_generate_share(&a->how, a->samples, a->count));
-    INVAR_TRY(tick(a, a->count, 0));
-    return a->look.look ? a->look.look(a->look.payload, a->samples, a->count) : INVAR_OK;
+    INVAR_TRY(get_on(a));
+    return a->look.look ? a->look.look(a->look.payload, a->samples, a->count, &between) : INVAR_OK;
 }
 
 static void *main_of_thread(void *payload)

@@ -18,9 +18,17 @@ extern "C" {
 
 typedef struct invar_ahead invar_ahead;
 
+/* Whoever works long says between two pieces of it that it gets on: other ranks go on waiting. It
+   fails where the work is no longer wanted. */
+typedef struct invar_ahead_tick {
+    invar_status (*run)(void *payload);
+    void *payload;
+} invar_ahead_tick;
+
 /* Who looks at what was drawn before its weights change; `look` NULL: nobody. */
 typedef struct invar_ahead_look {
-    invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count);
+    invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count,
+                         const invar_ahead_tick *tick);
     void *payload;
 } invar_ahead_look;
 

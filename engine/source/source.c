@@ -91,7 +91,9 @@ static invar_status new_sample(invar_rl_sample **out, invar_source *source, inva
     s->index = source->place.samples++;
     s->rollout = (uint32_t)rollout;
     *out = s;
-    return invar_source_ask(s, p);
+    INVAR_TRY(invar_source_ask(s, p));
+    s->fresh = s->n_tokens; // beyond the last rollout of a run it stays so
+    return INVAR_OK;
 }
 
 /* The weights of now complete the sample, or go on with it. */
@@ -417,9 +419,18 @@ static invar_status draw_beside(invar_source *source)
                           : INVAR_OK;
 }
 
+static invar_status beat(void *payload)
+{
+    const invar_source *source = payload;
+
+    invar_layout_beat(source->options.layout);
+    return INVAR_OK;
+}
+
 invar_status invar_source_ahead(invar_source *source)
 {
     const invar_source_options *o = &source->options;
+    const invar_ahead_tick tick = {beat, source};
 
     if (!o->apart)
         return INVAR_OK;
@@ -428,7 +439,7 @@ invar_status invar_source_ahead(invar_source *source)
         return draw_beside(source);
     INVAR_TRY(draw_share(source, &source->ahead));
     if (o->look.look)
-        INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count));
+        INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count, &tick));
     return o->overlaps ? INVAR_OK : invar_source_join(source);
 }
 

@@ -193,7 +193,8 @@ static invar_walk walk_of(invar_trainer *trainer, const invar_model *model,
     const invar_trainer_options *o = &trainer->options;
 
     return (invar_walk){.layout = o->layout,
-                        .world = o->world,
+                        .tick = o->tick,
+                        .watcher = o->payload,
                         .alone = trainer->plan != NULL,
                         .ranks = 1,
                         .lanes = learns ? &trainer->learning : &trainer->scoring,

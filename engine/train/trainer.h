@@ -29,7 +29,9 @@ typedef struct invar_trainer_options {
     const invar_model *replay;   /* runs with the routing of the rollout; NULL: none does */
     const invar_device *scoring; /* where scoring has its memory; NULL: where learning has it */
     const invar_layout *layout;  /* borrowed; NULL: one rank */
-    const invar_layout *world;   /* all who may wait for this rank, borrowed; NULL: nobody does */
+    /* Behind each micro-batch: this rank gets on. Its failure ends the call. NULL: nobody asks. */
+    invar_status (*tick)(void *payload);
+    void *payload;
 } invar_trainer_options;
 
 /* head_rows where nobody says: 256 MiB of logits, on a far device 12 GiB. */

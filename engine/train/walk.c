@@ -252,7 +252,8 @@ static invar_status do_tasks(invar_walk *w)
     status = INVAR_OK;
     for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
         status = do_task(w, &tasks.of[i]);
-        invar_layout_beat(w->world);
+        if (status == INVAR_OK && w->tick)
+            status = w->tick(w->watcher);
     }
     invar_pipeline_tasks_release(&tasks);
     return status;

@@ -60,7 +60,6 @@ typedef struct invar_round {
 typedef struct invar_walk invar_walk;
 struct invar_walk {
     const invar_layout *layout; /* NULL: one rank */
-    const invar_layout *world;  /* whose ranks may wait for this one */
     bool alone;                 /* no other rank takes part: what comes from one is missing */
     int ranks, rank;            /* that divide the plan's micro-batches, and this one */
     invar_lanes *lanes;
@@ -75,6 +74,9 @@ struct invar_walk {
     /* In place of the layers' backward; NULL: forwards alone. */
     invar_status (*back)(invar_walk *w, const invar_round *round, invar_lane *lane);
     void *payload;
+    /* Behind each task; NULL: nobody asks. */
+    invar_status (*tick)(void *watcher);
+    void *watcher;
 };
 
 /* All of the plan. A failure is told to the other ranks of a pipeline at once. */

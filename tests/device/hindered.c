@@ -4,7 +4,9 @@
  * INVAR_TEST_DELAYS=SEED: threads sleep before passes of models, moves between ranks, optimizer
  * steps and rollouts, some for long. INVAR_TEST_FAILURE=N: the Nth rollout that is left to be gone
  * on with is out of memory, after it has drawn. Neither may change a bit. INVAR_TEST_STALE=N: from
- * the Nth copy of a model on nothing is copied.
+ * the Nth copy of a model on nothing is copied. INVAR_TEST_PATIENCE=MS: ranks wait no longer for
+ * one that does not get on, and of those that check beside training the first is slow: a pass takes
+ * an eighth of that.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +16,7 @@
 
 #include "engine/comm/comm.h"
 #include "engine/model/forward.h"
+#include "engine/source/ahead.h"
 #include "engine/train/learner.h"
 #include "tests/device/wrapped_rollout.h"
 
@@ -45,6 +48,44 @@ static void be_late(void)
                   NULL);
 }
 
+/* ---- one that checks slowly ------------------------------------------------------------------ */
+
+static _Thread_local bool checks_slowly;
+
+static long patience_ms(void)
+{
+    const char *patience = getenv("INVAR_TEST_PATIENCE");
+
+    return patience ? atol(patience) : 0;
+}
+
+void __real_invar_layout_init(invar_layout *layout, invar_comm *world, double seconds);
+void __wrap_invar_layout_init(invar_layout *layout, invar_comm *world, double seconds);
+
+void __wrap_invar_layout_init(invar_layout *layout, invar_comm *world, double seconds)
+{
+    __real_invar_layout_init(layout, world, patience_ms() ? (double)patience_ms() / 1000 : seconds);
+}
+
+invar_status __real_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
+                                          const invar_ahead_tick *tick);
+invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
+                                          const invar_ahead_tick *tick);
+
+invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
+                                          const invar_ahead_tick *tick)
+{
+    static _Atomic(void *) first;
+    void *nobody = NULL;
+    invar_status status;
+
+    (void)atomic_compare_exchange_strong(&first, &nobody, loop);
+    checks_slowly = patience_ms() && loop == atomic_load(&first);
+    status = __real_invar_loop_look_ahead(loop, samples, count, tick);
+    checks_slowly = false;
+    return status;
+}
+
 /* ---- passes, moves, steps -------------------------------------------------------------------- */
 
 invar_status __real_invar_pass_run(invar_pass *pass, const invar_model *model,
@@ -56,6 +97,8 @@ invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
                                    const invar_rows *rows)
 {
     be_late();
+    if (checks_slowly)
+        nanosleep(&(struct timespec){.tv_nsec = patience_ms() * 125000}, NULL);
     return __real_invar_pass_run(pass, model, rows);
 }
 

@@ -108,13 +108,23 @@ static invar_trainer_options trainer_options(const invar_loop *loop, const invar
         .replay = ask->replay ? model : NULL};
 }
 
+/* The other ranks wait as long as this one learns. */
+static invar_status beat(void *payload)
+{
+    const invar_loop *loop = payload;
+
+    invar_layout_beat(loop->world);
+    return INVAR_OK;
+}
+
 static invar_status make_trainer(invar_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, loop->session.actor);
 
     o.scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING);
     o.layout = loop->ranks;
-    o.world = loop->world;
+    o.tick = beat;
+    o.payload = loop;
     return invar_trainer_new(&loop->trainer,
                              invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);
 }
@@ -122,10 +132,12 @@ static invar_status make_trainer(invar_loop *loop)
 /* Of what this rank draws beside training: it scores that by itself. */
 static invar_status make_checker(invar_loop *loop)
 {
-    const invar_trainer_options o = trainer_options(loop, invar_session_sampler(&loop->session));
+    invar_trainer_options o = trainer_options(loop, invar_session_sampler(&loop->session));
 
     if (!loop->ask.checks)
         return INVAR_OK;
+    o.tick = invar_loop_tick_ahead;
+    o.payload = loop;
     return invar_trainer_new(&loop->checker,
                              invar_budget_block_dev(&loop->block, INVAR_BUDGET_CHECKING), &o);
 }

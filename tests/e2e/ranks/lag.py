@@ -236,12 +236,29 @@ def check_beside(chain):
                 both = sum(a < d and c < b for a, b in ahead for c, d in train_)
                 expect(len(ahead) == ROLLOUTS - 1 and both > 0,
                        f"{len(ahead)} times ahead, {both} of them while a step trained")
-    for recipe, words in (("experts", []), ("dense", ["--rollout-dtype", "fp8"]),
-                          ("dense", ["--lora-rank", "4", "--lora-alpha", "8"])):
-        name = "-".join(["alike", recipe, *words[:1], *words[1:2]])
-        want, got = (train(name + "".join(more), *lagging(2, 3), "--save", "none", *words, *more,
-                           recipe=recipe)["chain"] for more in ([], OVERLAP))
-        expect(got == want, f"{name}, beside: chain {got}, expected {want}")
+    lora, fp8, chains = ["--lora-rank", "4", "--lora-alpha", "8"], ["--rollout-dtype", "fp8"], set()
+    for recipe, words in (("experts", []), ("dense", fp8), ("dense", lora),
+                          ("dense", [*lora, *fp8])):
+        name = "".join(["alike-", recipe, *words])
+        want, *others = (train(name + "".join(more), *lagging(2, 3), "--save", "none", *words,
+                               *more, recipe=recipe)["chain"]
+                         for more in ([], OVERLAP, [*OVERLAP, "--ranks", "2"]))
+        expect(others == [want, want], f"{name}, beside: chains {others}, expected {want}")
+        chains.add(want)
+    expect(len(chains) == 4, f"adapters and formats share chains: {chains}")
+
+
+def check_slow():
+    """A check beside training that takes long, but gets on: other ranks wait for who does it."""
+    how = [*lagging(2, 3), "--save", "none", "--micro-batch-size", "1"]
+    chain = train("swift", *how, rollouts=3)["chain"]
+    for ranks in ([*OVERLAP, "--ranks", "2"], ["--ranks", "2", "--rollout-num-gpus", "1"]):
+        begin = time.monotonic()
+        got = train("slow" + ranks[-1], *how, *ranks, rollouts=3, program=HINDERED,
+                    env={"INVAR_TEST_PATIENCE": "1000"})["chain"]
+        expect(got == chain, f"{ranks}, slow: chain {got}, expected {chain}")
+        # control: there was time enough to give up one that hangs
+        expect(time.monotonic() - begin > 1.2, f"{ranks}: nobody was slow")
 
 
 def check_beside_ends(chain):
@@ -286,6 +303,9 @@ def check_pieces(chain):
                             (5, [*OVERLAP, "--ranks", "2"]),
                             (ROLLOUTS, ["--ranks", "2", "--rollout-num-gpus", "1"])):
         got = train("pieces", *how, *ranks, rollouts=rollouts)["chain"]
+        if rollouts <= 2:  # less than the lag, beyond whose end nothing is drawn
+            short = train(f"short-{rollouts}", *how, "--save", "none", rollouts=rollouts)["chain"]
+            expect(short == got, f"{rollouts} rollouts: chain {short}, expected {got}")
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
     for step in (1, ROLLOUTS - 1):
         check_replay("pieces", step)
@@ -558,8 +578,9 @@ def check_refusals():
     train("x", *lagging(1, 0), *OVERLAP, "--audit", "8", code=129, says="audit = 0")
     train("x", *lagging(1, 0), *OVERLAP, "--ranks", "2", "--rollout-num-gpus", "1", code=129,
           says="rollout-num-gpus = 0")
-    train("x", *lagging(1, 0), *OVERLAP, "--ranks", "2", "--tensor-model-parallel-size", "2",
-          code=129, says="rollout-overlap needs ranks that sample by themselves")
+    for axis in ("tensor-model", "context", "pipeline-model", "expert-model"):
+        train("x", *lagging(1, 0), *OVERLAP, "--ranks", "2", f"--{axis}-parallel-size", "2",
+              recipe="experts", code=129, says="it needs ranks that sample by themselves")
 
 
 def check_damage():
@@ -594,6 +615,7 @@ def main():
         check_divided()
     check_overlap(lagged)
     check_beside(lagged)
+    check_slow()
     check_beside_ends(lagged)
     check_pieces(lagged)
     check_kills(lagged)

@@ -236,10 +236,12 @@ typedef struct looker {
     bool fails;
 } looker;
 
-static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count)
+static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
+                         const invar_ahead_tick *tick)
 {
     looker *l = payload;
 
+    INVAR_TRY(tick->run(tick->payload));
     l->times++;
     for (int64_t i = 0; i < count; i++)
         l->fresh += samples[i].n_tokens > samples[i].fresh;

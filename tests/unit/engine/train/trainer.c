@@ -380,13 +380,20 @@ static invar_status dawdle(void *payload, int64_t first, int64_t count, const fl
     return plain_run(&p, first, count, now, entropy, dnow, dentropy);
 }
 
+static invar_status beat(void *world)
+{
+    invar_layout_beat(world);
+    return INVAR_OK;
+}
+
 /* Rank 0 learns for longer than rank 1, which does not, waits for one that hangs. */
 static invar_status learn_slowly(rank_run *run)
 {
     slow *s = run->payload;
     const invar_trainer_loss loss = {.run = dawdle, .payload = s->samples.items};
     invar_layout world;
-    invar_trainer_options options = {.plan = {1, 1, 1, 0}, .temperature = 1.0f, .world = &world};
+    invar_trainer_options options = {
+        .plan = {1, 1, 1, 0}, .temperature = 1.0f, .tick = beat, .payload = &world};
     float now[MOST];
     invar_trainer_result result = {.now = now};
     invar_trainer *trainer = NULL;
