@@ -223,12 +223,15 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
     return t->recipe.rollout_ranks > 0 ? t->recipe.rollout_ranks : gpus / 4 * quarters;
 }
 
-/* Of context-parallel ranks each makes some rows of an adapter's gradient. */
-static bool suits(const table *t, const invar_layout_sizes *s)
+/* Of context-parallel ranks each makes some rows of an adapter's gradient. Beside training a rank
+   samples by itself. */
+static bool suits(const table *t, const invar_sides_sizes *s)
 {
     const invar_lora_spec *lora = &t->view.ask.spec->lora;
 
-    return lora->rank == 0 || s->context <= invar_lora_rows(lora);
+    if (t->view.settings.overlap && (s->rollout_ranks > 0 || invar_layout_parts(&s->train) > 1))
+        return false;
+    return lora->rank == 0 || s->train.context <= invar_lora_rows(lora);
 }
 
 /* Why a layout does not fit. */
@@ -247,7 +250,7 @@ static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes 
     *next = (row){.fits = false};
     sides.train = *sizes;
     sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
-    if (!suits(t, sizes) || !wanted(t, sizes, gpus - sides.rollout_ranks))
+    if (!suits(t, &sides) || !wanted(t, sizes, gpus - sides.rollout_ranks))
         return INVAR_OK;
     status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
                                      : plan_row(next, t, sizes, gpus);

@@ -171,6 +171,19 @@ static bool trains_late(const invar_recipe *r)
            invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 }
 
+/* Several ranks compute a model together. */
+static bool divides_model(const invar_recipe *r)
+{
+    static const invar_key sizes[] = {
+        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+        INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (invar_recipe_int(r, (int)sizes[i]) > 1)
+            return true;
+    return false;
+}
+
 static invar_status check_rollout_uses(const invar_config_facts *f)
 {
     static const char filter[] = "dynamic-sampling-filter or dynamic-sampling-filter-path";
@@ -244,6 +257,9 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          "an empty custom-generate-function-path: all ranks ask it together"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
          "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, !divides_model(r),
+         "ranks that sample by themselves, and here several compute a model together; let other "
+         "ranks sample (rollout-num-gpus)"},
         {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_AUDIT) == 0,
          "audit = 0, which looks at one phase at a time; 'invar replay --audit' audits the run"},
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},

@@ -63,11 +63,6 @@ static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes
 {
     bool apart = sizes->rollout_ranks > 0;
 
-    if (invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP) && invar_layout_parts(&sizes->train) > 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "rollout-overlap needs ranks that sample by themselves, and here several "
-                          "compute a model together: leave it out, or let other ranks sample "
-                          "(rollout-num-gpus)");
     if (apart && invar_recipe_int(r, INVAR_KEY_AUDIT) > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "audit needs ranks that train on what they sample, and here some ranks "

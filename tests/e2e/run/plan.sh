@@ -271,6 +271,15 @@ holds [ "$(grep -c '"context": 1,' plan.json)" -eq "$(grep -c '"tensor":' plan.j
 holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq 0 ]
 holds dense 40GB --all --kv-pages 130000
 holds grep -q '"gpus_per_engine"' plan.json
+# who samples beside training does it by itself: no layout that divides the model, none apart
+holds dense 143GB --all "${lag[@]}" --rollout-overlap true
+holds [ "$(grep -c '"data": 4,' plan.json)" -eq 1 ]
+holds [ "$(grep -c '"tensor":' plan.json)" -eq 1 ]
+for gpus in "" "--gpus 4"; do
+    # shellcheck disable=SC2086 # nothing, or a flag and its number
+    expect 129 "it needs ranks that sample by themselves" dense.ini --memory 143GB $gpus \
+        "${lag[@]}" --rollout-overlap true "${tp[@]}"
+done
 # ranks that only sample have weights and a cache; the others, as many as before, have no cache
 holds dense 143GB
 colocated=$(layout need)
