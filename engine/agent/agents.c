@@ -69,7 +69,7 @@ typedef struct errand {
     const source **found;          /* (count) the record that has it; NULL: none */
     invar_door_task *tasks;        /* (n_tasks) the others */
     int64_t count, n_tasks;
-    invar_door_rules rules;
+    const invar_door_order *order;
 } errand;
 
 static void release(errand *r)
@@ -136,6 +136,10 @@ static invar_status find_record(errand *r, int64_t i)
     const invar_agent_limits limits = limits_of(a);
     char where[WHERE_SIZE];
 
+    if (r->order->evaluation) {
+        r->tasks[r->n_tasks++] = (invar_door_task){s, &r->sessions[i]};
+        return INVAR_OK;
+    }
     INVAR_TRY(invar_plugin_recall(&r->slots[i], a->options.plugin, s));
     if (r->slots[i].data) {
         r->found[i] = a->options.recorded ? &the_record : &the_ledger;
@@ -161,8 +165,8 @@ static invar_status lead(errand *r)
         return INVAR_OK;
     if (!a->door)
         INVAR_TRY(invar_door_open(&a->door, &a->options.door));
-    return invar_door_run(a->door, r->tasks, r->n_tasks, &r->rules, &r->samples[0].weights_hash,
-                          a->log);
+    return invar_door_run(a->door, r->tasks, r->n_tasks, r->order, &r->samples[0].weights_hash,
+                          r->order->evaluation ? NULL : a->log);
 }
 
 /* ---- calls of a record, drawn anew ----------------------------------------------------------- */
@@ -184,7 +188,7 @@ static invar_status begin_again(again *out, const errand *r, int64_t i, invar_ag
     *out = (again){.call = call,
                    .from = r->found[i],
                    .index = s->index,
-                   .sampling = r->agents->options.door.sampling,
+                   .sampling = *r->order->sampling,
                    .sample = {.group = i,
                               .rollout = s->rollout,
                               .draw = s->draw,
@@ -217,6 +221,7 @@ static invar_status compare(again *d)
                           " of its response, and these weights draw %" PRId32 "; %s",
                           d->index, d->call->n_prompt, d->from->name, d->call->response[i], i,
                           i < n ? drawn[i] : -1, d->from->advice);
+    d->call->speculated = d->sample.speculated;
     d->call->logp = d->sample.logp;
     d->sample.logp = NULL;
     return INVAR_OK;
@@ -238,8 +243,11 @@ static invar_status draw_all(again *calls, int64_t *begun, const errand *r)
     for (int64_t i = 0; i < r->count; i++)
         for (int64_t k = 0; r->found[i] && k < r->sessions[i].n_calls; k++)
             INVAR_TRY(begin_again(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
-    while (unfinished(calls, *begun) > 0)
+    while (unfinished(calls, *begun) > 0) {
         INVAR_TRY(invar_rollout_step(rollout));
+        if (r->order->tick) // who waits learns that it goes on
+            INVAR_TRY(r->order->tick(r->order->payload, 0, 0));
+    }
     for (int64_t i = 0; i < *begun; i++)
         INVAR_TRY(compare(&calls[i]));
     return INVAR_OK;
@@ -317,7 +325,7 @@ static invar_status tell(const errand *r, const tidings *t)
     const invar_agents_options *o = &r->agents->options;
     char text[TEXT_SIZE + 128];
 
-    if (t->branched) {
+    if (t->branched && !r->order->evaluation) {
         (void)snprintf(text, sizeof text,
                        "%" PRId64 " of %" PRId64 " sessions have several branches; the first: %s",
                        t->branched, r->count, t->branch);
@@ -326,9 +334,9 @@ static invar_status tell(const errand *r, const tidings *t)
     if (!t->failed)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
-                   "%" PRId64 " of %" PRId64 " agents have failed, and are rewarded with 0; the "
+                   "%s%" PRId64 " of %" PRId64 " agents have failed, and are rewarded with 0; the "
                    "first: %s",
-                   t->failed, r->count, t->failure);
+                   r->order->evaluation ? "evaluation: " : "", t->failed, r->count, t->failure);
     return o->tell(o->payload, "agent-failure", text);
 }
 
@@ -339,11 +347,12 @@ static invar_status settle(errand *r)
     tidings news = {0};
 
     for (int64_t i = 0; i < r->count; i++) {
-        INVAR_TRY(keep(r, i));
+        if (!r->order->evaluation)
+            INVAR_TRY(keep(r, i));
         INVAR_TRY(invar_agent_session_fill(&r->samples[i], branch, &r->sessions[i],
-                                           o->chat.tokenizer, o->sampling.skip_special));
+                                           o->chat.tokenizer, r->order->sampling->skip_special));
         note(&news, &r->samples[i], &r->sessions[i], branch);
-        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->rules.key));
+        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->order->key));
         r->samples[i].arrival = i;
     }
     return tell(r, &news);
@@ -360,12 +369,9 @@ static invar_status run(errand *r)
 }
 
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              invar_door_unrewarded *unrewarded, const void *payload)
+                              const invar_door_order *order)
 {
-    errand r = {.agents = agents,
-                .samples = samples,
-                .count = count,
-                .rules = {agents->options.key, unrewarded, payload}};
+    errand r = {.agents = agents, .samples = samples, .count = count, .order = order};
     invar_status status = run(&r);
 
     release(&r);

@@ -23,10 +23,9 @@ extern "C" {
 typedef struct invar_agents_options {
     invar_plugin *plugin;    /* has the record; borrowed, as all of them */
     invar_door_options door; /* for samples that no record has */
-    bool recorded;           /* its record is another run's: agent-record */
+    bool recorded;           /* its record is another run's, and nobody is asked: agent-record */
     const char *folder;      /* of the log; NULL: there is a record, or nothing goes */
     invar_digest run;        /* the identity of the run */
-    const char *key;         /* of the part that is the reward; NULL: none */
     /* Something to know about a rollout. */
     invar_status (*tell)(void *payload, const char *kind, const char *text);
     void *payload;
@@ -41,12 +40,11 @@ void invar_agents_free(invar_agents *agents);
 /*
  * Samples [0, count) of a rollout with their prompts and weights; each gets its response (see
  * invar_agent_session_fill), and where it is `rewarded`, its reward. After a failure they
- * are fit for release only. `unrewarded` is asked about sessions that end without a reward.
+ * are fit for release only. Those of an evaluation are led anew each time.
  * INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
  */
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              invar_door_unrewarded *unrewarded,
-                              const void *payload) INVAR_MUST_USE;
+                              const invar_door_order *order) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -61,6 +61,25 @@ static bool knows(void *payload, const char *key)
     return found;
 }
 
+static invar_status ended(void)
+{
+    return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
+}
+
+/* As the order says. Without a session there is none. */
+static invar_status settings(invar_sampling *out, void *payload, const char *key)
+{
+    invar_desks *d = payload;
+    bool found;
+
+    (void)pthread_mutex_lock(&d->lock);
+    found = find(d, key) != NULL;
+    if (found)
+        *out = *d->order->sampling;
+    (void)pthread_mutex_unlock(&d->lock);
+    return found ? INVAR_OK : ended();
+}
+
 /* ---- what may be asked ----------------------------------------------------------------------- */
 
 static invar_status refuse(invar_ask *ask, const char *param, const char *why)
@@ -166,7 +185,7 @@ static invar_status begin_call(visit *v, invar_ask *ask, invar_ticket *ticket)
         invar_agent_session_remove(session, v->call);
         return status;
     }
-    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->options->sampling.seed);
+    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->order->sampling->seed);
     ticket->rollout = v->desk->task.sample->rollout;
     ticket->draw = v->desk->task.sample->draw;
     return INVAR_OK;
@@ -176,7 +195,8 @@ static invar_status enter(visit *v, const char *key, invar_ask *ask, invar_ticke
 {
     v->desk = find(v->desks, key);
     if (!v->desk)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
+        return ended();
+    INVAR_TRY(check_ask(ask, v->desks->order->sampling));
     INVAR_TRY(begin_call(v, ask, ticket));
     v->desks->visits++;
     return INVAR_OK;
@@ -189,7 +209,6 @@ static invar_status begin(void **visit_out, void *payload, const char *key, inva
     visit *v = NULL;
     invar_status status;
 
-    INVAR_TRY(check_ask(ask, &d->options->sampling));
     INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
     *v = (visit){.desks = d};
     (void)pthread_mutex_lock(&d->lock);
@@ -205,23 +224,27 @@ static invar_status begin(void **visit_out, void *payload, const char *key, inva
 /* Nothing that was not recorded may count: the run fails. */
 static invar_status write_down(visit *v, const invar_agent_call *said)
 {
-    invar_status status = invar_agent_log_call(v->desks->log, v->desk->task.sample->index, said);
+    invar_status status = INVAR_OK;
 
+    if (v->desks->log)
+        status = invar_agent_log_call(v->desks->log, v->desk->task.sample->index, said);
     if (status != INVAR_OK)
         invar_desks_fail(v->desks);
     return status;
 }
 
 /* With the lock: the call has its response once that is durable. */
-static invar_status keep_call(visit *v, const invar_ticket_choice *c)
+static invar_status keep_call(visit *v, const invar_ticket *ticket)
 {
+    const invar_ticket_choice *c = &ticket->choices[0];
     invar_agent_call said = *v->call;
     invar_status status;
 
     if (v->desk->ended)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
+        return ended();
     said.n_response = c->count;
     said.finish = c->finish;
+    said.speculated = ticket->samples[0].speculated;
     INVAR_TRY(copy((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
     status = copy((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
     if (status == INVAR_OK)
@@ -242,7 +265,7 @@ static invar_status keep(void *payload, const invar_ticket *ticket)
     invar_status status;
 
     (void)pthread_mutex_lock(&v->desks->lock);
-    status = keep_call(v, &ticket->choices[0]);
+    status = keep_call(v, ticket);
     (void)pthread_mutex_unlock(&v->desks->lock);
     return status;
 }
@@ -262,4 +285,4 @@ static void leave(void *payload)
 }
 
 const invar_server_gate invar_desks_gate = {
-    .knows = knows, .begin = begin, .keep = keep, .leave = leave};
+    .knows = knows, .settings = settings, .begin = begin, .keep = keep, .leave = leave};

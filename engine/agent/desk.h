@@ -33,8 +33,9 @@ typedef struct invar_desks {
     int64_t ended;
     int64_t visits; /* requests that are worked on */
     int64_t tokens; /* drawn in all */
-    invar_agent_log *log;
-    invar_error error; /* the first that the run fails with; status INVAR_OK: none */
+    const invar_door_order *order;
+    invar_agent_log *log; /* NULL: nothing is recorded */
+    invar_error error;    /* the first that the run fails with; status INVAR_OK: none */
 } invar_desks;
 
 /* With the lock: the run fails with the error that there is, unless it has failed before. */

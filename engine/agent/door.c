@@ -30,7 +30,6 @@
 struct invar_door {
     invar_door_options options;
     invar_desks desks;
-    const invar_door_rules *rules;
     pthread_cond_t work; /* there are desks, or it closes */
     int64_t next;        /* the first desk that nobody has sat down at */
     bool closing;
@@ -86,6 +85,10 @@ static void write_task(invar_json_text *text, const invar_door *d, const invar_d
     write_text(text, "base_url", url);
     write_text(text, "api_key", desk->key);
     write_text(text, "model", d->options.facts.model);
+    if (d->desks.order->evaluation) {
+        invar_json_text_key(text, "evaluation");
+        invar_json_text_bool(text, true);
+    }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }
@@ -171,14 +174,14 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
 static invar_status check_reward(const invar_door *d, const invar_desk *desk)
 {
     const invar_agent_session *session = desk->task.session;
+    const invar_door_order *order = d->desks.order;
     invar_rl_sample shown = {.index = desk->task.sample->index, .parts = session->parts};
 
     if (session->error)
         return INVAR_OK;
     if (session->rewarded)
-        return invar_reward_pick(&shown, d->rules->key);
-    return d->rules->unrewarded ? d->rules->unrewarded(d->rules->payload, desk->task.sample)
-                                : INVAR_OK;
+        return invar_reward_pick(&shown, order->key);
+    return order->unrewarded ? order->unrewarded(order->payload, desk->task.sample) : INVAR_OK;
 }
 
 /*
@@ -206,7 +209,9 @@ static invar_status end_session(invar_door *d, invar_desk *desk, bool begun, inv
         status = invar_agent_session_fail(session, invar_error_last()->message);
     if (status == INVAR_OK && session->error && !d->options.tolerant)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
-    return status == INVAR_OK ? invar_agent_log_end(d->desks.log, index, session) : status;
+    if (status == INVAR_OK && d->desks.log)
+        status = invar_agent_log_end(d->desks.log, index, session);
+    return status;
 }
 
 /* The error that there is stays. */
@@ -300,15 +305,16 @@ static invar_status start_threads(invar_door *d, int64_t sessions)
 static invar_status tick(void *payload)
 {
     invar_door *d = payload;
+    const invar_door_order *order = d->desks.order;
     int64_t ended, tokens;
 
-    if (!d->options.tick)
+    if (!order->tick)
         return INVAR_OK;
     lock(d);
     ended = d->desks.ended;
     tokens = d->desks.tokens;
     unlock(d);
-    return d->options.tick(d->options.payload, ended, tokens);
+    return order->tick(order->payload, ended, tokens);
 }
 
 static invar_status make_desks(invar_desk **out, const invar_door_task *tasks, int64_t count)
@@ -321,11 +327,11 @@ static invar_status make_desks(invar_desk **out, const invar_door_task *tasks, i
     return INVAR_OK;
 }
 
-static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_door_rules *rules,
+static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_door_order *order,
                    const invar_digest *weights, invar_agent_log *log)
 {
     lock(d);
-    d->rules = rules;
+    d->desks.order = order;
     d->options.facts.weights = *weights;
     d->desks.of = desks;
     d->desks.count = count;
@@ -353,7 +359,7 @@ static invar_status see_off(invar_door *d, invar_status status)
 }
 
 invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t count,
-                            const invar_door_rules *rules, const invar_digest *weights,
+                            const invar_door_order *order, const invar_digest *weights,
                             invar_agent_log *log)
 {
     invar_desk *desks = NULL;
@@ -365,7 +371,7 @@ invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t
     if (status == INVAR_OK)
         status = invar_dispatch_begin(d->dispatch);
     if (status == INVAR_OK) {
-        let_in(d, desks, count, rules, weights, log);
+        let_in(d, desks, count, order, weights, log);
         status = see_off(d, invar_dispatch_run(d->dispatch, NULL));
     }
     invar_free(desks);
@@ -397,7 +403,6 @@ static invar_status open_parts(invar_door *d)
                                 .most_body = MOST_BODY,
                                 .client_seconds = CLIENT_SECONDS,
                                 .facts = &o->facts,
-                                .sampling = &o->sampling,
                                 .tokenizer = o->chat.tokenizer,
                                 .dispatch = d->dispatch,
                                 .prompter = d->prompter});

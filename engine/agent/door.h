@@ -31,11 +31,8 @@ typedef struct invar_door_options {
     int64_t calls, branches;     /* most of a session */
     bool tolerant;               /* an agent that fails has ended its session; else the run fails */
     invar_rollout *rollout;      /* that generates, in `run` alone */
-    invar_sampling sampling;     /* of every call */
     invar_prompter_options chat; /* its context is that of calls */
     invar_serve_facts facts;     /* but for the weights */
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done); /* or NULL */
-    void *payload;
 } invar_door_options;
 
 typedef struct invar_door invar_door;
@@ -47,12 +44,16 @@ void invar_door_close(invar_door *door);
 /* Fails where nobody else rewards the sample. */
 typedef invar_status invar_door_unrewarded(const void *payload, const invar_rl_sample *sample);
 
-/* What the end of a session must say; a session that does not has failed. */
-typedef struct invar_door_rules {
+/* How samples are to be led; borrowed while they are. */
+typedef struct invar_door_order {
+    const invar_sampling *sampling; /* of every call */
+    bool evaluation;                /* nothing learns from them, and nothing is recorded */
+    /* What the end of a session must say; a session that does not has failed. */
     const char *key;                   /* a part that its reward has; NULL: none */
     invar_door_unrewarded *unrewarded; /* it has none; NULL: all may */
-    const void *payload;
-} invar_door_rules;
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done); /* or NULL */
+    void *payload;
+} invar_door_order;
 
 /* A sample that an agent is to lead. */
 typedef struct invar_door_task {
@@ -61,12 +62,12 @@ typedef struct invar_door_task {
 } invar_door_task;
 
 /*
- * Leads all of them; `log` has what was said, and may not be touched meanwhile. INVAR_E_IO,
- * _CORRUPT or _STATE: an agent has failed. Whatever fails, the other agents are ended at once, and
- * their sessions are as if they had not begun.
+ * Leads all of them; `log` has what was said, and may not be touched meanwhile; NULL: nothing is
+ * recorded. INVAR_E_IO, _CORRUPT or _STATE: an agent has failed. Whatever fails, the other agents
+ * are ended at once, and their sessions are as if they had not begun.
  */
 invar_status invar_door_run(invar_door *door, const invar_door_task *tasks, int64_t count,
-                            const invar_door_rules *rules, const invar_digest *weights,
+                            const invar_door_order *order, const invar_digest *weights,
                             invar_agent_log *log) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -172,6 +172,8 @@ static invar_status put_all(invar_rl_sample *s, const plait *p)
         put_branch(s, p, b, at);
     }
     s->finish = p->last[p->n_branches - 1]->finish;
+    for (int64_t i = 0; i < p->n_calls; i++)
+        invar_rl_speculated_add(&s->speculated, &p->order[i]->speculated);
     return INVAR_OK;
 }
 

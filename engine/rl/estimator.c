@@ -87,14 +87,17 @@ void invar_estimate_gae(invar_estimation *e, int64_t sample)
     bool last = true;
 
     for (int64_t t = e->batch->start[sample + 1] - 1; t >= e->batch->start[sample]; t--) {
-        float delta;
-        if (!e->batch->mask[t])
-            continue;
-        delta = (token_reward(e, sample, t, last) + gamma * next_value) - value[t];
-        next = delta + decay * next;
-        next_value = value[t];
-        last = false;
-        e->advantage[t] = next;
-        e->returns[t] = next + value[t];
+        if (e->batch->mask[t]) {
+            float delta = (token_reward(e, sample, t, last) + gamma * next_value) - value[t];
+            next = delta + decay * next;
+            next_value = value[t];
+            last = false;
+            e->advantage[t] = next;
+            e->returns[t] = next + value[t];
+        }
+        if (e->batch->begins && e->batch->begins[t]) { // what is before it ends there
+            next_value = next = 0.0f;
+            last = true;
+        }
     }
 }

@@ -49,7 +49,10 @@ void invar_estimate_reward(invar_estimation *e, int64_t sample);
 /* Discounted sum to the end. Masked tokens have no reward, but each costs a factor gamma. */
 void invar_estimate_return(invar_estimation *e, int64_t sample);
 
-/* GAE over the tokens that count, as if the others were not there; after the last one: 0. */
+/*
+ * GAE over the tokens that count, as if the others were not there; after the last one: 0. Each
+ * branch is an episode of its own, with the sample's reward at its end.
+ */
 void invar_estimate_gae(invar_estimation *e, int64_t sample);
 
 #ifdef __cplusplus

@@ -39,7 +39,16 @@ static void lay_out(invar_flat *f, invar_carver *c, const invar_flat_wants *want
         f->values = carve(c, f->tokens, sizeof(float));
         f->returns = carve(c, f->tokens, sizeof(float));
         f->train_values = carve(c, f->tokens, sizeof(float));
+        f->begins = carve(c, f->tokens, sizeof *f->begins);
     }
+}
+
+/* Cuts count from the prompt's first token, `begins` from the response's. */
+static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
+{
+    memset(begins, 0, (size_t)invar_rl_sample_response(s));
+    for (int64_t i = 0; i < s->n_cuts; i++)
+        begins[s->cuts[i] - s->prompt_tokens] = 1;
 }
 
 static void fill(invar_flat *f, const invar_rl_samples *samples)
@@ -52,6 +61,8 @@ static void fill(invar_flat *f, const invar_rl_samples *samples)
         f->start[i] = at;
         f->group[i] = s->group;
         f->reward[i] = (float)s->reward;
+        if (f->begins)
+            mark_branches(f->begins + at, s);
         for (int64_t j = 0; j < n; j++) {
             bool left_out = s->mask && !s->mask[j];
             f->mask[at + j] = s->removed || left_out ? 0 : 1;
@@ -112,7 +123,8 @@ invar_rl_batch invar_flat_batch(const invar_flat *f, int64_t first, int64_t coun
                             .copied = f->copied,
                             .ref_logp = from(f->ref_logp, token),
                             .teacher_logp = from(f->teacher_logp, token),
-                            .values = from(f->values, token)};
+                            .values = from(f->values, token),
+                            .begins = f->begins ? f->begins + token : NULL};
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

@@ -28,6 +28,7 @@ typedef struct invar_flat {
     float *ref_logp;
     float *teacher_logp;
     float *values;
+    uint8_t *begins;   /* (tokens) beside the values; 1: a branch begins there */
     float *train_logp; /* by the training forward */
     float *entropy;
     float *train_values;

@@ -137,6 +137,7 @@ typedef struct invar_rl_batch {
     const float *ref_logp;     /* (T) */
     const float *teacher_logp; /* (T) */
     const float *values;       /* (T) of the critic, before the step */
+    const uint8_t *begins;     /* (T) 1: a branch of the sample begins there; NULL: none does */
 } invar_rl_batch;
 
 /*

@@ -90,6 +90,8 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
 /* Frees the arrays; the sample is zeroed. */
 void invar_rl_sample_release(invar_rl_sample *sample);
 
+void invar_rl_speculated_add(invar_rl_speculated *sum, const invar_rl_speculated *more);
+
 /* Of all of them together. */
 invar_rl_speculated invar_rl_speculated_sum(const invar_rl_sample *samples, int64_t count);
 

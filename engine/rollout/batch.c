@@ -277,11 +277,9 @@ static int64_t ahead_of(const invar_batch *run)
     return run->show || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
 }
 
-/* Who guesses. */
-static invar_status begin_guessing(invar_batch *run, const invar_rl_sample *samples)
+invar_status invar_batch_begin_guessing(invar_batch *run)
 {
     const invar_rollout *r = run->rollout;
-    const invar_speculation *s = &r->limits.speculation;
 
     r->cache->twin = NULL;
     if (ahead_of(run) == 0)
@@ -292,11 +290,30 @@ static invar_status begin_guessing(invar_batch *run, const invar_rl_sample *samp
     if (r->draft) {
         run->draft = r->draft;
         run->guesser = (invar_guesser){invar_draft_make, run->draft};
-        return invar_draft_begin(run->draft, samples, run->sampling, &run->feed);
+        return invar_draft_begin(run->draft, run->sampling, &run->feed);
     }
-    INVAR_TRY(invar_ngram_new(&run->ngram, samples, run->count, &s->window));
-    run->guesser = (invar_guesser){invar_ngram_make, run->ngram};
+    run->guesser = (invar_guesser){invar_ngram_make, NULL};
     return INVAR_OK;
+}
+
+invar_status invar_batch_add_look_up(invar_batch *run, int64_t first)
+{
+    invar_ngram *seen = NULL;
+
+    if (run->guesser.make != invar_ngram_make || run->count == first)
+        return INVAR_OK;
+    INVAR_TRY(invar_ngram_new(&seen, run->writers[first].sample, run->count - first,
+                              &run->rollout->limits.speculation.window));
+    for (int64_t i = first; i < run->count; i++)
+        run->writers[i].seen = seen;
+    return INVAR_OK;
+}
+
+void invar_batch_leave(invar_writer *w)
+{
+    invar_text_stream_release(&w->text);
+    invar_ngram_leave(w->seen);
+    w->seen = NULL;
 }
 
 invar_status invar_batch_reserve(invar_batch *run, int64_t count)
@@ -347,17 +364,17 @@ invar_status invar_batch_begin(invar_batch *run, invar_rl_sample *samples, int64
     INVAR_TRY(invar_feed_settle(&run->limits, run->rollout, run->count, most));
     INVAR_TRY(invar_batch_add_jobs(run, 0));
     INVAR_TRY(invar_batch_begin_feed(run, run->n_jobs, most));
-    return begin_guessing(run, samples);
+    INVAR_TRY(invar_batch_begin_guessing(run));
+    return invar_batch_add_look_up(run, 0);
 }
 
 void invar_batch_end(invar_batch *run)
 {
     for (int64_t i = 0; run->writers && i < run->count; i++)
-        invar_text_stream_release(&run->writers[i].text);
+        invar_batch_leave(&run->writers[i]);
     invar_feed_release(&run->feed);
     invar_sampler_release(&run->sampler);
     invar_stages_probe(run->rollout, NULL);
-    invar_ngram_free(run->ngram);
     if (run->draft)
         invar_draft_end(run->draft);
     invar_free(run->numbers);

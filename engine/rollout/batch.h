@@ -31,6 +31,7 @@ typedef struct invar_writer {
     bool doubted;    /* its next row has no guesses behind it */
     bool left;       /* it needs no more tokens in this run */
     invar_text_stream text;
+    invar_ngram *seen; /* that those are learned by which joined with it; NULL: nobody looks up */
 } invar_writer;
 
 /* Zeroed at first, but for its first three members. */
@@ -46,7 +47,6 @@ struct invar_batch {
     invar_rollout_limits limits; /* settled */
     invar_draw *draws;           /* (n_draws) of this pass, turn by turn; then those of fillers */
     int64_t n_draws;
-    invar_ngram *ngram;
     invar_draft *draft;    /* the rollout's, where it guesses */
     invar_guesser guesser; /* `make` NULL: nobody guesses */
     invar_guess *guesses;  /* (sequences of a pass) */
@@ -72,8 +72,17 @@ invar_status invar_batch_reserve(invar_batch *run, int64_t count) INVAR_MUST_USE
 invar_status invar_batch_add_samples(invar_batch *run, invar_rl_sample *samples, int64_t count,
                                      const invar_sampling *sampling) INVAR_MUST_USE;
 
+/* Those from `first` on look up what to guess in each other, where guesses come from there. */
+invar_status invar_batch_add_look_up(invar_batch *run, int64_t first) INVAR_MUST_USE;
+
+/* The sample needs nothing any more but its place. */
+void invar_batch_leave(invar_writer *writer);
+
 /* Jobs of the samples from `first` on. */
 invar_status invar_batch_add_jobs(invar_batch *run, int64_t first) INVAR_MUST_USE;
+
+/* Who guesses; once there is a feed. */
+invar_status invar_batch_begin_guessing(invar_batch *run) INVAR_MUST_USE;
 
 /* Passes of so many sequences at most. */
 invar_status invar_batch_begin_feed(invar_batch *run, int64_t sequences,

@@ -23,10 +23,6 @@ invar_status invar_rollout_open(invar_rollout *r, int64_t context)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: a context of %" PRId64 " tokens; expected 2 to %" PRId64,
                           context, r->model->spec.max_positions);
-    if (invar_speculation_tokens(&r->limits.speculation) > 0)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "rollout: nothing is guessed where samples join and leave: set "
-                          "speculative-algorithm to none");
     INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
     *run = (invar_batch){.rollout = r};
     r->open = run;
@@ -37,10 +33,10 @@ invar_status invar_rollout_open(invar_rollout *r, int64_t context)
         status = invar_feed_settle(&run->limits, r, INT32_MAX, context - 1);
     if (status == INVAR_OK)
         status = invar_batch_begin_feed(run, run->limits.concurrency, context - 1);
+    if (status == INVAR_OK)
+        status = invar_batch_begin_guessing(run);
     if (status != INVAR_OK)
         invar_rollout_close(r);
-    else
-        r->cache->twin = NULL;
     return invar_near_advise(status, invar_device_far(&r->caller.dev), INVAR_FEED_ADVICE);
 }
 
@@ -98,7 +94,7 @@ static invar_status make_room_for(invar_batch *run, int64_t more)
 static void forget(invar_batch *run, int64_t first)
 {
     for (int64_t i = first; i < run->count; i++)
-        invar_text_stream_release(&run->writers[i].text);
+        invar_batch_leave(&run->writers[i]);
     run->count = first;
     run->n_jobs = run->feed.schedule.n_jobs;
 }
@@ -116,6 +112,8 @@ invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64
     status = invar_batch_add_samples(run, samples, count, sampling);
     if (status == INVAR_OK)
         status = invar_batch_add_jobs(run, first);
+    if (status == INVAR_OK)
+        status = invar_batch_add_look_up(run, first);
     if (status == INVAR_OK)
         status = invar_schedule_add(&run->feed.schedule, run->jobs,
                                     run->n_jobs - run->feed.schedule.n_jobs);
@@ -135,7 +133,7 @@ void invar_rollout_drop(invar_rollout *r, const invar_rl_sample *samples, int64_
         if (w->left || w->sample < samples || w->sample >= samples + count)
             continue;
         w->left = true;
-        invar_text_stream_release(&w->text);
+        invar_batch_leave(w);
         invar_schedule_drop(&run->feed.schedule, w->job);
     }
 }

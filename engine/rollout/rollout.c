@@ -61,7 +61,7 @@ static invar_status finish(invar_batch *run, invar_writer *w, invar_finish how)
     invar_rl_sample *s = w->sample;
 
     invar_schedule_finish(&run->feed.schedule, w->job);
-    invar_text_stream_release(&w->text);
+    invar_batch_leave(w);
     if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
         invar_free(s->response);
         s->response = NULL;
@@ -120,7 +120,9 @@ static invar_status ask(invar_guess *out, invar_batch *run, int64_t i)
     while (invar_rl_sample_response(w->sample) + turn->count > w->room)
         INVAR_TRY(invar_batch_make_room(w));
     job->tokens = w->sample->tokens;
-    *out = (invar_guess){.sample = job->sample,
+    *out = (invar_guess){.sample = w->sample,
+                         .sampling = w->sampling,
+                         .seen = w->seen,
                          .job = turn->job,
                          .most = w->doubted ? 0 : turn->count - 1,
                          .tokens = w->sample->tokens + w->sample->n_tokens};
@@ -131,9 +133,11 @@ static invar_status ask(invar_guess *out, invar_batch *run, int64_t i)
 /* Rows that were not guessed for are cut, or filled so that a graph runs all sequences. */
 static void fit_turn(invar_batch *run, int64_t i, const invar_guess *g, bool fill)
 {
-    run->writers[g->sample].guessed = g->count;
-    run->writers[g->sample].sample->speculated.passes++;
-    run->writers[g->sample].sample->speculated.drafted += g->count;
+    invar_writer *w = &run->writers[run->jobs[g->job].sample];
+
+    w->guessed = g->count;
+    w->sample->speculated.passes++;
+    w->sample->speculated.drafted += g->count;
     run->rollout->counters.drafted += g->count;
     if (fill && g->most > 0) {
         for (int64_t n = g->count; n < g->most; n++)

@@ -128,14 +128,15 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
 
 /*
  * From now on samples of at most `context` tokens may be added, until `close`; meanwhile the
- * rollout does nothing else. Nothing is guessed: limits with speculation are INVAR_E_UNSUPPORTED.
+ * rollout does nothing else.
  */
 invar_status invar_rollout_open(invar_rollout *rollout, int64_t context) INVAR_MUST_USE;
 void invar_rollout_close(invar_rollout *rollout);
 
 /*
  * Samples [0, count) as for _run, one group or several, join. They and the sampling, which is
- * theirs alone, are borrowed until they are finished or dropped. After a failure none has joined.
+ * theirs alone, are borrowed until all of them are finished or dropped. After a failure none has
+ * joined.
  */
 invar_status invar_rollout_add(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
                                const invar_sampling *sampling) INVAR_MUST_USE;

@@ -11,7 +11,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/config/check.h"
 #include "engine/config/evals.h"
+#include "engine/layout/agree.h"
 #include "engine/rl/flat.h"
 #include "engine/source/generate.h"
 #include "engine/source/source.h"
@@ -116,8 +118,8 @@ invar_status invar_evaluate_measure(invar_memory_data *seen, const invar_session
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-static invar_status add_prompts(invar_rl_samples *out, int64_t number, const invar_dataset *data,
-                                int64_t per_prompt)
+static invar_status add_prompts(invar_rl_samples *out, const invar_evaluation *e,
+                                const invar_dataset *data, int64_t per_prompt)
 {
     if (invar_dataset_size(data) > UINT32_MAX / per_prompt)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -131,7 +133,8 @@ static invar_status add_prompts(invar_rl_samples *out, int64_t number, const inv
         INVAR_TRY(invar_rl_samples_append(&s, out));
         s->index = i;
         s->group = i / per_prompt;
-        s->rollout = (uint32_t)number;
+        s->rollout = (uint32_t)e->number;
+        s->weights_hash = e->weights;
         s->draw = (uint32_t)i;
         INVAR_TRY(invar_source_ask(s, p));
     }
@@ -201,6 +204,13 @@ typedef struct exam {
     invar_judge judge;
 } exam;
 
+/* Sets that are not one response to each prompt have whoever leads samples in training. */
+static bool has_agents(const invar_recipe *r)
+{
+    return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] &&
+           invar_recipe_bool(r, INVAR_KEY_EVAL_TURNS);
+}
+
 static invar_status run_set(const exam *r, const test_set *set, const invar_dataset *data,
                             invar_rl_samples *samples)
 {
@@ -215,10 +225,20 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
         .sampling = &sampling,
         .judge = &r->judge,
         .turns = turns.on && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
+        .agents_lead = has_agents(s->recipe),
+        .agents = e->agents,
+        .judged = turns.judged,
+        .evaluation = true,
         .per_prompt = per_prompt};
     results found;
 
-    INVAR_TRY(add_prompts(samples, e->number, data, per_prompt));
+    if (how.agents_lead && e->no_agents)
+        return INVAR_OK;
+    if (how.agents_lead && invar_agree_leads(e->layout) && !e->agents)
+        return invar_config_refuse(s->recipe, INVAR_KEY_EVAL_TURNS,
+                                   "= true: agents lead evaluations of a training run alone; with "
+                                   "false each is one response, without custom-agent-path");
+    INVAR_TRY(add_prompts(samples, e, data, per_prompt));
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     INVAR_TRY(sum_up(&found, samples, set, per_prompt));
     return e->take(e->payload, set->name, found.items, found.count);

@@ -9,6 +9,7 @@
 #ifndef INVAR_ENGINE_RUN_EVALUATE_H
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
+#include "engine/agent/agents.h"
 #include "engine/layout/layout.h"
 #include "engine/run/memory.h"
 #include "engine/source/judge.h"
@@ -24,6 +25,9 @@ typedef struct invar_evaluation {
     invar_rollout *rollout;
     invar_plugin *plugin; /* that gives rewards; NULL: rules do, or another rank has it */
     invar_plugin *turns;  /* that leads samples; NULL: none does, or another rank has it */
+    invar_agents *agents; /* that lead them; NULL: none do, or another rank has them */
+    bool no_agents;       /* there are none to ask: sets that they would lead are left out */
+    invar_digest weights; /* of the actor, as agents are told */
     int64_t number;       /* of the coming rollout */
     /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,

@@ -106,6 +106,9 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
                                    context,
                                    data->eval > 0,
                                    turns};
+    if (data->evaluates && asks_itself(r))
+        ask->rollouts[INVAR_BUDGET_EVALUATION] = (invar_budget_rollout){
+            MOST_PROMPTS, data->per_prompt, ask->context - 1, data->response, context, false, true};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

@@ -386,6 +386,10 @@ static invar_status evaluate(invar_loop *loop)
         return INVAR_OK;
     e.plugin = loop->plugins.of[INVAR_PLUGINS_REWARD];
     e.turns = loop->plugins.of[INVAR_PLUGINS_TURNS];
+    e.agents = loop->agents;
+    e.no_agents = invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
+    if (loop->source.options.agents_lead)
+        INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
     // the ledger keeps no replies to an evaluation
     if (e.plugin)
         INVAR_TRY(invar_plugin_begin(e.plugin, loop->place.step, NULL));

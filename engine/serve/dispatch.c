@@ -99,6 +99,7 @@ static invar_status open_rollouts(invar_dispatch *d)
         return INVAR_OK;
     limits = *o->limits;
     INVAR_TRY(invar_rollout_new(&d->own, o->model, o->tokenizer, o->dev, &limits));
+    limits.speculation = (invar_speculation){0}; // nothing is guessed of what is known
     limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
                              ? limits.concurrency
                              : SCORE_SEQUENCES;

@@ -181,11 +181,25 @@ static invar_status pass_gate(talk *t, const invar_serve_exchange *e)
     return gate->begin(&t->visit, gate->payload, key_of(e), &t->ask, &t->ticket);
 }
 
+/* What holds where the request says nothing. */
+static invar_status settle(invar_sampling *out, const invar_server *s,
+                           const invar_serve_exchange *e)
+{
+    const invar_server_gate *gate = &s->options.gate;
+
+    if (gate->settings)
+        return gate->settings(out, gate->payload, key_of(e));
+    *out = *s->options.sampling;
+    return INVAR_OK;
+}
+
 static invar_status begin_talk(talk *t, invar_ask_kind kind, const invar_serve_exchange *e)
 {
     const invar_server_options *o = &t->server->options;
+    invar_sampling sampling;
 
-    INVAR_TRY(invar_ask_read(&t->ask, kind, e->body, e->bytes, o->sampling));
+    INVAR_TRY(settle(&sampling, t->server, e));
+    INVAR_TRY(invar_ask_read(&t->ask, kind, e->body, e->bytes, &sampling));
     t->ask.param = "model";
     INVAR_TRY(check_model(t));
     INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));

@@ -28,6 +28,8 @@ typedef struct invar_server_gate {
     void *payload;
     /* Is this the key of a session? */
     bool (*knows)(void *payload, const char *key);
+    /* What holds where a request says nothing. */
+    invar_status (*settings)(invar_sampling *out, void *payload, const char *key);
     /* Before a request is worked on: may refuse it, sets its coordinates, or completes the ticket
        (`done`) with what was replied to it before. The visit ends with `leave`. */
     invar_status (*begin)(void **visit_out, void *payload, const char *key, invar_ask *ask,
@@ -47,7 +49,7 @@ typedef struct invar_server_options {
     int64_t seconds;        /* that a request may take; 0: no limit */
     int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
     const invar_serve_facts *facts;
-    const invar_sampling *sampling; /* what holds where a request says nothing */
+    const invar_sampling *sampling; /* what holds where a request says nothing; or the gate's */
     const invar_tokenizer *tokenizer;
     invar_dispatch *dispatch;
     invar_prompter *prompter;

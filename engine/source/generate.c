@@ -1,8 +1,9 @@
 /*
  * generate.c - samples of all ranks.
  *
- * What generation adds to a sample travels as a head of fixed size and its arrays. Everything else
- * every rank has by itself, from the same data.
+ * What generation adds to a sample travels as a head of fixed size and its arrays, of which tokens
+ * are whole: those who lead samples may have prompts of their own. Everything else every rank has
+ * by itself, from the same data.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,10 +23,13 @@
 
 /* Ranks run the same program: a struct is the same bytes on all of them. */
 typedef struct head {
-    int64_t response; /* tokens; each with log-probability and mask */
+    int64_t prompt;   /* tokens */
+    int64_t response; /* likewise; each with log-probability and mask */
+    int64_t cuts;
     int64_t route_size;
     int64_t text_bytes; /* of the response; -1: there is no text */
     int64_t finish;
+    int64_t turns;
     int64_t arrival;
     invar_rl_speculated speculated;
 } head;
@@ -36,37 +40,42 @@ typedef struct part {
     size_t bytes;
 } part;
 
-enum { PARTS = 4 };
+enum { PARTS = 6 };
 
 static size_t routes_of(const invar_rl_sample *s, const head *h)
 {
-    return (size_t)((s->prompt_tokens + h->response - 1) * h->route_size) * sizeof *s->routing;
+    return (size_t)((h->prompt + h->response - 1) * h->route_size) * sizeof *s->routing;
 }
 
-/* All arrays but the tokens, which are the prompt's and the response's. */
+/* All arrays. */
 static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
 {
     size_t n = (size_t)h->response;
 
-    out[0] = (part){(void **)&s->logp, n * sizeof *s->logp};
-    out[1] = (part){(void **)&s->mask, n * sizeof *s->mask};
-    out[2] = (part){(void **)&s->routing, routes_of(s, h)};
-    out[3] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
+    out[0] = (part){(void **)&s->tokens, ((size_t)h->prompt + n) * sizeof *s->tokens};
+    out[1] = (part){(void **)&s->logp, n * sizeof *s->logp};
+    out[2] = (part){(void **)&s->mask, n * sizeof *s->mask};
+    out[3] = (part){(void **)&s->cuts, (size_t)h->cuts * sizeof *s->cuts};
+    out[4] = (part){(void **)&s->routing, routes_of(s, h)};
+    out[5] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
 }
 
 static head head_of(const invar_rl_sample *s)
 {
-    return (head){.response = invar_rl_sample_response(s),
+    return (head){.prompt = s->prompt_tokens,
+                  .response = invar_rl_sample_response(s),
+                  .cuts = s->n_cuts,
                   .route_size = s->routing ? s->route_size : 0,
                   .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
                   .finish = s->finish,
+                  .turns = s->turns,
                   .arrival = s->arrival,
                   .speculated = s->speculated};
 }
 
 static size_t bytes_of(invar_rl_sample *s, const head *h)
 {
-    size_t bytes = sizeof *h + (size_t)h->response * sizeof *s->tokens;
+    size_t bytes = sizeof *h;
     part parts[PARTS];
 
     parts_of(parts, s, h);
@@ -89,10 +98,27 @@ static char *pack(char *at, invar_rl_sample *s)
 
     parts_of(parts, s, &h);
     at = put(at, &h, sizeof h);
-    at = put(at, s->tokens + s->prompt_tokens, (size_t)h.response * sizeof *s->tokens);
     for (int i = 0; i < PARTS; i++)
         at = put(at, *parts[i].data, parts[i].bytes);
     return at;
+}
+
+static invar_status pack_all(char **out, int64_t *bytes_out, invar_rl_sample *samples,
+                             int64_t count)
+{
+    size_t bytes = 0;
+    char *at;
+
+    for (int64_t i = 0; i < count; i++) {
+        const head h = head_of(&samples[i]);
+        bytes += bytes_of(&samples[i], &h);
+    }
+    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "samples for other ranks"));
+    at = *out;
+    for (int64_t i = 0; i < count; i++)
+        at = pack(at, &samples[i]);
+    *bytes_out = (int64_t)bytes;
+    return INVAR_OK;
 }
 
 static invar_status corrupt(void)
@@ -106,28 +132,21 @@ static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
 {
     uint64_t most = left / sizeof *s->routing;
 
-    return h->response >= 0 && (uint64_t)h->response <= most && h->route_size >= 0 &&
-           (uint64_t)h->route_size <= most / (uint64_t)(s->prompt_tokens + h->response) &&
+    return h->prompt >= 1 && (uint64_t)h->prompt <= most && h->response >= 0 &&
+           (uint64_t)h->response <= most && h->cuts >= 0 && (uint64_t)h->cuts <= most &&
+           h->route_size >= 0 &&
+           (uint64_t)h->route_size <= most / (uint64_t)(h->prompt + h->response) &&
            h->text_bytes >= -1 && (h->text_bytes < 0 || (uint64_t)h->text_bytes < left) &&
            h->finish >= INVAR_FINISH_NONE && h->finish <= INVAR_FINISH_ABORT;
 }
 
 static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *h)
 {
-    size_t prompt = (size_t)s->prompt_tokens, response = (size_t)h->response;
-    int32_t *tokens = NULL;
     part parts[PARTS];
 
-    INVAR_TRY(invar_alloc((void **)&tokens, prompt + response, sizeof *tokens, "tokens"));
-    memcpy(tokens, s->tokens, prompt * sizeof *tokens);
-    put((char *)(tokens + prompt), at, response * sizeof *tokens);
-    at += response * sizeof *tokens;
-    invar_free(s->tokens);
-    s->tokens = tokens;
-    s->n_tokens = s->prompt_tokens + h->response;
     parts_of(parts, s, h);
     for (int i = 0; i < PARTS; at += parts[i++].bytes) {
-        invar_free(*parts[i].data); // of a sample that has gone on
+        invar_free(*parts[i].data); // the prompt, or those of a sample that has gone on
         *parts[i].data = NULL;
         if (parts[i].bytes) {
             INVAR_TRY(invar_alloc(parts[i].data, parts[i].bytes, 1, "a sample of another rank"));
@@ -137,7 +156,19 @@ static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *
     return INVAR_OK;
 }
 
-static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
+/* Branches begin behind the prompt, one behind the other. */
+static bool ascend(const int64_t *cuts, const head *h)
+{
+    int64_t before = h->prompt;
+
+    for (int64_t i = 0; i < h->cuts; before = cuts[i++])
+        if (cuts[i] <= before || cuts[i] >= h->prompt + h->response)
+            return false;
+    return true;
+}
+
+/* `led`: whoever led the sample has chosen its prompt. */
+static invar_status unpack(const char **at, const char *end, invar_rl_sample *s, bool led)
 {
     size_t left = (size_t)(end - *at);
     head h;
@@ -147,8 +178,18 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s)
     memcpy(&h, *at, sizeof h);
     if (!plausible(s, &h, left) || bytes_of(s, &h) > left)
         return corrupt();
+    if (!led && (h.prompt != s->prompt_tokens || h.cuts != 0))
+        return corrupt();
     INVAR_TRY(take_arrays(*at + sizeof h, s, &h));
     *at += bytes_of(s, &h);
+    if (!ascend(s->cuts, &h))
+        return corrupt();
+    if (led)
+        s->fresh = h.prompt;
+    s->prompt_tokens = h.prompt;
+    s->n_tokens = h.prompt + h.response;
+    s->n_cuts = h.cuts;
+    s->turns = h.turns;
     if (s->response && s->response[h.text_bytes] != '\0')
         return corrupt();
     s->route_size = h.route_size;
@@ -251,7 +292,7 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
         }
         share = share_of(how, count, engine_of(how, r));
         for (int64_t i = 0; i < share.count; i++)
-            INVAR_TRY(unpack(&at, end, &samples[share.first + i]));
+            INVAR_TRY(unpack(&at, end, &samples[share.first + i], false));
         if (at != end)
             return corrupt();
     }
@@ -262,21 +303,14 @@ static invar_status gather(const invar_generation *how, invar_rl_sample *samples
 {
     invar_layout_share own = own_share(how, count);
     arrivals all = {NULL, NULL, NULL};
-    char *packed = NULL, *at;
-    size_t bytes = 0;
+    char *packed = NULL;
+    int64_t bytes;
     invar_status status;
 
     if (!invar_layout_engine_gives(how->layout, samplers(how)->rank))
         own.count = 0;
-    for (int64_t i = own.first; i < own.first + own.count; i++) {
-        const head h = head_of(&samples[i]);
-        bytes += bytes_of(&samples[i], &h);
-    }
-    INVAR_TRY(invar_alloc((void **)&packed, bytes + 1, 1, "samples for other ranks"));
-    at = packed;
-    for (int64_t i = own.first; i < own.first + own.count; i++)
-        at = pack(at, &samples[i]);
-    status = exchange(&all, how, packed, (int64_t)bytes);
+    INVAR_TRY(pack_all(&packed, &bytes, samples + own.first, own.count));
+    status = exchange(&all, how, packed, bytes);
     if (status == INVAR_OK)
         status = take(&all, how, samples, count);
     release(&all);
@@ -286,10 +320,11 @@ static invar_status gather(const invar_generation *how, invar_rl_sample *samples
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* What a judge said of one sample. */
+/* What a judge said of one sample, or who led it. */
 typedef struct verdict {
     double reward;
     int64_t parts;
+    int64_t rewarded;
 } verdict;
 
 /* The parts of all rewards, one after another, from rank 0. */
@@ -322,27 +357,35 @@ static invar_status share_parts(const invar_generation *how, invar_rl_sample *sa
     return status;
 }
 
-/* Rank 0 asks; the others get its answer. */
-static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+/* Rank 0 has them; the others get them. */
+static invar_status share_rewards(const invar_generation *how, invar_rl_sample *samples,
+                                  int64_t count)
 {
     verdict *verdicts = NULL;
     invar_status status = INVAR_OK;
 
-    if (invar_agree_leads(how->layout))
-        INVAR_TRY(invar_judge_run(how->judge, samples, count));
     if (!how->layout)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
     for (int64_t i = 0; i < count; i++)
-        verdicts[i] = (verdict){samples[i].reward, samples[i].parts.count};
+        verdicts[i] = (verdict){samples[i].reward, samples[i].parts.count, samples[i].rewarded};
     status =
         invar_agree_share(how->layout, "rewards", 0, verdicts, (size_t)count * sizeof *verdicts);
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         samples[i].reward = verdicts[i].reward;
+        samples[i].rewarded = verdicts[i].rewarded != 0;
+    }
     if (status == INVAR_OK)
         status = share_parts(how, samples, verdicts, count);
     invar_free(verdicts);
     return status;
+}
+
+static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    if (invar_agree_leads(how->layout))
+        INVAR_TRY(invar_judge_run(how->judge, samples, count));
+    return share_rewards(how, samples, count);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
@@ -442,14 +485,65 @@ static invar_status check_judge(const void *payload, const invar_rl_sample *s)
     return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
 }
 
+static invar_status lead(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    const invar_door_order order = {.sampling = how->sampling,
+                                    .evaluation = how->evaluation,
+                                    .key = how->judge->key,
+                                    .unrewarded = how->judged ? check_judge : NULL,
+                                    .tick = tick,
+                                    .payload = (void *)(uintptr_t)how};
+
+    INVAR_TRY(invar_agents_run(how->agents, samples, count, &order));
+    for (int64_t i = 0; i < count && how->judged; i++) // records may be of another recipe
+        if (!samples[i].rewarded)
+            INVAR_TRY(check_judge(how, &samples[i]));
+    return INVAR_OK;
+}
+
+static invar_status take_led(const char *packed, int64_t bytes, invar_rl_sample *samples,
+                             int64_t count)
+{
+    const char *at = packed;
+
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(unpack(&at, packed + bytes, &samples[i], true));
+    return at == packed + bytes ? INVAR_OK : corrupt();
+}
+
+/* Samples of rank 0, on all ranks. */
+static invar_status share_led(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+{
+    bool gives = invar_agree_leads(how->layout);
+    char *packed = NULL;
+    int64_t bytes = 0;
+    invar_status status;
+
+    if (gives)
+        INVAR_TRY(pack_all(&packed, &bytes, samples, count));
+    status = invar_agree_share(how->layout, PHASE, 0, &bytes, sizeof bytes);
+    if (status == INVAR_OK && !gives)
+        status = bytes > 0 ? invar_alloc((void **)&packed, (size_t)bytes, 1, "samples of rank 0")
+                           : corrupt();
+    if (status == INVAR_OK)
+        status = invar_agree_share(how->layout, PHASE, 0, packed, (size_t)bytes);
+    if (status == INVAR_OK && !gives)
+        status = take_led(packed, bytes, samples, count);
+    invar_free(packed);
+    return status;
+}
+
+/* Rank 0 has the agents, and its model draws all that they ask for; the others wait. */
 static invar_status run_agents(const invar_generation *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_door_unrewarded *unrewarded = how->judged ? check_judge : NULL;
-
-    INVAR_TRY(invar_agents_run(how->agents, samples, count, unrewarded, how));
-    for (int64_t i = 0; i < count && unrewarded; i++) // records may be of another recipe
-        if (!samples[i].rewarded)
-            INVAR_TRY(unrewarded(how, &samples[i]));
+    if (invar_agree_leads(how->layout))
+        INVAR_TRY(lead(how, samples, count));
+    else if (how->tick)
+        INVAR_TRY(how->tick(how->payload, 0, 0));
+    if (how->layout) {
+        INVAR_TRY(share_led(how, samples, count));
+        INVAR_TRY(share_rewards(how, samples, count));
+    }
     return judge_rest(how, samples, count);
 }
 
@@ -458,13 +552,13 @@ static invar_status run_agents(const invar_generation *how, invar_rl_sample *sam
 /* Samples are led by somebody, who ends and rewards them. */
 static bool is_led(const invar_generation *how)
 {
-    return how->turns || how->agents;
+    return how->turns || how->agents_lead;
 }
 
 invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
                                   int64_t count)
 {
-    if (how->agents)
+    if (how->agents_lead)
         return run_agents(how, samples, count);
     return how->turns ? invar_turns_run(how, samples, count) : run_own(how, samples, count);
 }

@@ -5,7 +5,8 @@
  * engine where only some ranks sample, generates neighbours, whole groups where there are enough,
  * and afterwards every rank has all samples in order. Rules give rewards where a sample was
  * generated; a plug-in is asked by rank 0, of all of them at once, as with one rank. Where a
- * plug-in leads samples turn by turn, engine/source/turns.h says how.
+ * plug-in leads samples turn by turn, engine/source/turns.h says how. Agents are rank 0's, which
+ * generates all that they lead.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,8 +30,10 @@ struct invar_generation {
     const invar_sampling *sampling;
     const invar_judge *judge;
     const invar_turns *turns; /* NULL: a sample is one turn, and nobody is asked what follows */
-    invar_agents *agents;     /* lead samples by themselves, on one rank; NULL: none do */
+    bool agents_lead;         /* samples, by themselves */
+    invar_agents *agents;     /* who they are; NULL: there are none, or rank 0 has them */
     bool judged;              /* with agents: every sample needs a reward */
+    bool evaluation;          /* nothing learns from the samples */
     int64_t per_prompt;       /* samples of a group */
     bool silent;              /* a thread beside the rank's own: it talks to no other rank */
     /* As of invar_rollout_run, of this rank's samples. */

@@ -263,6 +263,7 @@ static invar_generation generation_of(const invar_source *source)
                               .sampling = &o->sampling,
                               .judge = &o->judge,
                               .turns = o->turns.on ? &o->turns : NULL,
+                              .agents_lead = o->agents_lead,
                               .agents = o->agents,
                               .judged = o->judged,
                               .per_prompt = o->per_prompt,

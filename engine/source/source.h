@@ -66,7 +66,8 @@ typedef struct invar_source_options {
     invar_sampling sampling;
     invar_judge judge;
     invar_turns turns;
-    invar_agents *agents;        /* that lead samples; NULL: none do */
+    bool agents_lead;            /* samples, by themselves */
+    invar_agents *agents;        /* who they are; NULL: there are none, or rank 0 has them */
     bool judged;                 /* with them: every sample needs a reward */
     invar_source_filter groups;  /* that drops some, for which others are sampled */
     invar_source_filter samples; /* that drops groups, too, or masks samples */

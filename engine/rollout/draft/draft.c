@@ -20,7 +20,6 @@
 struct invar_draft {
     invar_rollout *own; /* passes, graphs and cache of the model */
     /* Of the runs of a feed: */
-    const invar_rl_sample *samples;
     const invar_feed *first; /* of the large model */
     invar_feed feed;
     invar_cache view; /* own keys and values, the large one's free pages */
@@ -85,12 +84,11 @@ static invar_status make_cache(invar_draft *d, invar_cache *large)
     return INVAR_OK;
 }
 
-invar_status invar_draft_begin(invar_draft *d, const invar_rl_sample *samples,
-                               const invar_sampling *sampling, const invar_feed *first)
+invar_status invar_draft_begin(invar_draft *d, const invar_sampling *sampling,
+                               const invar_feed *first)
 {
     size_t sequences = (size_t)first->schedule.concurrency;
 
-    d->samples = samples;
     d->first = first;
     INVAR_TRY(make_cache(d, first->schedule.cache));
     d->view.shape = d->own->cache->shape;
@@ -119,12 +117,14 @@ static invar_status pass(invar_draft *d, int64_t count, bool draws)
     d->view = *d->own->cache;
     d->view.free_pages = d->first->schedule.cache->free_pages;
     d->view.n_free = d->first->schedule.cache->n_free;
+    feed->schedule.jobs = d->first->schedule.jobs; // they move where samples join
+    feed->schedule.n_jobs = d->first->schedule.n_jobs;
     feed->turns = d->turns;
     feed->n_turns = count;
     status = invar_feed_pass(feed);
     for (int64_t i = 0; i < feed->sequences; i++) {
         if (i >= count)
-            d->draws[i] = (invar_draw){.filler = true};
+            d->draws[i] = (invar_draw){.sampling = d->draws[0].sampling, .filler = true};
         d->draws[i].row = feed->start[i + 1] - 1;
     }
     if (status == INVAR_OK && draws)
@@ -147,14 +147,14 @@ static invar_turn newest(const invar_draft *d, int64_t job, int64_t behind)
 /* The turn and the draw of the next guess of a sample. */
 static void plan(invar_draft *d, int64_t i, const invar_guess *g, int64_t owner)
 {
-    const invar_rl_sample *s = &d->samples[g->sample];
+    const invar_rl_sample *s = g->sample;
     int64_t behind = s->n_tokens + g->count;
 
     d->turns[i] = g->count == 0 ? newest(d, g->job, behind) : (invar_turn){g->job, behind - 1, 1};
-    d->draws[i] =
-        (invar_draw){.at = {(uint32_t)behind, s->draw, s->rollout},
-                     .no_end = behind - s->prompt_tokens < d->sampler.sampling->min_response,
-                     .owner = owner};
+    d->draws[i] = (invar_draw){.at = {(uint32_t)behind, s->draw, s->rollout},
+                               .sampling = d->sampler.sampling ? NULL : g->sampling,
+                               .no_end = behind - s->prompt_tokens < g->sampling->min_response,
+                               .owner = owner};
 }
 
 invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count)

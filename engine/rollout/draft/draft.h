@@ -25,11 +25,10 @@ invar_status invar_draft_new(invar_draft **out, const invar_model *model, const 
 void invar_draft_free(invar_draft *draft);
 
 /*
- * For the runs of a feed, whose cache has it as its twin from now on; samples, sampling and feed
- * are borrowed until the end. Ended also after a failure.
+ * For the runs of a feed, whose cache has it as its twin from now on; sampling and feed are
+ * borrowed until the end. `sampling` NULL: every sample has its own. Ended also after a failure.
  */
-invar_status invar_draft_begin(invar_draft *draft, const invar_rl_sample *samples,
-                               const invar_sampling *sampling,
+invar_status invar_draft_begin(invar_draft *draft, const invar_sampling *sampling,
                                const invar_feed *feed) INVAR_MUST_USE;
 void invar_draft_end(invar_draft *draft);
 

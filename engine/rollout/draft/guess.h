@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/rl/sample.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,9 +23,11 @@ extern "C" {
 
 /* What is asked for: the tokens behind those that a sample has. */
 typedef struct invar_guess {
-    int64_t sample;
-    int64_t job;     /* of the schedule */
-    int64_t most;    /* tokens wanted; 0: none */
+    const invar_rl_sample *sample;
+    const struct invar_sampling *sampling; /* of it */
+    struct invar_ngram *seen;              /* where to look up; NULL: somebody else guesses */
+    int64_t job;                           /* of the schedule */
+    int64_t most;                          /* tokens wanted; 0: none */
     int32_t *tokens; /* (most) to be written; they lie behind the sample's own */
     int64_t count;   /* written */
 } invar_guess;

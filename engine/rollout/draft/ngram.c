@@ -24,6 +24,7 @@ typedef struct place {
 
 struct invar_ngram {
     const invar_rl_sample *samples;
+    int64_t users; /* samples that have not left */
     invar_ngram_window window;
     int64_t *learned; /* (count) tokens of each sample that are places, or lie before the first */
     place *places;    /* (n_places) */
@@ -31,6 +32,14 @@ struct invar_ngram {
     int32_t *newest; /* (1 << bits) of each chain; -1: none */
     int bits;
 };
+
+static void release(invar_ngram *g)
+{
+    invar_free(g->learned);
+    invar_free(g->places);
+    invar_free(g->newest);
+    invar_free(g);
+}
 
 static invar_status fill(invar_ngram *g, int64_t count)
 {
@@ -60,26 +69,23 @@ invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, 
     INVAR_TRY(invar_alloc((void **)&g, 1, sizeof *g, "a look-up of tokens"));
     memset(g, 0, sizeof *g);
     g->samples = samples;
+    g->users = count;
     g->window = *window;
     for (g->bits = 10; g->bits < 22 && (count >> (g->bits - 8)) > 0; g->bits++)
         continue;
     status = fill(g, count);
     if (status != INVAR_OK) {
-        invar_ngram_free(g);
+        release(g);
         return status;
     }
     *out = g;
     return INVAR_OK;
 }
 
-void invar_ngram_free(invar_ngram *g)
+void invar_ngram_leave(invar_ngram *g)
 {
-    if (!g)
-        return;
-    invar_free(g->learned);
-    invar_free(g->places);
-    invar_free(g->newest);
-    invar_free(g);
+    if (g && --g->users == 0)
+        release(g);
 }
 
 /* The chain of the tokens of a sample that end at `at`. */
@@ -163,13 +169,13 @@ static const place *look_up(const invar_ngram *g, const invar_rl_sample *s)
 
 invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count)
 {
-    invar_ngram *g = self;
-
+    (void)self;
     for (int64_t i = 0; i < count; i++) {
-        const invar_rl_sample *s = &g->samples[guesses[i].sample], *from;
+        const invar_rl_sample *s = guesses[i].sample, *from;
+        invar_ngram *g = guesses[i].seen;
         const place *found;
 
-        INVAR_TRY(learn(g, guesses[i].sample));
+        INVAR_TRY(learn(g, s - g->samples));
         found = guesses[i].most > 0 ? look_up(g, s) : NULL;
         if (!found)
             continue;

@@ -27,12 +27,17 @@ typedef struct invar_ngram_window {
 
 typedef struct invar_ngram invar_ngram;
 
-/* The samples are borrowed; groups are neighbours. They may grow, but lie where they are. */
+/*
+ * The samples are borrowed; groups are neighbours. They may grow, but lie where they are. It goes
+ * with the last of them that leaves.
+ */
 invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, int64_t count,
                              const invar_ngram_window *window) INVAR_MUST_USE;
-void invar_ngram_free(invar_ngram *ngram);
 
-/* A guesser's (guess.h); `self` is the look-up. */
+/* One of the samples needs no more guesses. `ngram` may be NULL. */
+void invar_ngram_leave(invar_ngram *ngram);
+
+/* A guesser's (guess.h): each guess has its look-up, and `self` is nothing. */
 invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus

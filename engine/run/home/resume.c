@@ -157,7 +157,7 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
         return cannot_go_on(where);
     if (bytes)
         INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
-    if (source->options.agents && source->flight.count > 0)
+    if (source->options.agents_lead && source->flight.count > 0)
         return cannot_go_on(where);
     if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
         loop->set.stale = true;

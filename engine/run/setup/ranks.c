@@ -129,9 +129,6 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
-    if (invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
-        return invar_config_refuse(loop->recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
-                                   "needs a run of one rank: several do not share agents yet");
     INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);

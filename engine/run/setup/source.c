@@ -84,7 +84,6 @@ static invar_door_options door_of(invar_loop *loop)
         .tolerant = INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
                     INVAR_AGENT_FAILURE_ZERO,
         .rollout = loop->rollout,
-        .sampling = sampling,
         .chat = {.tokenizer = s->tokenizer,
                  .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
                  .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
@@ -96,13 +95,11 @@ static invar_door_options door_of(invar_loop *loop)
                   .adapted = s->spec.lora.rank > 0,
                   .numerics = invar_numerics_name(s->dev.numerics),
                   .format = invar_format_name(s->rollout_format),
-                  .context = context},
-        .tick = tick,
-        .payload = loop};
+                  .context = context}};
 }
 
 /* A replay has the record, and no folder to write to. */
-static invar_status make_agents(invar_loop *loop, const invar_judge *judge)
+static invar_status make_agents(invar_loop *loop)
 {
     bool replay = loop->options->replay;
     bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
@@ -111,7 +108,6 @@ static invar_status make_agents(invar_loop *loop, const invar_judge *judge)
                                     .recorded = recorded,
                                     .folder = replay || recorded ? NULL : loop->home.at.run,
                                     .run = loop->identity.digest,
-                                    .key = judge->key,
                                     .tell = tell_agents,
                                     .payload = loop};
 
@@ -166,7 +162,8 @@ invar_status invar_setup_open_source(invar_loop *loop)
 
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
-    INVAR_TRY(make_agents(loop, &o.judge));
+    INVAR_TRY(make_agents(loop));
+    o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
     o.agents = loop->agents;
     o.judged = invar_estimator_facts_of(set->rl.estimator)->judged;
     invar_source_open(&loop->source, &o);

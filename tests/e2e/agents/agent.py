@@ -120,6 +120,23 @@ def branchy(task):
     return 0.5
 
 
+def long(task):
+    """Replies of several tokens, of which earlier ones are asked about again."""
+    said = task["prompt"]
+    for _ in range(2):
+        said += ask(task, said, max_tokens=5)
+    return float(task["label"] in said)
+
+
+def cool(task):
+    """In evaluations temperatures are theirs; and it wins there alone."""
+    evaluation = task.get("evaluation", False)
+    ask(task, task["prompt"], temperature=0.5 if evaluation else 1)
+    refused = {"prompt": "?", "temperature": 1 if evaluation else 0.5}
+    expect(400, "temperature", request(task, "/completions", refused))
+    return float(evaluation)
+
+
 def nothing(task):
     return 0.25
 
@@ -147,13 +164,14 @@ def lead(mood, task):
         return {"reward": 1e300}
     if mood == "odd":
         return {"reward": "much"}
-    moods = {"forget": forget, "chat": chat, "probe": probe, "branchy": branchy, "nothing": nothing}
+    moods = {"forget": forget, "chat": chat, "probe": probe, "branchy": branchy, "nothing": nothing,
+             "long": long, "cool": cool}
     return {"reward": moods.get(mood, play)(task), "why": mood}
 
 
 def note(task):
     """Notes that it was asked; behind rollout 1 even samples take as long as there is `stuck`."""
-    with open("asked", "a", encoding="ascii") as file:
+    with open("examined" if "evaluation" in task else "asked", "a", encoding="ascii") as file:
         file.write(f"{task['rollout']} {task['id']}\n")
     while task["rollout"] > 1 and task["id"] % 2 == 0 and os.path.exists("stuck"):
         time.sleep(0.05)

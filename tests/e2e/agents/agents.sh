@@ -16,16 +16,8 @@ source "$root/tests/e2e/expect.sh"
 # shellcheck source=tests/e2e/ranks/launch.sh
 source "$root/tests/e2e/ranks/launch.sh"
 
-# recipe AGENT: task:guess, led by it.
-recipe() {
-    tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
-        s/^rm-type.*/custom-agent-path = $1/"
-}
-
-cp "$here/agent.py" agent.py
-recipe 'python3 agent.py play' >play.ini
-echo 'agent-max-branches = 8' >branches
-sed -i '/^custom-agent-path/r branches' play.ini
+# shellcheck source=tests/e2e/agents/game.sh
+source "$here/game.sh"
 
 # ---- sessions become samples --------------------------------------------------------------------
 ends 0 1 play.ini --run one --record-golden one.golden
@@ -219,7 +211,6 @@ expect 2 'cannot start ./nobody' train play.ini --run bad-nobody --no-report \
     --custom-agent-path ./nobody --agent-failure zero
 expect 129 '"agent" does not offer the kind "agent"' train play.ini --run bad-stranger --no-report \
     --custom-agent-path 'python3 agent.py stranger'
-expect 129 'needs a run of one rank' train play.ini --run bad-ranks --no-report --ranks 2
 expect 129 'leads samples of training alone' serve play.ini
 expect 0 'reward' train play.ini --run judged --no-report --rm-type overlap \
     --custom-agent-path 'python3 agent.py mute'

@@ -298,7 +298,7 @@ def requests():
 def settled(body):
     """A stream as its choices: how it is cut into events is the clock's."""
     if not body.startswith(b"data: "):
-        return body
+        return re.sub(rb'"created":\d+', b"", body)
     events = [json.loads(e[6:]) for e in body.decode().split("\n\n")[:-2]]
     out = {}
     for e in events:
@@ -313,6 +313,7 @@ def settled(body):
 
 
 def check_load(server, clients, each):
+    """Returns the replies to requests that come alone."""
     asked = [(path, json.dumps(fields)) for path, fields in requests()]
     alone = [settled(server.raw("POST", path, body)[2]) for path, body in asked]
     expect(len(set(alone)) == len(alone), "control: different requests, different replies")
@@ -339,6 +340,7 @@ def check_load(server, clients, each):
     expect(len(done) == clients * each, f"{len(done)} replies of {clients * each}")
     expect(not wrong, f"{len(wrong)} replies under load differ: {wrong[:2]}")
     expect(server.load() == 0, "requests are left")
+    return alone
 
 
 # ---- limits -------------------------------------------------------------------------------------
@@ -532,8 +534,6 @@ def check_start(server):
     refused(129, "printable ASCII", *WORDS, env={"INVAR_API_KEY": "a b"})
     refused(2, "invar-serve.so is not in the folder INVAR_MODULES", *WORDS, "--port", "0",
             env={"INVAR_MODULES": str(FOLDER)})
-    refused(2, "set speculative-algorithm to none", *WORDS, "--port", "0",
-            "--speculative-algorithm", "ngram")
     refused(129, "too near 0 to serve", *WORDS, "--rollout-temperature", "1e-39")
     refused(129, "leads no samples of a server", *WORDS, "--custom-generate-function-path", "./t",
             "--rm-type", "none")
@@ -589,8 +589,14 @@ def main():
     check_stops(server)
     check_refusals(server)
     check_start(server)
-    check_load(server, 64, 40 if FULL else 3)
+    plain = check_load(server, 64, 40 if FULL else 3)
     server.stop()
+    for guesser in (["ngram", "--speculative-ngram-min-match-window-size", "1"],
+                    ["draft", "--speculative-draft-model-path", WORDS[1]]):
+        server = Server(INVAR, *WORDS, "--speculative-algorithm", *guesser)
+        expect(check_load(server, 16, 40 if FULL else 2) == plain,
+               f"guesses change replies: {guesser[0]}")
+        server.stop()
     # few pages and sequences: samples give way to others
     server = Server(INVAR, *WORDS, "--kv-pages", "20", "--page-size", "8", "--rollout-concurrency",
                     "5", "--chunked-prefill-size", "9")

@@ -109,12 +109,13 @@ static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
     return INVAR_OK;
 }
 
-static invar_status live_open(void)
+static invar_status live_open_with(invar_speculative_algorithm guesser)
 {
     static const char *const stop[] = {"never this"};
     const invar_sampling sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .max_response = 4, .stop = stop, .n_stop = 1};
-    const invar_rollout_limits limits = {.concurrency = 2, .page_size = 4};
+    const invar_rollout_limits limits = {
+        .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
     invar_status status;
@@ -126,10 +127,21 @@ static invar_status live_open(void)
     return status;
 }
 
+static invar_status live_open(void)
+{
+    return live_open_with(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
+}
+
+static invar_status live_open_draft(void)
+{
+    return live_open_with(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
+}
+
 static void test_rollout_alloc__an_open_one_survives_each_failure(void **state)
 {
     (void)state;
     fail_each_allocation(live_open);
+    fail_each_allocation(live_open_draft);
 }
 
 static void test_rollout_alloc__generation_survives_each_failure(void **state)

@@ -46,12 +46,13 @@ static inline invar_status guess_make(void *self, invar_guess *guesses, int64_t 
 
     for (int64_t i = 0; i < count; i++) {
         invar_guess *g = &guesses[i];
-        int64_t from = m->samples->items[g->sample].n_tokens, n = g->most;
+        const invar_rl_sample *known = &m->expected->items[g->sample - m->samples->items];
+        int64_t from = g->sample->n_tokens, n = g->most;
 
         if (m->kind == GUESS_ERRS)
             n = invar_test_random(78, m->calls++) % (g->most + 1);
         for (g->count = 0; g->count < n; g->count++)
-            g->tokens[g->count] = guess_token(m, &m->expected->items[g->sample], from + g->count);
+            g->tokens[g->count] = guess_token(m, known, from + g->count);
     }
     return INVAR_OK;
 }

@@ -75,6 +75,42 @@ static void test_rl_advantage__survives_an_offset(void **state)
         assert_true(fabs((double)advantage[t] - (t / 2 % 2 ? 1 : -1) * sqrt(23.0 / 24.0)) < 1e-6);
 }
 
+/* With a critic a branch is worth what it would be as a sample of its own, with that reward. */
+static void test_rl_advantage__branches_are_episodes(void **state)
+{
+    static float apart[TOKENS];
+    static uint8_t begins[TOKENS];
+    int64_t start[2 * SAMPLES + 1] = {0};
+    float reward[2 * SAMPLES];
+    invar_rl_options options = usual_options();
+    invar_rl_batch halves;
+
+    (void)state;
+    options.estimator = INVAR_ESTIMATOR_PPO;
+    options.gamma = 0.9f;
+    options.lambd = 0.8f;
+    options.kl_coef = 0.1f;
+    fixture_init(&f, 4, 60);
+    memset(begins, 0, sizeof begins);
+    for (int64_t i = 0; i < SAMPLES; i++) { // one of a single token has an empty first half
+        start[2 * i + 1] = (f.start[i] + f.start[i + 1]) / 2;
+        start[2 * i + 2] = f.start[i + 1];
+        reward[2 * i] = reward[2 * i + 1] = f.reward[i];
+        begins[start[2 * i + 1]] = 1;
+    }
+    halves = f.batch;
+    halves.samples = 2 * SAMPLES;
+    halves.start = start;
+    halves.reward = reward;
+    assert_ok(invar_rl_advantages(advantage, apart, &halves, &options));
+    f.batch.begins = begins;
+    assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
+    invar_assert_bits_f32(returns, apart, f.tokens, "branches");
+    f.batch.begins = NULL; // the control: one episode is something else
+    assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
+    assert_true(invar_bits_differ(returns, apart, (size_t)f.tokens * sizeof(float)));
+}
+
 static void test_rl_advantage__group_filter(void **state)
 {
     const float equal[] = {0.3f, 0.3f, 0.3f}, mixed[] = {0.0f, 1.0f, 0.0f};
@@ -186,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_rl_advantage__equal_rewards_are_exactly_zero),
         cmocka_unit_test(test_rl_advantage__groups_are_independent),
         cmocka_unit_test(test_rl_advantage__survives_an_offset),
+        cmocka_unit_test(test_rl_advantage__branches_are_episodes),
         cmocka_unit_test(test_rl_advantage__group_filter),
         cmocka_unit_test(test_rl_advantage__masked_tokens_in_returns),
         cmocka_unit_test(test_rl_advantage__removed_sample),

@@ -16,7 +16,7 @@
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 8 };
+enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 11 };
 
 static const int32_t prompt[PROMPT] = {7, 8}, answer[RESPONSE] = {1, 2, 3};
 static const float logp[RESPONSE] = {-0.5f, -1.0f, -0.25f};
@@ -26,15 +26,15 @@ static const char text[TEXT + 1] = "a\0bc"; /* a NUL inside is part of it */
 
 /* What travels. */
 typedef struct message {
-    int64_t head[HEAD]; /* response, route size, bytes of the text, finish, arrival,
-                           speculated: passes, drafted, accepted */
+    int64_t head[HEAD]; /* prompt, response, cuts, route size, bytes of the text, finish, turns,
+                           arrival, speculated: passes, drafted, accepted */
     size_t cut;         /* bytes that are not sent */
     char end;           /* the last byte of the text */
 } message;
 
 static message whole(void)
 {
-    return (message){{RESPONSE, ROUTE, TEXT, INVAR_FINISH_STOP, 5, 9, 8, 7}, 0, '\0'};
+    return (message){{PROMPT, RESPONSE, 0, ROUTE, TEXT, INVAR_FINISH_STOP, 0, 5, 9, 8, 7}, 0, '\0'};
 }
 
 static size_t add(char *to, size_t at, const void *data, size_t bytes)
@@ -51,6 +51,7 @@ static invar_status send(const message *m, const invar_layout *layout)
     int64_t own, sizes[2];
 
     n = add(bytes, n, m->head, sizeof m->head);
+    n = add(bytes, n, prompt, sizeof prompt);
     n = add(bytes, n, answer, sizeof answer);
     n = add(bytes, n, logp, sizeof logp);
     n = add(bytes, n, mask, sizeof mask);
@@ -132,8 +133,8 @@ static void test_generate__damage_is_refused(void **state)
         m.cut = cut;
         assert_int_equal(try(m), INVAR_E_CORRUPT);
     }
-    for (int field = 0; field < 4; field++) // the last is the finish, which 1 is
-        for (size_t i = field < 3 ? 0 : 1; i < sizeof wrong / sizeof *wrong; i++) {
+    for (int field = 0; field < 6; field++) // the last is the finish, which 1 is
+        for (size_t i = field < 5 ? 0 : 1; i < sizeof wrong / sizeof *wrong; i++) {
             m = whole();
             m.head[field] = wrong[i];
             assert_int_equal(try(m), INVAR_E_CORRUPT);
