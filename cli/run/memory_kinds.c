@@ -47,7 +47,10 @@ static invar_status fill(invar_grid *t, const invar_budget *b)
                        b->beside ? "sampling beside training: the largest of each"
                                  : "these in turn: the largest"));
     INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
-    INVAR_TRY(add_line(t, "need", b->need, "resident, block and around"));
+    if (b->loading > 0)
+        INVAR_TRY(add_line(t, "loading", b->loading, "before: the teacher with its masters"));
+    INVAR_TRY(add_line(t, "need", b->need,
+                       b->need == b->loading ? "loading" : "resident, block and around"));
     INVAR_TRY(add_line(t, "available", b->available, ""));
     return add_line(t, "usable", b->usable, "1/64 is left for the driver");
 }

@@ -191,16 +191,16 @@ static invar_status print_json(const invar_memory_view *v)
     return invar_json_write(
         stdout,
         json_pack(
-            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-            "s:o, s:I, s:b, s:I, s:I}",
+            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, "
+            "s:o, s:o, s:I, s:b, s:I, s:I}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             invar_memory_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
             "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "checking",
             (json_int_t)b->checking, "beside", (json_int_t)b->beside, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-            (json_int_t)b->around, "choices", choices, "chosen", chosen, "advice",
-            advice[0] ? json_string(advice) : json_null(), "longest_sample",
+            (json_int_t)b->around, "loading", (json_int_t)b->loading, "choices", choices, "chosen",
+            chosen, "advice", advice[0] ? json_string(advice) : json_null(), "longest_sample",
             (json_int_t)invar_budget_longest_sample(&v->ask), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
             "logical_etp", (json_int_t)v->session.spec.logical_etp));

@@ -247,10 +247,12 @@ static void format_bytes(char out[24], size_t bytes)
 
 static void name_largest(char *out, size_t size, const invar_budget *b)
 {
-    invar_budget_item items[INVAR_BUDGET_ITEMS + 2];
+    invar_budget_item items[INVAR_BUDGET_ITEMS + 3];
     size_t rest = b->block - b->beside;
     int count = 0;
 
+    if (b->need == b->loading)
+        items[count++] = (invar_budget_item){"loading the teacher", b->loading};
     for (int i = 0; i < b->n_items; i++)
         items[count++] = b->items[i];
     if (b->beside > 0)

@@ -114,7 +114,8 @@ typedef struct invar_budget {
     size_t beside;   /* what these have of the block, its first bytes; 0: all have it in turn */
     size_t block;    /* the largest of all, or of both sides */
     size_t around;
-    size_t need;      /* resident, block and around */
+    size_t loading;   /* before all else: a teacher, whose hash is that of its masters; 0: none */
+    size_t need;      /* resident, block and around; or loading, where that is more */
     size_t available; /* what the device has */
     size_t usable;    /* of it: a little is left for what the driver needs */
     invar_budget_choice choice;

@@ -37,14 +37,27 @@ static invar_status add_model(invar_model **model, invar_budget *out, invar_budg
     return INVAR_OK;
 }
 
-/* A model of its own shape, where `own` is its spec: what it is refused for says whose it is. */
-static invar_status add_beside(invar_model **model, invar_budget *out, invar_budget_cast *cast,
-                               const invar_model_spec *own, const invar_model_spec *otherwise,
-                               const char *name, const char *key)
+/* A model that may have a shape of its own: what it is refused for says whose it is. */
+static invar_status name_model(invar_status status, const invar_model_spec *own, const char *key)
 {
-    if (!own)
-        return add_model(model, out, cast, otherwise, false, name);
-    return invar_error_advise(add_model(model, out, cast, own, false, name), INVAR_E_INVALID, key);
+    return own ? invar_error_advise(status, INVAR_E_INVALID, key) : status;
+}
+
+/* Before all else: while it is loaded there are its masters, too, and the weights twice. */
+static invar_status add_teacher(invar_budget *out, invar_budget_cast *cast,
+                                const invar_model_spec *spec)
+{
+    const invar_budget_ask *ask = cast->ask;
+    invar_model *whole = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_model_new(&whole, spec, ask->format, ask->layout, &cast->resident.dev));
+    status = invar_model_new_weights(&cast->teacher, spec, ask->format, ask->layout,
+                                     &cast->resident.dev);
+    out->loading = cast->resident.taken;
+    invar_model_free(whole);
+    add_item(out, cast, "teacher: weights");
+    return status;
 }
 
 /* With adapters it has the actor's base, unless it is a model of its own. */
@@ -54,8 +67,8 @@ static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
     const char *name = "reference: weights";
 
     if (own)
-        return invar_error_advise(add_model(&cast->reference, out, cast, own, true, name),
-                                  INVAR_E_INVALID, "this is the reference (ref-load)");
+        return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
+                          "this is the reference (ref-load)");
     if (!invar_model_is_adapted(cast->actor))
         return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
                          name);
@@ -249,16 +262,19 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     critic.value_head = true;
     critic.tied = false;
     teacher.lora = critic.lora = (invar_lora_spec){0};
+    if (ask->teacher)
+        INVAR_TRY(
+            name_model(add_teacher(out, cast, ask->teacher_spec ? ask->teacher_spec : &teacher),
+                       ask->teacher_spec, "this is the teacher (opd-teacher-load)"));
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
         INVAR_TRY(add_reference(out, cast));
-    if (ask->teacher)
-        INVAR_TRY(add_beside(&cast->teacher, out, cast, ask->teacher_spec, &teacher,
-                             "teacher: weights", "this is the teacher (opd-teacher-load)"));
     if (ask->critic)
-        INVAR_TRY(add_beside(&cast->critic, out, cast, ask->critic_spec, &critic, "critic: weights",
-                             "this is the critic (critic-load)"));
+        INVAR_TRY(name_model(add_model(&cast->critic, out, cast,
+                                       ask->critic_spec ? ask->critic_spec : &critic, false,
+                                       "critic: weights"),
+                             ask->critic_spec, "this is the critic (critic-load)"));
     INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));

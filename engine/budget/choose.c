@@ -266,7 +266,7 @@ static invar_status choose(invar_budget *b, invar_budget_cast *cast)
     b->beside = beside(b, cast->ask);
     b->block = b->beside ? b->beside + training(b, cast->ask)
                          : larger_size(b->sampling, training(b, cast->ask));
-    b->need = b->resident + b->block + b->around;
+    b->need = larger_size(b->resident + b->block + b->around, b->loading);
     b->fits = b->need <= b->usable;
     return INVAR_OK;
 }

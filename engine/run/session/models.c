@@ -3,6 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "engine/config/check.h"
 #include "engine/hf/hf.h"
@@ -197,6 +199,31 @@ static invar_status make_reference(invar_session *s)
     return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
 }
 
+/* Its hash is that of its masters, which nobody needs afterwards. */
+static invar_status read_teacher(invar_session *s, invar_model *whole)
+{
+    invar_session_origin from;
+
+    INVAR_TRY(invar_session_load_named(&from, s, whole, INVAR_KEY_OPD_TEACHER_LOAD));
+    INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
+    INVAR_TRY(
+        invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
+    memcpy(s->teacher->filled, whole->filled, sizeof whole->filled);
+    return invar_model_copy(s->teacher, whole);
+}
+
+/* Before all other models: there is room for its masters. */
+static invar_status make_teacher(invar_session *s)
+{
+    invar_model *whole = NULL;
+    invar_status status = invar_model_new(&whole, &s->teacher_spec, s->format, s->layout, &s->dev);
+
+    if (status == INVAR_OK)
+        status = read_teacher(s, whole);
+    invar_model_free(whole);
+    return status;
+}
+
 const invar_model *invar_session_sampler(const invar_session *s)
 {
     return s->rollout_actor ? s->rollout_actor : s->actor;
@@ -279,11 +306,6 @@ static invar_status other_models(invar_session *s)
 
     if (invar_settings_reference(r))
         INVAR_TRY(make_reference(s));
-    if (invar_settings_teacher(r)) {
-        INVAR_TRY(invar_model_new(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(invar_session_load_named(&from, s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
-        INVAR_TRY(invar_model_hash(&s->teacher_weights, s->teacher, &s->dev));
-    }
     if (invar_settings_critic(r)) {
         INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
         INVAR_TRY(invar_config_filled(r, INVAR_KEY_CRITIC_LOAD)
@@ -311,6 +333,8 @@ static invar_status load_draft(invar_session *s, bool samples)
 
 invar_status invar_session_make_models(invar_session *s, unsigned wants)
 {
+    if ((wants & INVAR_SESSION_LEARN) && invar_settings_teacher(s->recipe))
+        INVAR_TRY(make_teacher(s));
     INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
     if (wants & INVAR_SESSION_SAMPLE)
         return weights_that_sample(s);

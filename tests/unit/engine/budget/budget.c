@@ -320,6 +320,58 @@ static void test_budget__weights_on_their_way_take_what_was_planned(void **state
         }
 }
 
+/* ---- a teacher ------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const invar_budget *b, const char *name)
+{
+    for (int i = 0; i < b->n_items; i++)
+        if (strcmp(b->items[i].name, name) == 0)
+            return b->items[i].bytes;
+    return 0;
+}
+
+/* It has masters only while it is loaded, when there is nothing else. */
+static void compare_teacher(invar_format format, bool far)
+{
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true), large = spec;
+    invar_device dev = device_of(far);
+    invar_budget_ask ask = ask_of(&dev, &spec, format);
+    invar_model *whole = NULL, *teacher = NULL;
+    invar_budget b, alone;
+
+    large.layers = 40 * spec.layers;
+    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
+    ask.teacher = true;
+    ask.teacher_spec = &large;
+    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_model_new(&whole, &large, format, NULL, &dev));
+    assert_ok(invar_model_new_weights(&teacher, &large, format, NULL, &dev));
+    check_close("loading", now_taken(far), b.loading);
+    invar_model_free(whole);
+    check_close("a teacher", now_taken(far), bytes_of(&b, "teacher: weights"));
+    assert_int_equal(b.resident - alone.resident, bytes_of(&b, "teacher: weights"));
+    assert_int_equal(alone.loading, 0);
+    // so large a one is what the run needs, and is named where it does not fit
+    assert_int_equal(b.need, b.loading);
+    assert_ok(invar_budget_make(&b, &ask, b.loading - 1));
+    assert_fails(invar_budget_verdict(&b, &ask), INVAR_E_NOMEM, "loading the teacher");
+    // one of the actor's size is not
+    ask.teacher_spec = NULL;
+    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_int_equal(b.need, b.resident + b.block + b.around);
+    assert_true(bytes_of(&b, "teacher: weights") <= bytes_of(&b, "actor: weights"));
+    invar_model_free(teacher);
+    invar_device_close(&dev);
+}
+
+static void test_budget__a_teacher_keeps_its_weights_alone(void **state)
+{
+    (void)state;
+    for (int far = 0; far < 2; far++)
+        for (int f = 0; f < INVAR_FORMAT_COUNT; f++)
+            compare_teacher((invar_format)f, far);
+}
+
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 static size_t sample(invar_model *model, const invar_device *dev, const invar_budget_ask *ask,
@@ -498,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_budget__training_takes_what_was_planned),
         cmocka_unit_test(test_budget__ranks_take_what_was_planned),
         cmocka_unit_test(test_budget__weights_on_their_way_take_what_was_planned),
+        cmocka_unit_test(test_budget__a_teacher_keeps_its_weights_alone),
         cmocka_unit_test(test_budget__sampling_takes_no_more_than_planned),
         cmocka_unit_test(test_budget__smaller_batches_need_no_more),
         cmocka_unit_test(test_budget__fewer_divided_rows_need_no_more),

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/run/session/session.h"
 #include "tests/run.h"
 
 static int setup(void **state)
@@ -193,6 +194,34 @@ static void test_train__teachers_and_critics_of_another_size(void **state)
     assert_ok(run_with("close", close, NULL));
     assert_fails(run_with("far", far, NULL), INVAR_E_INVALID,
                  "'opd-teacher-load' takes 8 tokens, and samples may have 16");
+}
+
+/* Nobody needs a teacher's masters, but for its hash: that of the same weights as an actor's. */
+static void test_train__a_teacher_has_weights_alone(void **state)
+{
+    const run_pair taught[] = {{"use-opd", "true"},
+                               {"opd-teacher-load", run_below("small.ckpt")},
+                               {"dtype", "bf16"},
+                               {NULL, NULL}};
+    const run_pair actor[] = {{"num-layers", "2"},
+                              {"hidden-size", "32"},
+                              {"ref-load", run_below("small.ckpt")},
+                              {"dtype", "bf16"},
+                              {NULL, NULL}};
+    invar_recipe *recipes[] = {run_recipe(run_below("x"), taught, NULL),
+                               run_recipe(run_below("x"), actor, NULL)};
+    invar_session sessions[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_ok(invar_session_open(&sessions[i], recipes[i], INVAR_SESSION_LEARN));
+    assert_true(sessions[0].teacher->weights_alone);
+    assert_false(sessions[1].actor->weights_alone);
+    assert_true(invar_digest_equal(&sessions[0].teacher_weights, &sessions[1].weights));
+    for (int i = 0; i < 2; i++) {
+        invar_session_close(&sessions[i]);
+        invar_recipe_free(recipes[i]);
+    }
 }
 
 static void test_train__without_the_optimizer_nothing_moves(void **state)
@@ -442,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_train__ppo_critic_learns),
         cmocka_unit_test(test_train__critic_from_checkpoints),
         cmocka_unit_test(test_train__teachers_and_critics_of_another_size),
+        cmocka_unit_test(test_train__a_teacher_has_weights_alone),
         cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
         cmocka_unit_test(test_train__finer_points_have_one_value),
         cmocka_unit_test(test_train__given_rollouts_have_points),
