@@ -268,7 +268,7 @@ static void test_ledger_golden__compares(void **state)
 }
 
 /*
- * Written today, on this machine: the same run, so the same content. Where tests/ledger.c comes to
+ * Written today, on this machine: the same run, so the same content. Where tests/ledger comes to
  * make other runs, this case goes; the golden file stays.
  */
 static void test_ledger_golden__is_written_alike(void **state)

@@ -10,7 +10,7 @@
 
 #define STEPS 60
 #define MOST_QUERIES 64
-#define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger.c
+#define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger/runs.c
 #define DIFF "864299ced3cfefa05b8b8a8e5ada9307"           // xxhsum -H2 of its diff
 
 /* ---- asking ---------------------------------------------------------------------------------- */

@@ -1,218 +1,27 @@
 /*
- * ledger.c - makes ledgers for tests: small training runs with the faults that a test asks for.
+ * steps.c - steps of ledgers for tests: content that is a function of seed, step and faults.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/ledger.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/ledger/inside.h"
 #include "tests/support.h"
 
 #define SAMPLES INVAR_TEST_LEDGER_SAMPLES
 #define GROUP 4    // samples of one prompt
 #define PROMPTS 16 // in the data set
 #define EVERY 10   // steps from one evaluation and checkpoint to the next
-#define RANKS 2
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- points ---------------------------------------------------------------------------------- */
-
-typedef struct point_row {
-    const char *name, *phase;
-    int64_t layer;
-    const char *op, *kind;
-    int64_t level;
-    const char *inputs[2];
-} point_row;
-
-static const point_row point_rows[] = {
-    {"rollout.tokens", "rollout", -1, "sample", "data", 0, {NULL}},
-    {"rollout.logp", "rollout", -1, "logprob", "logp", 0, {"rollout.tokens"}},
-    {"embed.out", "forward", -1, "embed", "act", 0, {"rollout.tokens"}},
-    {"layer.0.norm.out", "forward", 0, "rmsnorm", "act", 1, {"embed.out"}},
-    {"layer.0.attn.out", "forward", 0, "attention", "act", 1, {"embed.out", "layer.0.norm.out"}},
-    {"layer.0.mlp.out", "forward", 0, "swiglu", "act", 0, {"layer.0.attn.out"}},
-    {"layer.1.attn.out", "forward", 1, "attention", "act", 1, {"layer.0.mlp.out"}},
-    {"layer.1.mlp.out", "forward", 1, "swiglu", "act", 0, {"layer.1.attn.out"}},
-    {"head.logits", "forward", -1, "linear", "logits", 0, {"layer.1.mlp.out"}},
-    {"train.logp", "forward", -1, "logprob", "logp", 0, {"head.logits", "rollout.tokens"}},
-    {"loss.grad", "backward", -1, "loss", "grad", 0, {"train.logp", "rollout.logp"}},
-    {"layer.1.mlp.grad", "backward", 1, "linear", "grad", 0, {"loss.grad", "layer.1.mlp.out"}},
-    {"layer.0.attn.grad", "backward", 0, "linear", "grad", 0, {"layer.1.mlp.grad"}},
-    {"layer.1.mlp.weight", "optimizer", 1, "adamw", "param", 0, {"layer.1.mlp.grad"}},
-    {"layer.0.attn.weight", "optimizer", 0, "adamw", "param", 0, {"layer.0.attn.grad"}},
-    {"adamw.moments",
-     "optimizer",
-     -1,
-     "adamw",
-     "opt",
-     0,
-     {"layer.1.mlp.grad", "layer.0.attn.grad"}},
-};
-
-#define MOST_POINTS COUNT(point_rows)
-#define FINER 3 // the point that only a finer manifest has
-
-/* The points of a run: rows[i] is the row of the i-th, inputs as indices of points. */
-typedef struct point_list {
-    size_t count;
-    const point_row *rows[MOST_POINTS];
-    int64_t inputs[MOST_POINTS][2];
-    size_t n_inputs[MOST_POINTS];
-} point_list;
-
-static size_t point_find(const point_list *points, const char *name)
-{
-    size_t i = 0;
-
-    while (i < points->count && strcmp(points->rows[i]->name, name) != 0)
-        i++;
-    return i;
-}
-
-static void points_of(point_list *out, const invar_test_ledger *spec)
-{
-    out->count = 0;
-    for (size_t row = 0; row < MOST_POINTS; row++) {
-        size_t i = out->count;
-
-        if (row == FINER && !spec->finer)
-            continue;
-        out->rows[i] = &point_rows[row];
-        out->n_inputs[i] = 0;
-        for (size_t k = 0; k < 2 && point_rows[row].inputs[k]; k++) {
-            size_t input = point_find(out, point_rows[row].inputs[k]);
-
-            if (input < i)
-                out->inputs[i][out->n_inputs[i]++] = (int64_t)input;
-        }
-        out->count++;
-    }
-}
-
-/* Weights, and gradients of weights, are the same on every rank. */
-static bool is_replicated(const point_row *row)
-{
-    return strcmp(row->phase, "backward") == 0 ? row->layer >= 0 : strcmp(row->kind, "param") == 0;
-}
-
-static invar_status define(invar_ledger *ledger, const invar_test_ledger *spec)
-{
-    static const int64_t shape[2] = {1024, 64};
-    invar_ledger_point defined[MOST_POINTS];
-    point_list points;
-
-    points_of(&points, spec);
-    for (size_t i = 0; i < points.count; i++) {
-        const point_row *row = points.rows[i];
-
-        defined[i] = (invar_ledger_point){.name = row->name,
-                                          .phase = row->phase,
-                                          .layer = row->layer,
-                                          .op = row->op,
-                                          .kind = row->kind,
-                                          .level = row->level,
-                                          .dtype = strcmp(row->kind, "act") == 0 ? "bf16" : "f32",
-                                          .shape = shape,
-                                          .dims = 2,
-                                          .shards = RANKS,
-                                          .replicated = is_replicated(row),
-                                          .inputs = points.inputs[i],
-                                          .n_inputs = points.n_inputs[i]};
-    }
-    return invar_ledger_define(ledger, defined, points.count);
-}
-
-const char *invar_test_ledger_point(int64_t index)
-{
-    return point_rows[index < FINER ? index : index + 1].name;
-}
-
-/* ---- faults ---------------------------------------------------------------------------------- */
-
-static const char *const fault_names[] = {
-    [INVAR_TEST_HEALTHY] = "healthy",
-    [INVAR_TEST_DIVERGES] = "diverges",
-    [INVAR_TEST_OVERLAP] = "overlap",
-    [INVAR_TEST_DESYNC] = "desync",
-    [INVAR_TEST_NAN] = "nan",
-    [INVAR_TEST_FROZEN] = "frozen",
-    [INVAR_TEST_BATCH_REPEATED] = "batch_repeated",
-    [INVAR_TEST_RNG_REUSED] = "rng_reused",
-    [INVAR_TEST_REPLY] = "reply",
-    [INVAR_TEST_TURNS] = "turns",
-    [INVAR_TEST_SPIKE] = "spike",
-    [INVAR_TEST_REWARD_SHIFT] = "reward_shift",
-    [INVAR_TEST_EVAL_DROP] = "eval_drop",
-    [INVAR_TEST_SLOW] = "slow",
-    [INVAR_TEST_STRAGGLER] = "straggler",
-    [INVAR_TEST_REWARD_JUMP] = "reward_jump",
-    [INVAR_TEST_LOGP_MISMATCH] = "logp_mismatch",
-    [INVAR_TEST_STALE] = "stale",
-    [INVAR_TEST_ABORTED] = "aborted",
-    [INVAR_TEST_CHECKPOINT_PENDING] = "checkpoint_pending",
-    [INVAR_TEST_DIRTY] = "dirty",
-    [INVAR_TEST_DRIVER] = "driver",
-};
-
-invar_status invar_test_fault_parse(invar_test_fault_kind *out, const char *name)
-{
-    for (size_t i = 0; i < COUNT(fault_names); i++) {
-        if (strcmp(fault_names[i], name) == 0) {
-            *out = (invar_test_fault_kind)i;
-            return INVAR_OK;
-        }
-    }
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no fault '%s'; see tests/ledger.h", name);
-}
-
-/* The first fault of this kind, or NULL. */
-static const invar_test_fault *fault_of(const invar_test_ledger *spec, invar_test_fault_kind kind)
-{
-    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
-        if (spec->faults[i].kind == kind)
-            return &spec->faults[i];
-    }
-    return NULL;
-}
-
-/* The fault of this kind if it strikes at this step. */
-static const invar_test_fault *fault_at(const invar_test_ledger *spec, invar_test_fault_kind kind,
-                                        int64_t step)
-{
-    const invar_test_fault *fault = fault_of(spec, kind);
-    return fault && fault->step == step ? fault : NULL;
-}
-
-/* The same if it has struck by then. */
-static const invar_test_fault *fault_since(const invar_test_ledger *spec,
-                                           invar_test_fault_kind kind, int64_t step)
-{
-    const invar_test_fault *fault = fault_of(spec, kind);
-    return fault && fault->step <= step ? fault : NULL;
-}
-
-/* A fault names a point that is there. */
-static invar_status check_spec(const invar_test_ledger *spec)
-{
-    point_list points;
-
-    points_of(&points, spec);
-    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
-        const char *point = spec->faults[i].point;
-
-        if (point && point_find(&points, point) == points.count)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "fault %zu: no point '%s'", i, point);
-    }
-    return INVAR_OK;
-}
+/* ---- deterministic content ------------------------------------------------------------------- */
 
 /* reached[i]: the i-th point is the fault's, or is computed from it. */
-static void reach(bool reached[MOST_POINTS], const point_list *points, const char *name)
+static void reach(bool reached[INVAR_TEST_POINTS], const invar_test_points *points,
+                  const char *name)
 {
     for (size_t i = 0; i < points->count; i++) {
         reached[i] = strcmp(points->rows[i]->name, name) == 0;
@@ -221,14 +30,12 @@ static void reach(bool reached[MOST_POINTS], const point_list *points, const cha
     }
 }
 
-/* ---- deterministic content ------------------------------------------------------------------- */
-
 /* A coordinate in the run, and everything that gives it other bits. */
 typedef struct place {
     const invar_test_ledger *spec;
-    point_list points;
+    invar_test_points points;
     int64_t seg, step;
-    bool reached[INVAR_TEST_LEDGER_FAULTS][MOST_POINTS]; // by which fault which point
+    bool reached[INVAR_TEST_LEDGER_FAULTS][INVAR_TEST_POINTS]; // by which fault which point
 } place;
 
 static bool changes_bits(const place *at, size_t fault, size_t point)
@@ -250,7 +57,7 @@ static void place_init(place *at, const invar_test_ledger *spec, int64_t seg, in
     at->spec = spec;
     at->seg = seg;
     at->step = step;
-    points_of(&at->points, spec);
+    invar_test_points_of(&at->points, spec);
     for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
         if (spec->faults[i].point)
             reach(at->reached[i], &at->points, spec->faults[i].point);
@@ -311,18 +118,18 @@ static invar_digest weights_hash(const place *at, int64_t version)
     place then = *at;
 
     then.step = version;
-    return digest_of(&then, point_find(&at->points, "rollout.tokens"), "weights", 0);
+    return digest_of(&then, invar_test_points_find(&at->points, "rollout.tokens"), "weights", 0);
 }
 
 static void sample_make(invar_ledger_sample *out, char rng[64], const place *at, int64_t idx)
 {
     const invar_test_ledger *spec = at->spec;
-    size_t tokens = point_find(&at->points, "rollout.tokens");
-    const invar_test_fault *jump = fault_since(spec, INVAR_TEST_REWARD_JUMP, at->step);
-    const invar_test_fault *stale = fault_since(spec, INVAR_TEST_STALE, at->step);
-    const invar_test_fault *reused = fault_at(spec, INVAR_TEST_RNG_REUSED, at->step);
-    const invar_test_fault *differ = fault_at(spec, INVAR_TEST_LOGP_MISMATCH, at->step);
-    const invar_test_fault *aborted = fault_at(spec, INVAR_TEST_ABORTED, at->step);
+    size_t tokens = invar_test_points_find(&at->points, "rollout.tokens");
+    const invar_test_fault *jump = invar_test_fault_since(spec, INVAR_TEST_REWARD_JUMP, at->step);
+    const invar_test_fault *stale = invar_test_fault_since(spec, INVAR_TEST_STALE, at->step);
+    const invar_test_fault *reused = invar_test_fault_at(spec, INVAR_TEST_RNG_REUSED, at->step);
+    const invar_test_fault *differ = invar_test_fault_at(spec, INVAR_TEST_LOGP_MISMATCH, at->step);
+    const invar_test_fault *aborted = invar_test_fault_at(spec, INVAR_TEST_ABORTED, at->step);
     int64_t prompt = prompt_of(at->step, idx), age = stale ? stale->other : 0;
     place plain = *at; // rewards and lengths are those of a run without faults
     invar_digest luck, length;
@@ -392,9 +199,10 @@ static void put(metric_list *list, const char *name, double value)
 
 static void rollout_metrics(metric_list *list, const place *at, const invar_ledger_sample *samples)
 {
-    const invar_test_fault *shift = fault_since(at->spec, INVAR_TEST_REWARD_SHIFT, at->step);
+    const invar_test_fault *shift =
+        invar_test_fault_since(at->spec, INVAR_TEST_REWARD_SHIFT, at->step);
     double reward = shift ? shift->value : 0, length = 0, truncated = 0, longest = 0;
-    size_t logp = point_find(&at->points, "rollout.logp");
+    size_t logp = invar_test_points_find(&at->points, "rollout.logp");
 
     for (size_t i = 0; i < SAMPLES; i++) {
         double tokens = (double)samples[i].tokens;
@@ -435,10 +243,10 @@ static void difference_metrics(metric_list *list, const invar_ledger_sample *sam
 
 static void train_metrics(metric_list *list, const place *at)
 {
-    const invar_test_fault *spike = fault_of(at->spec, INVAR_TEST_SPIKE);
-    const invar_test_fault *nan_at = fault_since(at->spec, INVAR_TEST_NAN, at->step);
+    const invar_test_fault *spike = invar_test_fault_of(at->spec, INVAR_TEST_SPIKE);
+    const invar_test_fault *nan_at = invar_test_fault_since(at->spec, INVAR_TEST_NAN, at->step);
     int64_t to_spike = spike ? spike->step - at->step : -1; // steps until it
-    size_t logp = point_find(&at->points, "train.logp");
+    size_t logp = invar_test_points_find(&at->points, "train.logp");
     bool kl_high = to_spike >= 0 && to_spike <= 2;
     double norm = 0.5 + noise(at, logp, "grad_norm", 0.03125);
 
@@ -472,7 +280,7 @@ static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const 
     for (size_t i = 0; i < PHASES; i++) {
         double ms = usual[i].ms * (1 + noise(at, 0, usual[i].phase, 0.0625));
 
-        if (i == 0 && fault_at(at->spec, INVAR_TEST_SLOW, at->step))
+        if (i == 0 && invar_test_fault_at(at->spec, INVAR_TEST_SLOW, at->step))
             ms = usual[i].ms * 10;
         out[i] = (invar_ledger_timing){usual[i].phase, now, (int64_t)ms * 1000000};
         now += out[i].duration_ns;
@@ -503,14 +311,14 @@ static void led_samples(invar_ledger_led out[SAMPLES / 2], const place *at)
 }
 
 #define WORK_PHASES 2
-#define WORK_ROWS (2 * WORK_PHASES * (RANKS + 1))
+#define WORK_ROWS (2 * WORK_PHASES * (INVAR_TEST_RANKS + 1))
 
 /* The others wait as much longer as a straggler computes. */
 static void work(invar_ledger_work out[WORK_ROWS], const place *at)
 {
     static const char *const phases[WORK_PHASES][2] = {{"rollout", "samples"},
                                                        {"train", "gradients"}};
-    const invar_test_fault *slow = fault_since(at->spec, INVAR_TEST_STRAGGLER, at->step);
+    const invar_test_fault *slow = invar_test_fault_since(at->spec, INVAR_TEST_STRAGGLER, at->step);
     const int64_t ms = 1000000;
 
     for (int64_t i = 0; i < WORK_ROWS; i += 2) {
@@ -519,7 +327,7 @@ static void work(invar_ledger_work out[WORK_ROWS], const place *at)
         invar_ledger_work *row = &out[i];
 
         row[0] = (invar_ledger_work){.rank = rank,
-                                     .host = rank < RANKS ? "node1" : "node2",
+                                     .host = rank < INVAR_TEST_RANKS ? "node1" : "node2",
                                      .phase = phases[i / 2 % WORK_PHASES][0],
                                      .move = "",
                                      .calls = 1,
@@ -539,7 +347,7 @@ static size_t events(invar_ledger_event out[2], char text[64], const place *at)
 {
     size_t count = 0;
 
-    if (fault_at(at->spec, INVAR_TEST_SPIKE, at->step + 3)) {
+    if (invar_test_fault_at(at->spec, INVAR_TEST_SPIKE, at->step + 3)) {
         out[count++] = (invar_ledger_event){.level = "warning",
                                             .kind = "config",
                                             .message = "reloaded: kl-loss-coef 0.1 -> 0.001",
@@ -556,7 +364,7 @@ static size_t events(invar_ledger_event out[2], char text[64], const place *at)
 
 static invar_digest point_digest(const place *at, size_t point)
 {
-    const invar_test_fault *frozen = fault_since(at->spec, INVAR_TEST_FROZEN, at->step);
+    const invar_test_fault *frozen = invar_test_fault_since(at->spec, INVAR_TEST_FROZEN, at->step);
     const char *name = at->points.rows[point]->name;
     place then = *at;
 
@@ -565,26 +373,27 @@ static invar_digest point_digest(const place *at, size_t point)
     return digest_of(&then, point, name, 0);
 }
 
-static void digests(invar_digest logical[MOST_POINTS], invar_digest ranks[RANKS][MOST_POINTS],
-                    const place *at)
+static void digests(invar_digest logical[INVAR_TEST_POINTS],
+                    invar_digest ranks[INVAR_TEST_RANKS][INVAR_TEST_POINTS], const place *at)
 {
-    const invar_test_fault *desync = fault_since(at->spec, INVAR_TEST_DESYNC, at->step);
+    const invar_test_fault *desync = invar_test_fault_since(at->spec, INVAR_TEST_DESYNC, at->step);
 
     for (size_t i = 0; i < at->points.count; i++) {
-        const point_row *row = at->points.rows[i];
+        const invar_test_point *row = at->points.rows[i];
 
         logical[i] = point_digest(at, i);
-        for (int64_t rank = 1; rank <= RANKS; rank++) {
+        for (int64_t rank = 1; rank <= INVAR_TEST_RANKS; rank++) {
             invar_digest *replica = &ranks[rank - 1][i];
 
-            *replica = is_replicated(row) ? logical[i] : digest_of(at, i, row->name, rank);
-            if (desync && rank == RANKS && strcmp(row->name, desync->point) == 0)
+            *replica =
+                invar_test_point_replicated(row) ? logical[i] : digest_of(at, i, row->name, rank);
+            if (desync && rank == INVAR_TEST_RANKS && strcmp(row->name, desync->point) == 0)
                 *replica = other_than(*replica);
         }
     }
 }
 
-static size_t stats(invar_ledger_stat out[MOST_POINTS], const place *at)
+static size_t stats(invar_ledger_stat out[INVAR_TEST_POINTS], const place *at)
 {
     size_t count = 0;
 
@@ -611,25 +420,25 @@ static size_t stats(invar_ledger_stat out[MOST_POINTS], const place *at)
 /* The batch or the random coordinates of a step: those of another, where a fault says so. */
 static invar_digest input_hash(const place *at, const char *what, invar_test_fault_kind repeated)
 {
-    const invar_test_fault *fault = fault_at(at->spec, repeated, at->step);
+    const invar_test_fault *fault = invar_test_fault_at(at->spec, repeated, at->step);
     place from = *at;
 
     if (fault)
         from.step = fault->other;
-    return digest_of(&from, point_find(&at->points, "rollout.tokens"), what, 0);
+    return digest_of(&from, invar_test_points_find(&at->points, "rollout.tokens"), what, 0);
 }
 
 static invar_status append(invar_ledger *ledger, const place *at)
 {
-    invar_digest logical[MOST_POINTS], ranks[RANKS][MOST_POINTS];
+    invar_digest logical[INVAR_TEST_POINTS], ranks[INVAR_TEST_RANKS][INVAR_TEST_POINTS];
     invar_ledger_sample samples[SAMPLES];
     invar_ledger_part parts[SAMPLES * PART_NAMES];
     invar_ledger_led led[SAMPLES / 2];
-    invar_ledger_stat odd[MOST_POINTS];
+    invar_ledger_stat odd[INVAR_TEST_POINTS];
     invar_ledger_timing phases[PHASES];
     invar_ledger_work did[WORK_ROWS];
     invar_ledger_event happened[2];
-    invar_ledger_replica replicas[RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
+    invar_ledger_replica replicas[INVAR_TEST_RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
     invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
     metric_list metrics = {0}, gauges = {0};
     char rng[SAMPLES][64], text[64];
@@ -639,7 +448,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .rng = input_hash(at, "rng", INVAR_TEST_RNG_REUSED),
                               .digests = logical,
                               .replicas = replicas,
-                              .n_replicas = RANKS,
+                              .n_replicas = INVAR_TEST_RANKS,
                               .stats = odd,
                               .n_stats = stats(odd, at),
                               .samples = samples,
@@ -663,13 +472,14 @@ static invar_status append(invar_ledger *ledger, const place *at)
     advantages(samples);
     reward_parts(parts, at);
     led_samples(led, at);
-    if (fault_at(at->spec, INVAR_TEST_REPLY, at->step))
+    if (invar_test_fault_at(at->spec, INVAR_TEST_REPLY, at->step))
         reply.data = "{\"rewards\": 7}";
-    if (fault_at(at->spec, INVAR_TEST_TURNS, at->step)) {
+    if (invar_test_fault_at(at->spec, INVAR_TEST_TURNS, at->step)) {
         reply.data = "{\"turns\":[{\"insert\":\"a\"},{\"end\":true},{\"insert\":[3]}]}";
         reply.bytes = strlen(reply.data);
     }
-    reply.request = digest_of(at, point_find(&at->points, "rollout.tokens"), "reward", 0);
+    reply.request =
+        digest_of(at, invar_test_points_find(&at->points, "rollout.tokens"), "reward", 0);
     rollout_metrics(&metrics, at, samples);
     train_metrics(&metrics, at);
     difference_metrics(&metrics, samples);
@@ -684,7 +494,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
 
 static invar_status evaluate(invar_ledger *ledger, const place *at)
 {
-    bool drop = fault_since(at->spec, INVAR_TEST_EVAL_DROP, at->step) != NULL;
+    bool drop = invar_test_fault_since(at->spec, INVAR_TEST_EVAL_DROP, at->step) != NULL;
     double reward = 0.25 + 0.5 * (double)at->step / (double)(at->step + 50) - (drop ? 0.25 : 0);
     const invar_ledger_metric results[] = {{"reward", reward}, {"truncated_ratio", 0.03125}};
 
@@ -698,10 +508,11 @@ static invar_status checkpoint(invar_ledger *ledger, const place *at)
     int64_t last;
 
     (void)snprintf(path, sizeof path, "checkpoints/%06" PRId64, at->step);
-    made.hash = digest_of(at, point_find(&at->points, "layer.0.attn.weight"), "checkpoint", 0);
+    made.hash =
+        digest_of(at, invar_test_points_find(&at->points, "layer.0.attn.weight"), "checkpoint", 0);
     INVAR_TRY(invar_ledger_chain(&last, &made.chain, ledger));
     INVAR_TRY(invar_ledger_checkpoint_intent(ledger, &made));
-    if (fault_at(at->spec, INVAR_TEST_CHECKPOINT_PENDING, at->step))
+    if (invar_test_fault_at(at->spec, INVAR_TEST_CHECKPOINT_PENDING, at->step))
         return INVAR_OK;
     return invar_ledger_checkpoint_complete(ledger, &made);
 }
@@ -717,179 +528,4 @@ invar_status invar_test_ledger_step(invar_ledger *ledger, const invar_test_ledge
         return INVAR_OK;
     INVAR_TRY(evaluate(ledger, &at));
     return checkpoint(ledger, &at);
-}
-
-/* ---- runs ------------------------------------------------------------------------------------ */
-
-static const invar_ledger_fact usual_facts[] = {
-    {"build", "commit", "0123456789abcdef0123456789abcdef01234567"},
-    {"build", "tree", "89abcdef0123456789abcdef0123456789abcdef"},
-    {"build", "dirty", "clean"},
-    {"build", "compiler", "gcc 12.2.0"},
-    {"build", "flags", "-O3 -ffp-contract=off"},
-    {"build", "binary", "00112233445566778899aabbccddeeff"},
-    {"build", "commit_time", "1767225600"},
-    {"build", "subject", "linear: fixed tiles"},
-    {"build", "author", "A. Author"},
-    {"host", "name", "node-1"},
-    {"host", "cpu", "Neoverse-V2"},
-    {"host", "isa", "sve2"},
-    {"host", "os", "Debian 12"},
-    {"host", "kernel", "6.1.0"},
-    {"host", "libc", "glibc 2.36"},
-    {"host", "cores", "72"},
-    {"gpu", "name", "GH200"},
-    {"gpu", "uuid", "GPU-00000001"},
-    {"gpu", "driver", "580.65.06"},
-    {"gpu", "cuda", "13.0"},
-    {"free", "threads", "8"},
-    {"free", "log.every", "10"},
-};
-
-#define MOST_FACTS 48
-
-typedef struct life { // of a process: its circumstances, and what they point to
-    invar_ledger_fact facts[MOST_FACTS];
-    invar_ledger_object diff;
-    invar_ledger_circumstances circumstances;
-} life;
-
-static bool same_key(const invar_ledger_fact *a, const invar_ledger_fact *b)
-{
-    return strcmp(a->scope, b->scope) == 0 && strcmp(a->key, b->key) == 0;
-}
-
-static void add_fact(life *out, const invar_ledger_fact *fact)
-{
-    size_t i = 0, *count = &out->circumstances.n_facts;
-
-    while (i < *count && !same_key(&out->facts[i], fact))
-        i++;
-    INVAR_CHECK(i < MOST_FACTS);
-    out->facts[i] = *fact;
-    *count = i < *count ? *count : i + 1;
-}
-
-static void life_init(life *out, const invar_test_ledger *spec, int64_t seg)
-{
-    static const char diff[] = "--- a/linear.c\n+++ b/linear.c\n@@ -1 +1 @@\n-tiles 4\n+tiles 8\n";
-
-    *out = (life){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
-    out->circumstances = (invar_ledger_circumstances){.facts = out->facts, .bare = true};
-    for (size_t i = 0; i < COUNT(usual_facts); i++)
-        add_fact(out, &usual_facts[i]);
-    if (fault_of(spec, INVAR_TEST_DIRTY)) {
-        add_fact(out, &(invar_ledger_fact){"build", "dirty", "modified"});
-        out->circumstances.objects = &out->diff;
-        out->circumstances.n_objects = 1;
-    }
-    if (seg > 0 && fault_of(spec, INVAR_TEST_DRIVER))
-        add_fact(out, &(invar_ledger_fact){"gpu", "driver", "580.95.05"});
-    for (size_t i = 0; i < spec->n_facts; i++)
-        add_fact(out, &spec->facts[i]);
-}
-
-invar_status invar_test_ledger_begin(invar_ledger *ledger, const invar_test_ledger *spec)
-{
-    char seed[24];
-    const invar_ledger_pair identity[] = {{"rl.algorithm", "grpo"},
-                                          {"optimizer.lr", "9.5367431640625e-07"},
-                                          {"model.path", "tiny-2x64"},
-                                          {"rollout.n-samples-per-prompt", "4"},
-                                          {"seed", seed}};
-    invar_ledger_run run = {.name = spec->name ? spec->name : "test",
-                            .kind = spec->kind ? spec->kind : "train",
-                            .identity = identity,
-                            .n_identity = COUNT(identity),
-                            .parent = spec->parent,
-                            .fork_step = spec->fork_step};
-    life now;
-
-    INVAR_TRY(check_spec(spec));
-    (void)snprintf(seed, sizeof seed, "%" PRIu64, spec->seed);
-    life_init(&now, spec, 0);
-    run.circumstances = now.circumstances;
-    INVAR_TRY(invar_ledger_begin(ledger, &run));
-    INVAR_TRY(invar_ledger_note(
-        ledger,
-        &(invar_ledger_event){.step = -1, .level = "info", .kind = "run", .message = "began"}));
-    return define(ledger, spec);
-}
-
-static invar_status keep_last(void *payload, const invar_ledger_summary *summary)
-{
-    *(invar_ledger_summary *)payload = *summary;
-    return INVAR_OK;
-}
-
-invar_status invar_test_ledger_resume(invar_ledger *ledger, const invar_test_ledger *spec,
-                                      int64_t step)
-{
-    invar_ledger_summary newest;
-    invar_digest chain = {{0}};
-    life now;
-
-    INVAR_TRY(invar_ledger_runs(ledger, keep_last, &newest));
-    if (step > 0)
-        INVAR_TRY(invar_ledger_chain_at(&chain, ledger, newest.run, step - 1));
-    life_init(&now, spec, 1);
-    INVAR_TRY(invar_ledger_resume(ledger, newest.uuid, step - 1, &chain, &now.circumstances));
-    return define(ledger, spec);
-}
-
-static invar_status steps(invar_ledger *ledger, const invar_test_ledger *spec, int64_t seg,
-                          int64_t from, int64_t to)
-{
-    for (int64_t step = from; step < to; step++)
-        INVAR_TRY(invar_test_ledger_step(ledger, spec, seg, step));
-    return INVAR_OK;
-}
-
-static invar_status first_life(invar_ledger *ledger, const void *payload)
-{
-    const invar_test_ledger *spec = payload;
-
-    INVAR_TRY(invar_test_ledger_begin(ledger, spec));
-    INVAR_TRY(steps(ledger, spec, 0, 0, spec->crash ? spec->crash : spec->steps));
-    return spec->crash || spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
-}
-
-static invar_status second_life(invar_ledger *ledger, const void *payload)
-{
-    const invar_test_ledger *spec = payload;
-
-    INVAR_TRY(invar_test_ledger_resume(ledger, spec, spec->resume));
-    INVAR_TRY(steps(ledger, spec, 1, spec->resume, spec->steps));
-    return spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
-}
-
-static invar_status live(const char *path, invar_status (*act)(invar_ledger *, const void *),
-                         const void *payload)
-{
-    invar_ledger *ledger;
-    invar_status status;
-
-    INVAR_TRY(invar_ledger_open(&ledger, path,
-                                &(invar_ledger_options){.create = true, .writer = "a test"}));
-    status = act(ledger, payload);
-    invar_ledger_close(ledger);
-    return status;
-}
-
-invar_status invar_test_ledger_add(const char *path, const invar_test_ledger *spec)
-{
-    INVAR_TRY(live(path, first_life, spec));
-    return spec->crash ? live(path, second_life, spec) : INVAR_OK;
-}
-
-invar_status invar_test_ledger_write(const char *path, const invar_test_ledger *spec)
-{
-    static const char *const parts[] = {"", "-wal", "-shm", "-lock"};
-    char part[520];
-
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        (void)snprintf(part, sizeof part, "%s%s", path, parts[i]);
-        (void)remove(part); // whatever of it is there
-    }
-    return invar_test_ledger_add(path, spec);
 }

@@ -1,5 +1,5 @@
 /*
- * ledger_series.c - ledgers of several runs for tests: commits in CI, both sides of an A/B test.
+ * series.c - ledgers of several runs for tests: commits in CI, both sides of an A/B test.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
