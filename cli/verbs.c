@@ -22,6 +22,7 @@ const invar_verb *const invar_verbs[] = {
     &invar_verb_pack,
     &invar_verb_ledger,
     &invar_verb_diff,
+    &invar_verb_triage,
 #endif
 #ifdef INVAR_BISECT
     &invar_verb_bisect,

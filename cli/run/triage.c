@@ -1,0 +1,158 @@
+/*
+ * triage.c - invar triage: what is wrong with a run, and what to do next.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/triage/triage.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/console/term.h"
+#include "base/process/program.h"
+#include "base/text.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    const char *run; /* as typed */
+    bool json;
+} settings;
+
+static const char *rule_name(const invar_triage_finding *f)
+{
+    return f->rule.name + strlen(INVAR_TRIAGE_PREFIX);
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static json_t *finding_json(const invar_triage_finding *f, const settings *s)
+{
+    char next[INVAR_TRIAGE_COMMAND_SIZE];
+
+    invar_triage_next(next, f, s->run);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s}", "rule", rule_name(f), "question",
+                     f->rule.question, "step", (json_int_t)f->step, "steps", (json_int_t)f->steps,
+                     "evidence", f->evidence, "means", f->means, "query", f->rule.name, "next",
+                     next);
+}
+
+static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
+                               const settings *s)
+{
+    json_t *findings = json_array(), *all;
+
+    for (int i = 0; i < t->count; i++)
+        (void)json_array_append_new(findings, finding_json(&t->found[i], s));
+    all = json_pack("{s:s, s:s, s:I, s:i, s:o}", "run", run->uuid, "name", run->name, "steps",
+                    (json_int_t)invar_run_steps(run), "rules", t->rules, "findings", findings);
+    return all ? invar_json_write(stdout, all)
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the findings");
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void print_finding(const invar_triage_finding *f, const settings *s, bool colour)
+{
+    char next[INVAR_TRIAGE_COMMAND_SIZE];
+
+    invar_triage_next(next, f, s->run);
+    printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(f), colour ? "\033[0m" : "",
+           f->rule.question);
+    printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
+    if (f->steps > 1)
+        printf("  steps      %" PRId64 " show it\n", f->steps);
+    printf("  means      %s\n", f->means);
+    printf("  all of it  %s ledger query %s --run ", invar_program(), f->rule.name);
+    invar_text_print_word(stdout, s->run);
+    printf("\n  next       %s %s\n", invar_program(), next);
+}
+
+static void print(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
+{
+    bool colour = invar_term_colour(stdout);
+
+    printf("%.8s %s: %" PRId64 " steps, %d rules, ", run->uuid, run->name, invar_run_steps(run),
+           t->rules);
+    if (t->count == 0)
+        puts("no finding");
+    else
+        printf("%d finding%s\n", t->count, t->count == 1 ? "" : "s");
+    for (int i = 0; i < t->count; i++)
+        print_finding(&t->found[i], s, colour);
+    if (t->count == 0) {
+        putchar('\n');
+        invar_print_next(stdout, "ledger show", s->run, s->ledger, NULL);
+    }
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status look(int *code_out, const settings *s)
+{
+    invar_located at = {.ledger = NULL};
+    invar_triage found;
+    invar_status status = invar_locate_run(&at, s->run, s->ledger);
+
+    if (status == INVAR_OK)
+        status = invar_triage_look(&found, at.ledger, at.run.run);
+    if (status == INVAR_OK && s->json)
+        status = write_json(&found, &at.run, s);
+    else if (status == INVAR_OK)
+        print(&found, &at.run, s);
+    if (status == INVAR_OK)
+        *code_out = invar_run_steps(&at.run) == 0 ? INVAR_EXIT_NOTHING
+                    : found.count                 ? INVAR_EXIT_DIFFERENT
+                                                  : INVAR_EXIT_OK;
+    invar_located_close(&at);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = invar_option_ledger(&s->ledger);
+    list[1] = invar_option_json(&s->json);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    int words, code = INVAR_EXIT_OK;
+    settings s = {0};
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1) != INVAR_OK)
+        return invar_report_error();
+    s.run = argv[0];
+    return look(&code, &s) == INVAR_OK ? code : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s = {0};
+
+    invar_help_text(
+        "Looks at a run's ledger for what goes wrong most often: a reference that is another "
+        "model, log-probs that differ, gradients that vanish or jump, a reward that collapses, "
+        "groups without a signal, lengths that run away, a wrong chat template, entropy that "
+        "collapses, NaN, samples that are too old, phases that become slow.\n");
+    invar_help_text(
+        "Each finding has the step that shows it first, the evidence, what it usually means, the "
+        "query that shows all of it, and the command that comes next. The query's parameters are "
+        "the rule's limits. A run that trains tells the same findings as warnings.\n");
+    invar_help_text("Exit code: 0 no finding, 1 findings, 6 the run has no step yet.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_triage = {
+    .name = "triage",
+    .summary = "find what is wrong with a run, with evidence and the next command",
+    .run = run,
+    .help = help,
+    .arguments = "RUN [--json]",
+};

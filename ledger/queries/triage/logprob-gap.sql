@@ -1,0 +1,16 @@
+-- triage-logprob-gap: Did training compute other log-probs than the rollout, where both are one?
+-- params: :run run
+-- means: rollout and training do not share weights or arithmetic: a fault of the program or machine
+-- next: replay RUN --step STEP
+-- SPDX-License-Identifier: Apache-2.0
+WITH apart AS ( -- by declaration: older weights, another format, rollouts from elsewhere
+  SELECT 1 FROM identity WHERE run = :run
+    AND (key = 'rollout-lag' AND value <> '0' OR key = 'rollout-dtype' AND value <> '')
+  UNION ALL
+  SELECT 1 FROM fact WHERE run = :run AND scope = 'free' AND key = 'load-debug-rollout-data'
+    AND value <> '')
+SELECT step, printf('%d of %d samples differ, the worst by %s', sum(rollout_logp <> train_logp),
+                    count(*), coalesce(printf('%.3g', max(diff)), 'NaN')) AS evidence
+FROM samples
+WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0) AND NOT EXISTS (SELECT 1 FROM apart)
+GROUP BY step HAVING sum(rollout_logp <> train_logp) > 0 ORDER BY step;

@@ -1,0 +1,21 @@
+-- triage-off-policy: Were steps trained on samples that the weights would hardly draw any more?
+-- params: :run run, :window integer = 5, :kl number = 0.1, :clipped number = 0.3, :ess number = 0.3
+-- means: samples are too old, too many steps a rollout, or the rollout's format is too coarse
+-- next: ledger query staleness --run RUN
+-- SPDX-License-Identifier: Apache-2.0
+WITH row AS (
+  SELECT step, max(CASE WHEN name = 'train/train_rollout_kl' THEN value END) AS kl,
+         max(CASE WHEN name = 'train/pg_clipfrac' THEN value END) AS clipped,
+         min(CASE WHEN name = 'train/ess_ratio' THEN value END) AS ess
+  FROM metrics WHERE run = :run GROUP BY step),
+smooth AS (
+  SELECT step, avg(kl) OVER here AS kl, avg(clipped) OVER here AS clipped, avg(ess) OVER here AS
+         ess, count(*) OVER here AS known
+  FROM row
+  WINDOW here AS (ORDER BY step ROWS BETWEEN :window - 1 PRECEDING AND CURRENT ROW))
+SELECT step, printf('mean of %d steps: KL of rollout and training %.3g, clipped tokens %.0f %%, '
+                    || 'effective samples %.0f %%', :window, kl, 100 * clipped, 100 * ess)
+       AS evidence
+FROM smooth
+WHERE known = :window AND (kl > :kl OR clipped > :clipped OR ess < :ess)
+ORDER BY step;

@@ -1,0 +1,22 @@
+-- triage-reward-collapse: Did the reward rise and then fall again?
+-- params: :run run, :window integer = 10, :drop number = 0.2
+-- means: the policy has left what it had learnt: lr too high, too little KL, a judge that was fooled
+-- next: ledger query metric-jump --run RUN --metric rollout/raw_reward
+-- SPDX-License-Identifier: Apache-2.0
+WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
+smooth AS (
+  SELECT step, avg(value) OVER here AS mean, count(*) OVER here AS known,
+         avg(value * value) OVER here - avg(value) OVER here * avg(value) OVER here AS variance
+  FROM metrics WHERE run = :run AND name = 'rollout/raw_reward'
+  WINDOW here AS (ORDER BY step ROWS BETWEEN :window - 1 PRECEDING AND CURRENT ROW)),
+course AS (
+  SELECT *, max(mean) OVER past AS best, min(mean) OVER past AS least, max(variance) OVER past AS
+         spread
+  FROM smooth WHERE known = :window
+  WINDOW past AS (ORDER BY step ROWS UNBOUNDED PRECEDING))
+SELECT step, printf('mean of %d steps %.4g; at its best it was %.4g', :window, mean, best)
+       AS evidence
+FROM course, scale
+WHERE best - mean > :drop * range AND best - mean > 0.5 * (best - least)
+  AND (best - mean) * (best - mean) * :window > 18 * spread -- more than three standard errors
+ORDER BY step;

@@ -1,0 +1,133 @@
+/*
+ * triage.c - asks the rules.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/triage/triage.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+/* ---- a rule ---------------------------------------------------------------------------------- */
+
+/* The rest of the line of the file's head that begins with `mark`; our own files all have it. */
+static void read_line(char out[INVAR_TRIAGE_LINE], const char *sql, const char *mark)
+{
+    const char *at = strstr(sql, mark);
+
+    INVAR_CHECK(at && strcspn(at + strlen(mark), "\n") < INVAR_TRIAGE_LINE);
+    at += strlen(mark);
+    (void)snprintf(out, INVAR_TRIAGE_LINE, "%.*s", (int)strcspn(at, "\n"), at);
+}
+
+/* A parameter's default; :run is the run. */
+static invar_ledger_value value_of(const invar_ledger_query_param *param, int64_t run)
+{
+    if (param->type == 'n')
+        return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL,
+                                    .real = strtod(param->fallback, NULL)};
+    return (invar_ledger_value){
+        .type = INVAR_LEDGER_TYPE_INT,
+        .integer = param->type == 'r' ? run : strtoll(param->fallback, NULL, 10)};
+}
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    invar_triage_finding *f = payload;
+
+    (void)columns, (void)count;
+    if (!values || f->steps++ > 0)
+        return INVAR_OK;
+    f->step = values[0].integer;
+    invar_text_quote(f->evidence, sizeof f->evidence, values[1].data, values[1].bytes);
+    return INVAR_OK;
+}
+
+static invar_status ask(invar_triage_finding *out, invar_ledger *ledger, int64_t run)
+{
+    invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
+    const invar_ledger_query *rule = &out->rule;
+
+    for (int i = 0; i < rule->n_params; i++)
+        arguments[i] =
+            (invar_ledger_argument){rule->params[i].name, value_of(&rule->params[i], run)};
+    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = rule->sql,
+                                                               .arguments = arguments,
+                                                               .n_arguments = (size_t)rule->n_params,
+                                                               .row = take_row,
+                                                               .payload = out});
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* Among those before it, which are in order, to where its step belongs. */
+static void sort_last(invar_triage *t)
+{
+    for (int i = t->count - 1; i > 0 && t->found[i].step < t->found[i - 1].step; i--) {
+        invar_triage_finding later = t->found[i - 1];
+
+        t->found[i - 1] = t->found[i];
+        t->found[i] = later;
+    }
+}
+
+static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t run)
+{
+    invar_triage_finding *f = &out->found[out->count];
+
+    INVAR_CHECK(++out->rules < INVAR_TRIAGE_RULES);
+    read_line(f->means, f->rule.sql, "\n-- means: ");
+    read_line(f->next, f->rule.sql, "\n-- next: ");
+    f->steps = 0;
+    INVAR_TRY(ask(f, ledger, run));
+    if (f->steps == 0)
+        return INVAR_OK;
+    out->count++;
+    sort_last(out);
+    return INVAR_OK;
+}
+
+invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run)
+{
+    *out = (invar_triage){.count = 0};
+    for (int i = 0; i < invar_ledger_query_count(); i++) {
+        const invar_ledger_query *rule = &out->found[out->count].rule;
+
+        INVAR_TRY(invar_ledger_query_at(&out->found[out->count].rule, i));
+        if (strncmp(rule->name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) == 0)
+            INVAR_TRY(ask_rule(out, ledger, run));
+    }
+    return INVAR_OK;
+}
+
+/* The word at `at`, if it is this placeholder. */
+static bool is_word(const char *at, const char *word)
+{
+    return strncmp(at, word, strlen(word)) == 0;
+}
+
+void invar_triage_next(char out[INVAR_TRIAGE_COMMAND_SIZE], const invar_triage_finding *finding,
+                       const char *run)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (const char *at = finding->next; *at && used + 1 < INVAR_TRIAGE_COMMAND_SIZE;) {
+        size_t room = INVAR_TRIAGE_COMMAND_SIZE - used;
+
+        if (is_word(at, "RUN"))
+            used += (size_t)snprintf(out + used, room, "%s", run), at += strlen("RUN");
+        else if (is_word(at, "STEP"))
+            used += (size_t)snprintf(out + used, room, "%" PRId64, finding->step),
+                at += strlen("STEP");
+        else
+            used += (size_t)snprintf(out + used, room, "%c", *at++);
+    }
+}

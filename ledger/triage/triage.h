@@ -1,0 +1,51 @@
+/*
+ * triage.h - what is wrong with a run: rules that look at its ledger.
+ *
+ * A rule is a named query, a file of ledger/queries/triage. It answers with the steps that show a
+ * fault, `step` and `evidence`, the first one first; a run that is well has no answer. Two more
+ * lines at the head of the file say what a fault usually means and which command comes next.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_LEDGER_TRIAGE_TRIAGE_H
+#define INVAR_LEDGER_TRIAGE_TRIAGE_H
+
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_TRIAGE_RULES 32 /* more than there are */
+#define INVAR_TRIAGE_LINE 128
+#define INVAR_TRIAGE_PREFIX "triage-" /* of the names of rules among those of queries */
+
+typedef struct invar_triage_finding {
+    invar_ledger_query rule;
+    char means[INVAR_TRIAGE_LINE]; /* what such a fault usually is */
+    char next[INVAR_TRIAGE_LINE];  /* a command; RUN and STEP in it are to be replaced */
+    int64_t step;                  /* the first that shows it */
+    int64_t steps;                 /* that show it */
+    char evidence[256];            /* of that first one */
+} invar_triage_finding;
+
+typedef struct invar_triage {
+    invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
+    int count;
+    int rules; /* that were asked */
+} invar_triage;
+
+/* All rules; a run without a step has no finding. `run`: its number in the ledger. */
+invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger,
+                               int64_t run) INVAR_MUST_USE;
+
+#define INVAR_TRIAGE_COMMAND_SIZE 512
+
+/* The finding's next command, with the run and the step put in. */
+void invar_triage_next(char out[INVAR_TRIAGE_COMMAND_SIZE], const invar_triage_finding *finding,
+                       const char *run);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
