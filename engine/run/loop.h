@@ -92,6 +92,12 @@ typedef struct invar_loop_ahead {
     invar_ahead_tick tick;         /* who is told that scoring gets on */
 } invar_loop_ahead;
 
+/* What the run has found in its own ledger. */
+typedef struct invar_loop_looks {
+    uint32_t told;   /* a bit for each rule */
+    int64_t next_ms; /* no look before this time */
+} invar_loop_looks;
+
 typedef struct invar_loop {
     const invar_train_options *options;
     const invar_recipe *recipe;
@@ -131,7 +137,8 @@ typedef struct invar_loop {
     invar_source_batch batch;  /* the current rollout, */
     invar_flat flat;           /* its numbers */
     bool told_equal;           /* rewards */
-    bool agreed;               /* all ranks fail alike: none has to be told */
+    invar_loop_looks triage;
+    bool agreed; /* all ranks fail alike: none has to be told */
 } invar_loop;
 
 /* ---- setup/setup.c --------------------------------------------------------------------------- */
@@ -201,6 +208,11 @@ invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
 
 /* Before anything is written by its path: loop->at says where the folders are by now. */
 invar_status invar_loop_follow(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- triage.c -------------------------------------------------------------------------------- */
+
+/* Between two rollouts, by rank 0: tells what is new. `last`: of the run, whatever the time. */
+void invar_loop_triage(invar_loop *loop, bool last);
 
 /* ---- audit.c --------------------------------------------------------------------------------- */
 

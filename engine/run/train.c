@@ -427,6 +427,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     turn = invar_course_after(&loop->set.course, &at, signal);
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
+    invar_loop_triage(loop, turn.last);
     return saves && turn.save && !loop->sides.samples ? save(loop, turn.last) : INVAR_OK;
 }
 

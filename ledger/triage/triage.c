@@ -32,9 +32,9 @@ static invar_ledger_value value_of(const invar_ledger_query_param *param, int64_
     if (param->type == 'n')
         return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL,
                                     .real = strtod(param->fallback, NULL)};
-    return (invar_ledger_value){
-        .type = INVAR_LEDGER_TYPE_INT,
-        .integer = param->type == 'r' ? run : strtoll(param->fallback, NULL, 10)};
+    return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT,
+                                .integer =
+                                    param->type == 'r' ? run : strtoll(param->fallback, NULL, 10)};
 }
 
 static invar_status take_row(void *payload, const char *const *columns,
@@ -58,11 +58,12 @@ static invar_status ask(invar_triage_finding *out, invar_ledger *ledger, int64_t
     for (int i = 0; i < rule->n_params; i++)
         arguments[i] =
             (invar_ledger_argument){rule->params[i].name, value_of(&rule->params[i], run)};
-    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = rule->sql,
-                                                               .arguments = arguments,
-                                                               .n_arguments = (size_t)rule->n_params,
-                                                               .row = take_row,
-                                                               .payload = out});
+    return invar_ledger_select(ledger,
+                               &(invar_ledger_request){.sql = rule->sql,
+                                                       .arguments = arguments,
+                                                       .n_arguments = (size_t)rule->n_params,
+                                                       .row = take_row,
+                                                       .payload = out});
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -82,7 +83,8 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
 {
     invar_triage_finding *f = &out->found[out->count];
 
-    INVAR_CHECK(++out->rules < INVAR_TRIAGE_RULES);
+    INVAR_CHECK(out->rules < INVAR_TRIAGE_RULES - 1);
+    f->number = out->rules++;
     read_line(f->means, f->rule.sql, "\n-- means: ");
     read_line(f->next, f->rule.sql, "\n-- next: ");
     f->steps = 0;

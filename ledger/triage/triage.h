@@ -22,6 +22,7 @@ extern "C" {
 
 typedef struct invar_triage_finding {
     invar_ledger_query rule;
+    int number;                    /* of the rule, from 0 */
     char means[INVAR_TRIAGE_LINE]; /* what such a fault usually is */
     char next[INVAR_TRIAGE_LINE];  /* a command; RUN and STEP in it are to be replaced */
     int64_t step;                  /* the first that shows it */
@@ -36,8 +37,7 @@ typedef struct invar_triage {
 } invar_triage;
 
 /* All rules; a run without a step has no finding. `run`: its number in the ledger. */
-invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger,
-                               int64_t run) INVAR_MUST_USE;
+invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
 #define INVAR_TRIAGE_COMMAND_SIZE 512
 

@@ -1,6 +1,6 @@
 -- triage-grad-norm: Did the norm of the gradient vanish, jump, or live on clipping?
 -- params: :run run, :factor number = 10, :window integer = 20
--- means: 0: no reward tells samples apart, or weights are frozen; a jump: lr too high, a bad batch
+-- means: 0: no reward tells samples apart, or nothing is trained; a jump: lr, a bad batch
 -- next: ledger query metric-jump --run RUN --metric train/grad_norm
 -- SPDX-License-Identifier: Apache-2.0
 WITH norm AS (

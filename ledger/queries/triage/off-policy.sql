@@ -1,4 +1,4 @@
--- triage-off-policy: Were steps trained on samples that the weights would hardly draw any more?
+-- triage-off-policy: Were samples too old for the weights that learnt from them?
 -- params: :run run, :window integer = 5, :kl number = 0.1, :clipped number = 0.3, :ess number = 0.3
 -- means: samples are too old, too many steps a rollout, or the rollout's format is too coarse
 -- next: ledger query staleness --run RUN

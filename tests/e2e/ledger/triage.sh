@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# triage.sh INVAR FOLDER - what is wrong with runs that were really trained: each planted fault is
+# named, while the run trains and afterwards; runs that are well have no finding.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2
+recipes=$PWD/recipes
+# shellcheck source=tests/e2e/expect.sh
+source tests/e2e/expect.sh
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+# judge.py REWARD: tells nothing apart, one reward for all.
+cat >judge.py <<'PYTHON'
+import json
+import sys
+
+print(json.dumps({"invar": 1, "name": "equal", "kinds": ["reward"]}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "samples" in asked:
+        rewards = [float(sys.argv[1])] * len(asked["samples"])
+        print(json.dumps({"id": asked["id"], "rewards": rewards}), flush=True)
+PYTHON
+
+# train NAME RECIPE [--key value ...]: its chain; what it says goes to NAME.err.
+train() {
+    local name=$1
+    shift
+    "$invar" train "$@" --run "$name" --no-report >"$name.out" 2>"$name.err" ||
+        complain "$name: exit code $?" "$(cat "$name.err")"
+}
+
+# finds RUN RULE TEXT: the rule finds it, and the run has warned of it while it trained.
+finds() {
+    expect 1 "$2: " triage "$1"
+    expect 1 "$3" triage "$1"
+    holds grep -q "warning: step [0-9]*: $2: " "$1.err"
+    holds test "$(column "$1" "SELECT count(*) FROM event WHERE kind = 'triage'
+        AND level = 'warning' AND message LIKE '$2: %'")" -eq 1
+    expect 0 'evidence' ledger query "triage-$2" --run "$1"
+}
+
+# ---- faults --------------------------------------------------------------------------------------
+tiny_recipe 12 | sed '/^rm-type/d' >silent.ini
+train silent silent.ini --custom-rm-path 'python3 judge.py 0'
+finds silent zero-signal 'each of the 2 groups had one reward; the mean is 0'
+finds silent grad-norm 'it is 0 for 3 steps'
+train happy silent.ini --custom-rm-path 'python3 judge.py 1'
+finds happy zero-signal 'the mean is 1'
+
+# an optimizer that is let loose: it becomes certain of something that earns nothing
+train loose "$recipes/bf16.ini" --lr 1 --lr-decay-style constant --num-rollout 40
+finds loose entropy-collapse 'at most it was'
+
+# ---- runs that are well --------------------------------------------------------------------------
+for recipe in bf16 fp8 int4 lora moe; do
+    train "$recipe" "$recipes/$recipe.ini"
+    expect 0 'no finding' triage "$recipe"
+    holds test ! -s <(grep warning "$recipe.err")
+done
+
+# ---- the verb ------------------------------------------------------------------------------------
+"$invar" triage silent --json >silent.json
+holds test $? -eq 1
+holds python3 - <<'PYTHON'
+import json
+found = json.load(open("silent.json"))
+assert found["steps"] == 12 and found["rules"] >= 11, found
+rules = {f["rule"]: f for f in found["findings"]}
+assert rules["zero-signal"]["step"] == 4, rules
+assert rules["zero-signal"]["next"] == "ledger query zero-signal --run silent", rules
+PYTHON
+expect 129 'RUN' triage
+expect 2 "no run 'nowhere'" triage nowhere
+# its query shows every step, with other limits
+holds test "$("$invar" ledger query triage-zero-signal --run silent --csv | wc -l)" -eq 9
+holds test "$("$invar" ledger query triage-zero-signal --run silent --steps 12 --csv | wc -l)" -eq 2
+exit "$failed"
