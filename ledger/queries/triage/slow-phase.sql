@@ -1,5 +1,5 @@
 -- triage-slow-phase: Did a phase that counts become much slower than it was?
--- params: :run run, :factor number = 4, :window integer = 10
+-- params: :run run, :factor number = 4, :window integer = 10, :seconds number = 1
 -- means: the machine is shared, hot or swaps, responses grow, or a judge does not answer
 -- next: ledger query slow-steps --run RUN
 -- SPDX-License-Identifier: Apache-2.0
@@ -20,4 +20,5 @@ SELECT s.step, printf('for %d steps %s took at least %.3g s; usual is %.3g s', :
                       s.least / 1e9, u.duration_ns / 1e9) AS evidence
 FROM smooth s JOIN usual u USING(phase) JOIN part p USING(phase)
 WHERE s.known = :window AND p.share > 0.1 AND s.least > :factor * u.duration_ns
+  AND s.least > :seconds * 1e9 -- below that, steps are so short that others make the noise
 ORDER BY s.step, s.phase;
