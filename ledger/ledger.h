@@ -110,7 +110,8 @@ typedef struct invar_ledger_circumstances {
     size_t n_facts;
     const invar_ledger_object *objects; /* (n_objects) */
     size_t n_objects;
-    const char *build; /* file that the build wrote; NULL: the program's own, "PROGRAM.build" */
+    const char *build; /* file that the build wrote; NULL: the program's own, "PROGRAM.build"; "":
+                          none, the caller's facts say what the program is */
     bool bare;         /* do not look at program, build and host by itself */
 } invar_ledger_circumstances;
 

@@ -473,9 +473,11 @@ invar_status invar_provenance_gather(invar_provenance **out, const char *build)
     memset(p, 0, sizeof *p);
     if (!build)
         find_build(own);
-    status = gather_build(p, build ? build : own);
-    if (status == INVAR_OK)
-        status = gather_program(p);
+    if (!build || *build) {
+        status = gather_build(p, build ? build : own);
+        if (status == INVAR_OK)
+            status = gather_program(p);
+    }
     if (status == INVAR_OK)
         status = gather_host(p);
     if (status == INVAR_OK)

@@ -33,7 +33,8 @@ typedef struct invar_provenance invar_provenance;
 
 /*
  * Looks at build, program and host. `build` is the file that the build wrote, NULL: the running
- * program's own. Fails for lack of memory, or when the program's file cannot be read to its end.
+ * program's own; "": the host alone, of a program that is no file, such as a script. Fails for lack
+ * of memory, or when the program's file cannot be read to its end.
  */
 invar_status invar_provenance_gather(invar_provenance **out, const char *build) INVAR_MUST_USE;
 void invar_provenance_free(invar_provenance *provenance); /* NULL is allowed */

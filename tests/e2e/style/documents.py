@@ -23,8 +23,8 @@ OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-ta
 KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|far|gpu|cross|compiler|sanitizer|style|"
          "bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")
-FOLDERS = ("base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|packaging|recipes|"
-           "scripts|tests")
+FOLDERS = ("api|base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|packaging|python|"
+           "recipes|scripts|tests")
 FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./*-]*[\w*/]")
 
 

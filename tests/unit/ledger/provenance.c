@@ -211,7 +211,6 @@ static void test_ledger_provenance__missing_files(void **state)
     (void)state;
     remove(build);
     assert_unknown(build, "cannot be opened");
-    assert_unknown("", "cannot be opened");
     write_text(build, "[build]\ndirty = modified\n");
     remove(diff);
     assert_unknown(build, "program.build.diff: cannot be opened");
@@ -223,6 +222,22 @@ static void test_ledger_provenance__missing_files(void **state)
     assert_int_equal(mkfifo(build, 0600), 0);
     assert_unknown(build, "is not a file");
     remove(build);
+}
+
+/* A script is no program with a file of its own: whoever runs it says what it is. */
+static void test_ledger_provenance__of_a_script_is_the_host(void **state)
+{
+    invar_provenance *p;
+    const invar_ledger_fact *facts;
+    size_t count;
+
+    (void)state;
+    assert_ok(invar_provenance_gather(&p, ""));
+    facts = invar_provenance_facts(&count, p);
+    assert_non_null(find(p, "host", "cpu"));
+    for (size_t i = 0; i < count; i++)
+        assert_string_not_equal(facts[i].scope, "build");
+    invar_provenance_free(p);
 }
 
 static void test_ledger_provenance__hostile_files(void **state)
@@ -361,6 +376,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ledger_provenance__clean_has_no_diff),
         cmocka_unit_test(test_ledger_provenance__long_diff_is_cut_and_said_to_be),
         cmocka_unit_test(test_ledger_provenance__missing_files),
+        cmocka_unit_test(test_ledger_provenance__of_a_script_is_the_host),
         cmocka_unit_test(test_ledger_provenance__hostile_files),
         cmocka_unit_test(test_ledger_provenance__binary_is_what_xxhsum_says),
         cmocka_unit_test(test_ledger_provenance__host),

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# exports.sh MODULE - a module shows the program its table, and nothing else.
+# exports.sh FILE PATTERN - a module or library shows symbols that match PATTERN, and nothing else.
 #
 # Other symbols, such as those of a C++ library inside of it, would take the place of the same ones
 # in libraries that are loaded later: PyTorch ended with a fault in a stream. Exit code: 0 that is
 # so, 1 not so.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
-others=$(nm -D --defined-only "$1" | awk '$NF !~ /^invar_cuda_v[0-9]+$/')
+symbols=$(nm -D --defined-only "$1" | awk '{ print $NF }')
+[[ $symbols ]] || { echo "$1 exports nothing" >&2 && exit 1; }
+others=$(grep -vxE -- "$2" <<<"$symbols" || true)
 if [[ -n $others ]]; then
     head -n 10 <<<"$others" >&2
     echo "$1 exports $(wc -l <<<"$others") symbols that nobody asks for" >&2

@@ -1,0 +1,221 @@
+/*
+ * invar.h - libinvar: the ledger and the hashes of Invar for programs in other languages.
+ *
+ * A stable C interface. It needs no other header of Invar, passes plain structs of numbers and
+ * pointers, and exports names that begin with invar_api_ only. The Python package (python/) is
+ * made of nothing else. INVAR_API_ABI rises when a function or a struct changes; functions may be
+ * added without that. A program asks invar_api_abi() before anything else.
+ *
+ * Functions that return int32_t return 0, or a negative status: invar_api_error() then says what
+ * is wrong, in one line, and invar_api_status_name() gives the status as a word, "NOTFOUND". Texts
+ * are UTF-8 and end with a NUL; texts and arrays are read during the call only. A digest is 16
+ * bytes. What a ledger is and what it promises is in docs/ledger.md.
+ *
+ * An object belongs to one thread at a time; different objects may be used by different threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_API_INVAR_H
+#define INVAR_API_INVAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define INVAR_API __attribute__((visibility("default")))
+#else
+#define INVAR_API
+#endif
+
+#define INVAR_API_ABI 1
+#define INVAR_API_DIGEST_BYTES 16
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+INVAR_API int32_t invar_api_abi(void);         /* INVAR_API_ABI of the library */
+INVAR_API const char *invar_api_version(void); /* of Invar, "0.1.0" */
+
+/* Of this thread's last failure; never NULL. Borrowed until the next call. */
+INVAR_API const char *invar_api_error(void);
+INVAR_API const char *invar_api_status_name(int32_t status);
+
+/* Texts that a function has handed out. NULL is allowed. */
+INVAR_API void invar_api_free(void *text);
+
+/* ---- hashes ---------------------------------------------------------------------------------- */
+
+/* A tensor in the host's memory, described as DLPack does. */
+typedef struct invar_api_tensor {
+    void *data;             /* its first element; may be NULL where there is none */
+    const int64_t *shape;   /* (dims) */
+    const int64_t *strides; /* (dims) elements from one to the next; NULL: dense, row by row */
+    int32_t dims;           /* at most INVAR_API_MAX_DIMS; 0: one element */
+    int32_t code;           /* DLPack's code of the type; not looked at by the hash */
+    int32_t bits;           /* of an element: a multiple of 8, at most 128 */
+    int32_t reserved;       /* 0 */
+} invar_api_tensor;
+
+#define INVAR_API_MAX_DIMS 64
+
+/* XXH3-128, as `xxhsum -H2` prints it. */
+INVAR_API int32_t invar_api_hash_bytes(uint8_t *out, const void *data, uint64_t bytes);
+
+/*
+ * The tree hash of each tensor's elements, row by row: docs/ledger.md, and what the engine records
+ * for a tensor of one shard. `out` has room for `count` digests; any number of threads gives the
+ * same ones.
+ */
+INVAR_API int32_t invar_api_hash_tensors(uint8_t *out, const invar_api_tensor *tensors,
+                                         int64_t count, int32_t threads);
+
+/* ---- writing a ledger ------------------------------------------------------------------------ */
+
+typedef struct invar_api_ledger invar_api_ledger;
+
+#define INVAR_API_READ 0
+#define INVAR_API_WRITE 1  /* a file that is there; one writer at a time */
+#define INVAR_API_CREATE 2 /* the same, and makes it where it is not there */
+
+/* `writer` names this program to a second one; NULL: "a process". */
+INVAR_API int32_t invar_api_ledger_open(invar_api_ledger **out, const char *path, int32_t mode,
+                                        const char *writer);
+/* NULL is allowed. */
+INVAR_API void invar_api_ledger_close(invar_api_ledger *ledger);
+
+typedef struct invar_api_pair {
+    const char *key;
+    const char *value;
+} invar_api_pair;
+
+typedef struct invar_api_fact {
+    const char *scope; /* "build", "python", ... */
+    const char *key;
+    const char *value;
+} invar_api_fact;
+
+/*
+ * A new run. `identity` has what may change its bits. What is known of the host is added to the
+ * facts; of the program only the caller knows: build.binary, the hash of its code.
+ */
+INVAR_API int32_t invar_api_ledger_begin(invar_api_ledger *ledger, const char *name,
+                                         const char *kind, const invar_api_pair *identity,
+                                         int64_t n_identity, const invar_api_fact *facts,
+                                         int64_t n_facts);
+
+/* The only run goes on after a checkpoint that contains `after_step` (-1: none) and its chain. */
+INVAR_API int32_t invar_api_ledger_resume(invar_api_ledger *ledger, int64_t after_step,
+                                          const uint8_t *chain, const invar_api_fact *facts,
+                                          int64_t n_facts);
+
+/* A tensor that is hashed at every step. */
+typedef struct invar_api_point {
+    const char *name;     /* unique */
+    const char *phase;    /* "optimizer" */
+    const char *op;       /* "step" */
+    const char *kind;     /* "param" */
+    const char *dtype;    /* "f32" */
+    const int64_t *shape; /* (dims) */
+    int64_t dims;         /* at most 8 */
+    int64_t layer;        /* -1: of no layer */
+    int64_t level;        /* 0: part of the root; above: beside it */
+} invar_api_point;
+
+/* The points of the following steps, in order of execution. */
+INVAR_API int32_t invar_api_ledger_define(invar_api_ledger *ledger, const invar_api_point *points,
+                                          int64_t count);
+
+typedef struct invar_api_number {
+    const char *name;
+    double value;
+} invar_api_number;
+
+typedef struct invar_api_step {
+    int64_t step;                    /* the one after the last */
+    const uint8_t *digests;          /* (points, 16) */
+    const uint8_t *batch;            /* (16) of what it was trained on; NULL: not known */
+    const invar_api_number *metrics; /* in the content of the run */
+    int64_t n_metrics;
+    const invar_api_number *gauges; /* outside of it: speeds, memory */
+    int64_t n_gauges;
+    int64_t start_ns, duration_ns; /* Unix time; a duration of 0: not known */
+} invar_api_step;
+
+INVAR_API int32_t invar_api_ledger_append(invar_api_ledger *ledger, const invar_api_step *step);
+
+/* The last step of this writer and the chain there; -1 and zeros before the first. */
+INVAR_API int32_t invar_api_ledger_chain(int64_t *step_out, uint8_t *chain_out,
+                                         const invar_api_ledger *ledger);
+
+/* An event; `level` is debug, info, warning or error; `data` is JSON, NULL: none. */
+INVAR_API int32_t invar_api_ledger_note(invar_api_ledger *ledger, const char *level,
+                                        const char *kind, const char *message, const char *data);
+
+/* Results of one data set at the last step. */
+INVAR_API int32_t invar_api_ledger_evaluate(invar_api_ledger *ledger, const char *dataset,
+                                            const invar_api_number *results, int64_t count);
+
+/* The end of the run, durable. */
+INVAR_API int32_t invar_api_ledger_finish(invar_api_ledger *ledger, int64_t exit_code,
+                                          const char *reason);
+
+/* ---- reading a ledger ------------------------------------------------------------------------ */
+
+/* The number of the run that has this number, name or uuid; NULL: of the only run. */
+INVAR_API int32_t invar_api_ledger_find(int64_t *run_out, invar_api_ledger *ledger,
+                                        const char *which);
+
+/* The hash of the run's bits. */
+INVAR_API int32_t invar_api_ledger_content(uint8_t *out, invar_api_ledger *ledger, int64_t run);
+
+#define INVAR_API_NULL 0
+#define INVAR_API_INT 1
+#define INVAR_API_REAL 2
+#define INVAR_API_TEXT 3
+#define INVAR_API_BLOB 4
+
+typedef struct invar_api_value {
+    int32_t type; /* INVAR_API_NULL to INVAR_API_BLOB */
+    int64_t integer;
+    double real;
+    const void *data; /* of a text or a blob */
+    uint64_t bytes;
+} invar_api_value;
+
+/* Called once before the rows with `values` NULL, then once a row; not 0: no more rows. */
+typedef int32_t (*invar_api_row)(void *payload, const char *const *columns,
+                                 const invar_api_value *values, int32_t count);
+
+/* One statement that only reads, whatever the text. `limit_ms` of run time; 0: none. */
+INVAR_API int32_t invar_api_ledger_select(invar_api_ledger *ledger, const char *sql,
+                                          int64_t limit_ms, invar_api_row row, void *payload);
+
+typedef struct invar_api_verdict {
+    int64_t runs, entries, rows, steps; /* how much was checked */
+    int64_t bad;                        /* findings; 0: clean */
+    char first[512];                    /* the first one */
+} invar_api_verdict;
+
+/* Recomputes every hash. Damage is a finding, not a failure. */
+INVAR_API int32_t invar_api_ledger_verify(invar_api_verdict *out, invar_api_ledger *ledger);
+
+/* The line that pins the run as it is now, for invar_api_free. A writer also stores it. */
+INVAR_API int32_t invar_api_ledger_seal(char **out, invar_api_ledger *ledger, int64_t run);
+
+/* Whether a run still is what the line says: the status MISMATCH when not. */
+INVAR_API int32_t invar_api_ledger_seal_check(invar_api_ledger *ledger, const char *line);
+
+/* Where two runs diverge: what `invar diff --json` prints, for invar_api_free. */
+INVAR_API int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_a,
+                                        invar_api_ledger *b, int64_t run_b);
+
+/* The run as one HTML page. A file that is there is replaced, unless it is a database. */
+INVAR_API int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

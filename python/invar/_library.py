@@ -1,0 +1,176 @@
+# _library.py - libinvar.so by ctypes: where it is, what it exports, how it fails.
+#
+# Everything here mirrors api/invar.h. A library with another INVAR_API_ABI is refused.
+# SPDX-License-Identifier: Apache-2.0
+"""The shared library beneath the package."""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
+from typing import Any, Iterable, Optional
+
+ABI = 1
+DIGEST_BYTES = 16
+READ, WRITE, CREATE = 0, 1, 2
+NULL, INT, REAL, TEXT, BLOB = range(5)
+
+
+class Error(RuntimeError):
+    """What the library says when it cannot do something; `status` is its kind, "NOTFOUND"."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Tensor(ctypes.Structure):
+    """invar_api_tensor."""
+    _fields_ = [("data", c_void_p), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("dims", c_int32), ("code", c_int32), ("bits", c_int32), ("reserved", c_int32)]
+
+
+class Pair(ctypes.Structure):
+    """invar_api_pair."""
+    _fields_ = [("key", c_char_p), ("value", c_char_p)]
+
+
+class Fact(ctypes.Structure):
+    """invar_api_fact."""
+    _fields_ = [("scope", c_char_p), ("key", c_char_p), ("value", c_char_p)]
+
+
+class Point(ctypes.Structure):
+    """invar_api_point."""
+    _fields_ = [("name", c_char_p), ("phase", c_char_p), ("op", c_char_p), ("kind", c_char_p),
+                ("dtype", c_char_p), ("shape", POINTER(c_int64)), ("dims", c_int64),
+                ("layer", c_int64), ("level", c_int64)]
+
+
+class Number(ctypes.Structure):
+    """invar_api_number."""
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
+class Step(ctypes.Structure):
+    """invar_api_step."""
+    _fields_ = [("step", c_int64), ("digests", c_char_p), ("batch", c_char_p),
+                ("metrics", POINTER(Number)), ("n_metrics", c_int64),
+                ("gauges", POINTER(Number)), ("n_gauges", c_int64),
+                ("start_ns", c_int64), ("duration_ns", c_int64)]
+
+
+class Value(ctypes.Structure):
+    """invar_api_value."""
+    _fields_ = [("type", c_int32), ("integer", c_int64), ("real", c_double), ("data", c_void_p),
+                ("bytes", c_uint64)]
+
+
+class Verified(ctypes.Structure):
+    """invar_api_verdict."""
+    _fields_ = [("runs", c_int64), ("entries", c_int64), ("rows", c_int64), ("steps", c_int64),
+                ("bad", c_int64), ("first", c_char * 512)]
+
+
+Row = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), POINTER(Value), c_int32)
+
+# Functions that fail with a status: their arguments.
+STATUS = {
+    "hash_bytes": [c_char_p, c_void_p, c_uint64],
+    "hash_tensors": [c_char_p, POINTER(Tensor), c_int64, c_int32],
+    "ledger_open": [POINTER(c_void_p), c_char_p, c_int32, c_char_p],
+    "ledger_begin": [c_void_p, c_char_p, c_char_p, POINTER(Pair), c_int64, POINTER(Fact), c_int64],
+    "ledger_resume": [c_void_p, c_int64, c_char_p, POINTER(Fact), c_int64],
+    "ledger_define": [c_void_p, POINTER(Point), c_int64],
+    "ledger_append": [c_void_p, POINTER(Step)],
+    "ledger_chain": [POINTER(c_int64), c_char_p, c_void_p],
+    "ledger_note": [c_void_p, c_char_p, c_char_p, c_char_p, c_char_p],
+    "ledger_evaluate": [c_void_p, c_char_p, POINTER(Number), c_int64],
+    "ledger_finish": [c_void_p, c_int64, c_char_p],
+    "ledger_find": [POINTER(c_int64), c_void_p, c_char_p],
+    "ledger_content": [c_char_p, c_void_p, c_int64],
+    "ledger_select": [c_void_p, c_char_p, c_int64, Row, c_void_p],
+    "ledger_verify": [POINTER(Verified), c_void_p],
+    "ledger_seal": [POINTER(c_void_p), c_void_p, c_int64],
+    "ledger_seal_check": [c_void_p, c_char_p],
+    "ledger_diff": [POINTER(c_void_p), c_void_p, c_int64, c_void_p, c_int64],
+    "ledger_report": [c_void_p, c_int64, c_char_p],
+}
+
+
+def _path() -> str:
+    """INVAR_LIBRARY, or the library that was installed with the package."""
+    return os.environ.get("INVAR_LIBRARY") or str(
+        pathlib.Path(__file__).resolve().parent / "libinvar.so")
+
+
+def _load() -> ctypes.CDLL:
+    path = _path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"{path}: cannot be loaded: {error}; install the package with `pip install ./python`, "
+            "or let INVAR_LIBRARY name libinvar.so of a build") from error
+    library.invar_api_abi.restype = c_int32
+    abi = library.invar_api_abi()
+    if abi != ABI:
+        raise ImportError(f"{path}: has interface {abi}, this package needs {ABI}; "
+                          "build both from one tree")
+    for name in ("invar_api_version", "invar_api_error", "invar_api_status_name"):
+        getattr(library, name).restype = c_char_p
+    library.invar_api_status_name.argtypes = [c_int32]
+    library.invar_api_free.argtypes = [c_void_p]
+    library.invar_api_free.restype = None
+    library.invar_api_ledger_close.argtypes = [c_void_p]
+    library.invar_api_ledger_close.restype = None
+    for name, arguments in STATUS.items():
+        function = getattr(library, "invar_api_" + name)
+        function.argtypes = arguments
+        function.restype = c_int32
+    return library
+
+
+LIBRARY = _load()
+
+
+def library_version() -> str:
+    """The version of Invar that the library was built from."""
+    version: bytes = LIBRARY.invar_api_version()
+    return version.decode()
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls invar_api_NAME; raises Error when it fails."""
+    status = getattr(LIBRARY, "invar_api_" + name)(*arguments)
+    if status != 0:
+        raise Error(LIBRARY.invar_api_status_name(status).decode(),
+                    LIBRARY.invar_api_error().decode("utf-8", "replace"))
+
+
+def take_text(text: c_void_p) -> str:
+    """A text that the library handed out, which is then given back."""
+    try:
+        return ctypes.string_at(text.value or 0).decode()
+    finally:
+        LIBRARY.invar_api_free(text)
+
+
+def encode(text: str, what: str) -> bytes:
+    """A text for the library: UTF-8 without a NUL."""
+    data = text.encode("utf-8", "surrogateescape")
+    if b"\0" in data:
+        raise ValueError(f"{what} has a NUL byte: {text!r}")
+    return data
+
+
+def numbers(values: Iterable[tuple[str, float]], what: str) -> tuple[Any, int]:
+    """Named numbers as an array for the library, and how many they are."""
+    listed = [Number(encode(name, what), value) for name, value in values]
+    return (Number * len(listed))(*listed), len(listed)
+
+
+def optional(text: Optional[str], what: str) -> Optional[bytes]:
+    """The same as encode, where there may be none."""
+    return None if text is None else encode(text, what)

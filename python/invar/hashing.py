@@ -1,0 +1,122 @@
+# hashing.py - digests of named tensors.
+# SPDX-License-Identifier: Apache-2.0
+"""Digests of bytes and of named tensors."""
+from __future__ import annotations
+
+import os
+import re
+from ctypes import create_string_buffer
+from dataclasses import dataclass
+from typing import Any, Iterable, Iterator, Mapping, Optional, Union
+
+from invar._library import DIGEST_BYTES, call
+from invar.tensors import describe_all, is_tensor, view
+
+# What a tensor is, and in which phase and by which op of a step it gets its value.
+KINDS = {"param": ("optimizer", "step"), "grad": ("backward", "autograd"),
+         "opt": ("optimizer", "state"), "act": ("forward", "module"), "data": ("data", "load")}
+_LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True)
+class TensorDigest:
+    """The digest of one tensor: `digest` is of its bytes, the rest says what they mean."""
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: bytes
+    kind: str = "param"
+
+    @property
+    def hex(self) -> str:
+        """The digest as a ledger shows it."""
+        return self.digest.hex()
+
+    @property
+    def layer(self) -> int:
+        """The first number among the parts of the name, "model.layers.3.mlp"; -1: none."""
+        found = _LAYER.search(self.name)
+        return int(found.group(1)) if found else -1
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Digests of named tensors, in order. `a + b` has those of both."""
+    tensors: tuple[TensorDigest, ...] = ()
+
+    def __add__(self, other: "Digests") -> "Digests":
+        return Digests(self.tensors + other.tensors)
+
+    def __iter__(self) -> Iterator[TensorDigest]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __getitem__(self, name: str) -> TensorDigest:
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(name)
+
+    def digest(self) -> bytes:
+        """One digest of all: of names, types, shapes and bytes, whatever the order."""
+        lines = sorted(f"{t.name}\0{t.dtype}\0{','.join(map(str, t.shape))}\0{t.hex}\n"
+                       for t in self.tensors)
+        return hash_bytes("".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def hash_bytes(data: Union[bytes, bytearray, memoryview]) -> bytes:
+    """XXH3-128 of bytes: what `xxhsum -H2` prints, as 16 bytes."""
+    raw = bytes(data)
+    out = create_string_buffer(DIGEST_BYTES)
+    call("hash_bytes", out, raw, len(raw))
+    return out.raw
+
+
+def _named(source: Any) -> Iterable[tuple[str, Any]]:
+    """Names and tensors of a module, a mapping, pairs, or one tensor."""
+    if hasattr(source, "state_dict"):
+        source = source.state_dict()
+    if isinstance(source, Mapping):
+        return source.items()
+    if is_tensor(source):
+        return [("value", source)]
+    return source  # type: ignore[no-any-return]
+
+
+def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",
+                 threads: Optional[int] = None) -> Digests:
+    """The digest of every tensor of `source`.
+
+    source   a torch.nn.Module (its state_dict), a mapping of names to tensors, pairs of both, or
+             one tensor. A tensor is torch's, or has the buffer protocol or DLPack: numpy, JAX, ...
+    kind     what the tensors are: param, grad, opt, act or data
+    prefix   is put before every name
+    threads  that hash; None: all CPUs. The digests do not depend on it.
+
+    The bytes are the elements in row-major order, so strides do not matter. The digest is the one
+    that Invar itself records for a tensor with the same bytes.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    pairs = [(str(name), tensor) for name, tensor in _named(source)]
+    views = []
+    for name, tensor in pairs:
+        try:
+            views.append(view(tensor))
+        except (TypeError, ValueError, BufferError) as error:
+            raise TypeError(f"tensor {name!r}: {error}") from error
+    out = create_string_buffer(DIGEST_BYTES * max(1, len(views)))
+    call("hash_tensors", out, describe_all(views), len(views), threads or os.cpu_count() or 1)
+    return Digests(tuple(
+        TensorDigest(prefix + name, v.dtype, v.shape,
+                     out.raw[DIGEST_BYTES * i:DIGEST_BYTES * (i + 1)], kind)
+        for i, ((name, _), v) in enumerate(zip(pairs, views))))
+
+
+def hash_gradients(model: Any, *, prefix: str = "", threads: Optional[int] = None) -> Digests:
+    """The digests of the gradients of a torch.nn.Module, each called NAME.grad; of those it has."""
+    grads = [(name + ".grad", p.grad) for name, p in model.named_parameters()
+             if p.grad is not None]
+    return hash_tensors(grads, kind="grad", prefix=prefix, threads=threads)

@@ -1,0 +1,311 @@
+# reading.py - reading ledgers: tables, diff, verification, seals, the report.
+# SPDX-License-Identifier: Apache-2.0
+"""Readers of ledgers, of runs that any program has written."""
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from ctypes import byref, c_int64, c_void_p, create_string_buffer
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Iterable, Optional, Type
+
+from invar import _library as lib
+from invar.ledger import Path, ledger_file
+
+Rows = list[dict[str, Any]]
+
+
+def _double(bits: int) -> float:
+    """The number with these bits: NaN and -0 keep theirs, which SQLite's REAL does not."""
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
+
+
+def _cell(value: lib.Value) -> Any:
+    if value.type == lib.INT:
+        return value.integer
+    if value.type == lib.REAL:
+        return value.real
+    if value.type in (lib.TEXT, lib.BLOB):
+        data = ctypes.string_at(value.data, value.bytes) if value.bytes else b""
+        return data.decode("utf-8", "replace") if value.type == lib.TEXT else data
+    return None
+
+
+def frame(rows: Rows, columns: Iterable[str]) -> Any:
+    """A pandas.DataFrame, or the rows themselves where pandas is not installed."""
+    try:
+        import pandas  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows, columns=list(columns))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `verify` found: every hash was computed again."""
+    runs: int
+    entries: int
+    rows: int
+    steps: int
+    bad: int
+    first: str
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is wrong."""
+        return self.bad == 0
+
+    def __bool__(self) -> bool:
+        return self.clean
+
+
+class Run:
+    """One run of a ledger, to be read; `invar.read(path)` opens it.
+
+    path    a folder with ledger.db, or a file NAME.db
+    which   name, number or uuid of the run; None: the only one
+    """
+
+    def __init__(self, path: Path, which: Optional[str] = None) -> None:
+        self.file = ledger_file(path)
+        self._handle: Optional[c_void_p] = None
+        handle = c_void_p()
+        lib.call("ledger_open", byref(handle), lib.encode(str(self.file), "a path"), lib.READ,
+                 None)
+        self._handle = handle
+        number = c_int64()
+        try:
+            lib.call("ledger_find", byref(number), handle, lib.optional(which, "a run"))
+        except lib.Error:
+            self.close()
+            raise
+        self.number = number.value
+
+    def _open(self) -> c_void_p:
+        if self._handle is None:
+            raise lib.Error("STATE", f"{self.file}: the ledger is closed")
+        return self._handle
+
+    # ---- tables --------------------------------------------------------------------------------
+
+    def _select(self, statement: str, limit_ms: int) -> tuple[list[str], Rows]:
+        names: list[str] = []
+        rows: Rows = []
+        failed: list[BaseException] = []
+
+        def take(_: Any, columns: Any, values: Any, count: int) -> int:
+            try:
+                if not values:
+                    names.extend(columns[i].decode("utf-8", "replace") for i in range(count))
+                else:
+                    rows.append({names[i]: _cell(values[i]) for i in range(count)})
+            except BaseException as error:  # pylint: disable=broad-except
+                failed.append(error)  # an exception must not pass through C
+                return 1
+            return 0
+
+        try:
+            lib.call("ledger_select", self._open(), lib.encode(statement, "a statement"), limit_ms,
+                     lib.Row(take), None)
+        except lib.Error:
+            if failed:
+                raise failed[0]
+            raise
+        return names, rows
+
+    def sql(self, statement: str, *, limit_ms: int = 10000) -> Any:
+        """The answer to one statement that only reads: a DataFrame, or a list of dicts."""
+        names, rows = self._select(statement, limit_ms)
+        return frame(rows, names)
+
+    def _rows(self, statement: str) -> Rows:
+        return self._select(statement, 0)[1]
+
+    def steps(self) -> Any:
+        """A row a step: its number, chain, root, batch, and every metric by its name."""
+        rows = self._rows("SELECT step, chain, root, batch FROM timeline "
+                          f"WHERE run = {self.number} ORDER BY step")
+        columns = ["step", "chain", "root", "batch"]
+        by_step = {row["step"]: row for row in rows}
+        names: dict[str, None] = {}
+        for metric in self._rows("SELECT step, name, bits FROM metrics "
+                                 f"WHERE run = {self.number} ORDER BY step, name"):
+            by_step[metric["step"]][metric["name"]] = _double(metric["bits"])
+            names[metric["name"]] = None
+        return frame(rows, [*columns, *sorted(names)])
+
+    def digests(self, step: int) -> Any:
+        """A row a tensor that the step recorded: name, kind, layer, type, shape, hash."""
+        columns = ["name", "kind", "phase", "layer", "dtype", "shape", "hash"]
+        rows = self._rows(
+            "SELECT d.name, d.kind, d.phase, d.layer, p.dtype, p.shape, d.hash FROM digests d "
+            "JOIN timeline t USING(run, step, seg) JOIN point p USING(manifest, ord) "
+            f"WHERE d.run = {self.number} AND d.step = {int(step)} AND d.rank = 0 ORDER BY d.ord")
+        for row in rows:
+            row["shape"] = tuple(json.loads(row["shape"]))
+        return frame(rows, columns)
+
+    def evaluations(self) -> Any:
+        """A row a result on a data set: step, data set, name, value."""
+        rows = self._rows(
+            "SELECT e.step, e.dataset, n.name, e.value_bits AS value FROM evaluation e "
+            f"JOIN series n USING(series) WHERE e.run = {self.number} AND e.seg = "
+            "(SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step "
+            "AND x.dataset = e.dataset AND x.series = e.series) ORDER BY e.step, e.dataset, n.name")
+        for row in rows:
+            row["value"] = _double(row["value"])
+        return frame(rows, ["step", "dataset", "name", "value"])
+
+    def events(self) -> Any:
+        """A row an event: step, level, kind, message, data."""
+        columns = ["step", "level", "kind", "message", "data"]
+        return frame(self._rows("SELECT step, level, kind, message, data FROM event "
+                                f"WHERE run = {self.number} ORDER BY entry, i"), columns)
+
+    # ---- what the run is -----------------------------------------------------------------------
+
+    def _one(self, column: str) -> Any:
+        return self._rows(f"SELECT {column} AS x FROM run WHERE run = {self.number}")[0]["x"]
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return str(self._one("name"))
+
+    @property
+    def uuid(self) -> str:
+        """32 digits that no other run has."""
+        return str(self._one("uuid"))
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The identity of the run: what it was asked to compute."""
+        return {row["key"]: row["value"] for row in self._rows(
+            f"SELECT key, value FROM identity WHERE run = {self.number} ORDER BY key")}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """SCOPE.KEY and value of the circumstances of the last segment."""
+        return {f"{row['scope']}.{row['key']}": row["value"] for row in self._rows(
+            f"SELECT scope, key, value FROM fact WHERE run = {self.number} AND seg = "
+            f"(SELECT max(seg) FROM segment WHERE run = {self.number}) ORDER BY scope, key")}
+
+    @property
+    def chain(self) -> Optional[str]:
+        """The hash of all steps; None: there is none."""
+        rows = self._rows(f"SELECT chain FROM timeline WHERE run = {self.number} "
+                          "ORDER BY step DESC LIMIT 1")
+        return rows[0]["chain"] if rows else None
+
+    @property
+    def content(self) -> str:
+        """The hash of the run's bits: steps, metrics, evaluations."""
+        out = create_string_buffer(lib.DIGEST_BYTES)
+        lib.call("ledger_content", out, self._open(), self.number)
+        return out.raw.hex()
+
+    # ---- integrity, diff, report ---------------------------------------------------------------
+
+    def verify(self, seal: Optional[str] = None) -> Verdict:
+        """Computes every hash again. With a seal: raises Error (MISMATCH) if it is broken."""
+        found = lib.Verified()
+        lib.call("ledger_verify", byref(found), self._open())
+        if seal is not None:
+            lib.call("ledger_seal_check", self._open(), lib.encode(seal, "a seal"))
+        return Verdict(found.runs, found.entries, found.rows, found.steps, found.bad,
+                       found.first.decode("utf-8", "replace"))
+
+    def seal(self) -> str:
+        """The line that pins the run as it is now: keep it elsewhere, and verify with it later."""
+        text = c_void_p()
+        lib.call("ledger_seal", byref(text), self._open(), self.number)
+        return lib.take_text(text)
+
+    def diff(self, other: "Run") -> "Diff":
+        """Where the other run diverges from this one."""
+        text = c_void_p()
+        lib.call("ledger_diff", byref(text), self._open(), self.number, other._open(),
+                 other.number)
+        return Diff(json.loads(lib.take_text(text)))
+
+    def report(self, path: Path) -> None:
+        """The run as one HTML page."""
+        lib.call("ledger_report", self._open(), self.number, lib.encode(str(path), "a path"))
+
+    def close(self) -> None:
+        """Gives the file back."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.LIBRARY.invar_api_ledger_close(handle)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two runs compared; `data` is what `invar diff --json` prints."""
+    data: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """identical, different, nondeterministic, or nothing (no step in common)."""
+        return str(self.data["verdict"])
+
+    @property
+    def identical(self) -> bool:
+        """Every bit of every step that both have is the same."""
+        return self.verdict == "identical"
+
+    @property
+    def step(self) -> Optional[int]:
+        """The first step that differs."""
+        step = self.data["step"]
+        return None if step < 0 and not self.data["evaluations"] else int(step)
+
+    @property
+    def tensor(self) -> Optional[str]:
+        """The first tensor that differs in that step."""
+        culprit = self.data["culprit"]
+        return str(culprit["name"]) if culprit else None
+
+    @property
+    def tensors(self) -> list[str]:
+        """All tensors that differ in that step, in order."""
+        return [str(point["name"]) for point in self.data["points"]]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that differ in that step."""
+        return [str(metric["name"]) for metric in self.data["metrics"]]
+
+    def __str__(self) -> str:
+        return str(self.data["headline"])
+
+
+def read(run: Path, which: Optional[str] = None) -> Run:
+    """Opens a run to read it: a folder, or a file NAME.db."""
+    return Run(run, which)
+
+
+def diff(a: Path, b: Path) -> Diff:
+    """Where two runs diverge: step, tensor, metrics, and the circumstances that differ."""
+    with read(a) as first, read(b) as second:
+        return first.diff(second)
+
+
+def verify(run: Path, seal: Optional[str] = None) -> Verdict:
+    """Computes every hash of a run again."""
+    with read(run) as opened:
+        return opened.verify(seal)

@@ -1,0 +1,192 @@
+# tensors.py - the memory of a tensor, whoever made it: torch, buffer protocol, DLPack.
+#
+# Nothing is copied here unless the tensor lies on another device. What is described stays alive as
+# long as its View.
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of other libraries as the C library sees them."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16
+from ctypes import c_uint64, c_void_p, py_object
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+from invar._library import Tensor
+
+# DLPack's codes of types, and how a type is called in a ledger.
+INTEGER, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
+LETTERS = {INTEGER: "i", UNSIGNED: "u", FLOAT: "f", BFLOAT: "bf", COMPLEX: "c"}
+SMALL = {7: "f8_e3m4", 8: "f8_e4m3", 9: "f8_e4m3b11fnuz", 10: "f8_e4m3fn", 11: "f8_e4m3fnuz",
+         12: "f8_e5m2", 13: "f8_e5m2fnuz", 14: "f8_e8m0fnu"}
+CODES = {name: code for code, name in SMALL.items()}
+HOST = (1, 3)  # DLPack's devices that are the host's memory: plain, and pinned for CUDA
+
+
+@dataclass
+class View:
+    """A tensor in the host's memory. `owner` keeps that memory alive."""
+    address: int
+    code: int
+    bits: int
+    shape: tuple[int, ...]
+    strides: Optional[tuple[int, ...]]  # in elements; None: dense
+    owner: Any
+
+    @property
+    def dtype(self) -> str:
+        """"f32", "bf16", "i64", "bool", "f8_e4m3fn"."""
+        if self.code == BOOL:
+            return "bool"
+        return SMALL.get(self.code) or f"{LETTERS[self.code]}{self.bits}"
+
+    def describe(self) -> Tensor:
+        """The struct of the library; it points into the View."""
+        dims = len(self.shape)
+        strides = (c_int64 * dims)(*self.strides) if self.strides is not None else None
+        return Tensor(self.address, (c_int64 * dims)(*self.shape), strides, dims, self.code,
+                      self.bits, 0)
+
+
+# ---- torch -------------------------------------------------------------------------------------
+
+TORCH = {"float64": (FLOAT, 64), "float32": (FLOAT, 32), "float16": (FLOAT, 16),
+         "bfloat16": (BFLOAT, 16), "complex64": (COMPLEX, 64), "complex128": (COMPLEX, 128),
+         "int64": (INTEGER, 64), "int32": (INTEGER, 32), "int16": (INTEGER, 16),
+         "int8": (INTEGER, 8), "uint8": (UNSIGNED, 8), "uint16": (UNSIGNED, 16),
+         "uint32": (UNSIGNED, 32), "uint64": (UNSIGNED, 64), "bool": (BOOL, 8)}
+
+
+def _of_torch(tensor: Any) -> View:
+    tensor = tensor.detach()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    tensor = tensor.resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    small = CODES.get("f8_" + name.removeprefix("float8_"))
+    if name not in TORCH and small is None:
+        raise TypeError(f"a tensor of {tensor.dtype} has no type that a ledger knows")
+    code, bits = TORCH[name] if small is None else (small, 8)
+    return View(tensor.data_ptr(), code, bits, tuple(tensor.shape), tuple(tensor.stride()), tensor)
+
+
+# ---- the buffer protocol -----------------------------------------------------------------------
+
+
+class Buffer(ctypes.Structure):
+    """Py_buffer."""
+    _fields_ = [("buf", c_void_p), ("obj", py_object), ("len", c_ssize_t),
+                ("itemsize", c_ssize_t), ("readonly", c_int), ("ndim", c_int),
+                ("format", c_char_p), ("shape", POINTER(c_ssize_t)),
+                ("strides", POINTER(c_ssize_t)), ("suboffsets", POINTER(c_ssize_t)),
+                ("internal", c_void_p)]
+
+
+FULL_READ_ONLY = 0x011C  # PyBUF_FULL_RO
+FORMATS = {"?": BOOL, "e": FLOAT, "f": FLOAT, "d": FLOAT, "Zf": COMPLEX, "Zd": COMPLEX}
+FORMATS.update(dict.fromkeys("bhilqn", INTEGER))
+FORMATS.update(dict.fromkeys("BHILQN", UNSIGNED))
+
+
+class _Held:
+    """A buffer that is released with this object."""
+
+    def __init__(self, source: Any) -> None:
+        self.buffer = Buffer()
+        self.held = False
+        ctypes.pythonapi.PyObject_GetBuffer(
+            py_object(source), ctypes.byref(self.buffer), FULL_READ_ONLY)
+        self.held = True
+
+    def __del__(self) -> None:
+        if self.held:
+            ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self.buffer))
+
+
+def _of_buffer(source: Any) -> View:
+    held = _Held(source)
+    b = held.buffer
+    text = (b.format or b"B").decode()
+    order, kind = (text[0], text[1:]) if text[0] in "@=<>!" else ("@", text)
+    if order in ">!" and b.itemsize > 1:
+        raise TypeError(f"elements of the format {text!r} are big-endian: convert them first")
+    if kind not in FORMATS or sys.byteorder != "little" or bool(b.suboffsets):
+        raise TypeError(f"a buffer of the format {text!r} is no tensor of numbers")
+    shape = tuple(b.shape[i] for i in range(b.ndim))
+    strides: Optional[tuple[int, ...]] = None
+    if b.strides:
+        if any(b.strides[i] % b.itemsize for i in range(b.ndim)):
+            raise TypeError("elements do not lie at multiples of their size: copy the array first")
+        strides = tuple(b.strides[i] // b.itemsize for i in range(b.ndim))
+    return View(b.buf or 0, FORMATS[kind], 8 * b.itemsize, shape, strides, held)
+
+
+# ---- DLPack ------------------------------------------------------------------------------------
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's own struct, at the beginning of a DLManagedTensor."""
+    _fields_ = [("data", c_void_p), ("device", c_int32), ("device_id", c_int32),
+                ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16),
+                ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("byte_offset", c_uint64)]
+
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.argtypes = [py_object, c_char_p]
+_pointer.restype = c_void_p
+
+
+def _of_dlpack(source: Any) -> View:
+    capsule = source.__dlpack__()
+    address = _pointer(capsule, b"dltensor")
+    t = ctypes.cast(address, POINTER(DLTensor)).contents
+    if t.device not in HOST:
+        raise TypeError(f"the tensor lies on a device (DLPack's kind {t.device}): "
+                        "copy it to the CPU first")
+    if t.lanes != 1 or (t.code not in LETTERS and t.code != BOOL and t.code not in SMALL):
+        raise TypeError(f"DLPack's type {t.code} with {t.bits} bits and {t.lanes} lanes "
+                        "has no name in a ledger")
+    if not 0 <= t.ndim <= 64:
+        raise TypeError(f"a tensor of {t.ndim} dimensions")
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
+    return View((t.data or 0) + t.byte_offset, t.code, t.bits, shape, strides, (source, capsule))
+
+
+# ---- any of them -------------------------------------------------------------------------------
+
+
+def is_torch(source: Any) -> bool:
+    """Whether it is a tensor of torch; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.Tensor)
+
+
+def is_tensor(source: Any) -> bool:
+    """Whether `view` has a chance: tensors, arrays, bytes."""
+    if is_torch(source) or hasattr(source, "__dlpack__"):
+        return True
+    try:
+        memoryview(source).release()
+    except TypeError:
+        return False
+    return True
+
+
+def view(source: Any) -> View:
+    """The memory of a tensor of torch, or of what has the buffer protocol or DLPack."""
+    if is_torch(source):
+        return _of_torch(source)
+    try:
+        return _of_buffer(source)
+    except (TypeError, ValueError, BufferError):
+        if not hasattr(source, "__dlpack__"):
+            raise
+    return _of_dlpack(source)
+
+
+def describe_all(views: Sequence[View]) -> Any:
+    """An array of structs for the library; the views outlive it."""
+    return (Tensor * len(views))(*(v.describe() for v in views))

@@ -1,0 +1,63 @@
+# setup.py - the wheel: the package, and libinvar.so that CMake builds from the tree around it.
+#
+# The library has no symbol of Python, so one wheel serves every Python 3 of a platform.
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the wheel of invar."""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1 the package wheel has it
+    from wheel.bdist_wheel import bdist_wheel
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parent
+
+
+def version():
+    """The version of the tree, which CMake has."""
+    lists = TREE / "CMakeLists.txt"
+    if not lists.exists():
+        sys.exit(f"invar: {lists} is missing: build the package inside of Invar's tree, as "
+                 "`pip install ./python` in a checkout")
+    return re.search(r"project\(invar VERSION (\S+)", lists.read_text(encoding="utf-8")).group(1)
+
+
+class BuildPy(build_py):
+    """Also builds the library, and puts it beside the modules."""
+
+    def run(self):
+        super().run()
+        work = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        subprocess.run(["cmake", "-S", TREE, "-B", work, *generator, "-DBUILD_TESTING=OFF",
+                        "-DINVAR_BISECT=OFF"], check=True)
+        subprocess.run(["cmake", "--build", work, "--target", "invar_api"], check=True)
+        editable = getattr(self, "editable_mode", False)
+        target = HERE / "invar" if editable else pathlib.Path(self.build_lib) / "invar"
+        self.copy_file(str(work / "libinvar.so"), str(target / "libinvar.so"))
+
+
+class Platform(Distribution):
+    """A distribution that is not the same on every platform."""
+
+    def has_ext_modules(self):
+        return True
+
+
+class BdistWheel(bdist_wheel):
+    """A wheel for every Python 3 of this platform."""
+
+    def get_tag(self):
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(version=version(), distclass=Platform,
+      cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel})

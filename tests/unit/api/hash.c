@@ -1,0 +1,150 @@
+/*
+ * hash.c - tests of tensors that other programs hash: the digests are the engine's, whatever the
+ * strides, and a description that cannot be true is refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "api/invar.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fault/faulty.h"
+#include "tests/ops.h"
+
+static void digest_of(uint8_t out[16], const invar_api_tensor *t, int32_t threads)
+{
+    assert_ok(invar_api_hash_tensors(out, t, 1, threads));
+}
+
+/* ---- the engine's digests -------------------------------------------------------------------- */
+
+static void test_api_hash__is_that_of_the_engine(void **state)
+{
+    const invar_device *dev = *state;
+    const int64_t shapes[][2] = {{1, 1}, {3, 5}, {64, 129}, {300, 77}, {0, 4}, {9000, 3}};
+
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int64_t gap = 0; gap < 3; gap += 2) {
+            const int64_t strides[2] = {shapes[i][1] + gap, 1};
+            invar_tensor x = invar_test_strided(
+                invar_tensor_2d(NULL, INVAR_DTYPE_F32, shapes[i][0], shapes[i][1]), gap);
+            invar_api_tensor t = {x.data, shapes[i], strides, 2, 2, 32, 0};
+            invar_digest expected;
+            uint8_t digest[16];
+            invar_hash_tree_args args = {.digest = &expected, .x = &x, .count = 1, .shards = 1};
+
+            for (int64_t row = 0; row < shapes[i][0]; row++)
+                for (int64_t col = 0; col < shapes[i][1]; col++)
+                    invar_test_set(&x, row, col, (float)(row * 1000 + col));
+            assert_ok(invar_hash_tree(dev, &args));
+            for (int32_t threads = 1; threads <= 3; threads++) {
+                digest_of(digest, &t, threads);
+                assert_memory_equal(digest, expected.bytes, 16);
+            }
+            if (shapes[i][0] > 0) { // the control: one bit more
+                ((uint32_t *)x.data)[0] ^= 1;
+                digest_of(digest, &t, 1);
+                assert_memory_not_equal(digest, expected.bytes, 16);
+            }
+            invar_test_free(&x);
+        }
+}
+
+/* Every order of three indices, each also backwards: the digest of the copy that lies dense. */
+static void test_api_hash__does_not_see_strides(void **state)
+{
+    enum { A = 3, B = 4, C = 5, ALL = A * B * C };
+    const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const int64_t extents[3] = {A, B, C}, lie[3] = {B * C, C, 1};
+    uint16_t memory[ALL], dense[ALL];
+    uint8_t digest[16], expected[16];
+
+    (void)state;
+    for (int i = 0; i < ALL; i++)
+        memory[i] = (uint16_t)(i * 257);
+    for (int order = 0; order < 6; order++)
+        for (int back = 0; back < 8; back++) {
+            int64_t shape[3], strides[3];
+            uint16_t *first = memory;
+            int n = 0;
+            for (int i = 0; i < 3; i++) {
+                shape[i] = extents[orders[order][i]];
+                strides[i] = lie[orders[order][i]];
+                if (back >> i & 1) {
+                    first += (shape[i] - 1) * strides[i];
+                    strides[i] = -strides[i];
+                }
+            }
+            for (int64_t a = 0; a < shape[0]; a++)
+                for (int64_t b = 0; b < shape[1]; b++)
+                    for (int64_t c = 0; c < shape[2]; c++)
+                        dense[n++] = first[a * strides[0] + b * strides[1] + c * strides[2]];
+            digest_of(digest, &(invar_api_tensor){first, shape, strides, 3, 1, 16, 0}, 1);
+            digest_of(expected, &(invar_api_tensor){dense, shape, NULL, 3, 1, 16, 0}, 1);
+            assert_memory_equal(digest, expected, 16);
+            if (order > 0 || back > 0) { // the control: what lies in memory is something else
+                digest_of(expected, &(invar_api_tensor){memory, shape, NULL, 3, 1, 16, 0}, 1);
+                assert_memory_not_equal(digest, expected, 16);
+            }
+        }
+    // rows that are the same memory, as a broadcast has them
+    digest_of(digest,
+              &(invar_api_tensor){memory, (int64_t[]){2, 3}, (int64_t[]){0, 1}, 2, 1, 16, 0}, 1);
+    memcpy(dense, memory, 6);
+    memcpy(dense + 3, memory, 6);
+    digest_of(expected, &(invar_api_tensor){dense, (int64_t[]){2, 3}, NULL, 2, 1, 16, 0}, 1);
+    assert_memory_equal(digest, expected, 16);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void test_api_hash__refuses_what_cannot_be(void **state)
+{
+    const int64_t two[2] = {2, 2}, negative[2] = {2, -1}, huge[2] = {INT64_MAX, 4};
+    uint8_t memory[64] = {0}, digest[16];
+    const invar_api_tensor wrong[] = {
+        {memory, two, NULL, 2, 2, 12, 0},  {memory, two, NULL, 2, 2, 0, 0},
+        {memory, two, NULL, 2, 2, 256, 0}, {memory, two, NULL, -1, 2, 8, 0},
+        {memory, two, NULL, 65, 2, 8, 0},  {memory, NULL, NULL, 2, 2, 8, 0},
+        {NULL, two, NULL, 2, 2, 8, 0},     {memory, negative, NULL, 2, 2, 8, 0},
+        {memory, huge, NULL, 2, 2, 8, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(invar_api_hash_tensors(digest, &wrong[i], 1, 1), INVAR_E_INVALID);
+        assert_non_null(strstr(invar_api_error(), "tensor 0 cannot be hashed"));
+    }
+    assert_int_equal(invar_api_hash_tensors(digest, wrong, 0, 0), INVAR_E_INVALID); // threads
+    assert_int_equal(invar_api_hash_bytes(digest, NULL, 1), INVAR_E_INVALID);
+    assert_string_equal(invar_api_status_name(INVAR_E_INVALID), "INVALID");
+}
+
+static invar_status hash_transposed(void)
+{
+    const float memory[6] = {1, 2, 3, 4, 5, 6};
+    const int64_t shape[2] = {3, 2}, strides[2] = {1, 3};
+    const invar_api_tensor t = {(void *)(uintptr_t)memory, shape, strides, 2, 2, 32, 0};
+    uint8_t digest[16];
+
+    return (invar_status)invar_api_hash_tensors(digest, &t, 1, 2);
+}
+
+static void test_api_hash__survives_a_lack_of_memory(void **state)
+{
+    (void)state;
+    fail_each_allocation(hash_transposed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_api_hash__is_that_of_the_engine),
+        cmocka_unit_test(test_api_hash__does_not_see_strides),
+        cmocka_unit_test(test_api_hash__refuses_what_cannot_be),
+        cmocka_unit_test(test_api_hash__survives_a_lack_of_memory),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
