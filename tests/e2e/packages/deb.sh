@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# deb.sh BUILD FOLDER - packages for Debian: what is in them, and what they need.
+#
+# Makes them of the build BUILD. All files of `cmake --install` are in one package each, with what
+# Debian wants beside them; dependencies are those of the libraries that are linked. The unpacked
+# program runs. Exit code: 0 all as expected, 1 not, 77 there is no dpkg here.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+build=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+if ! command -v dpkg-shlibdeps >/dev/null; then
+    echo "no dpkg-shlibdeps here (apt-get install dpkg-dev)"
+    exit 77
+fi
+rm -rf "$folder"
+mkdir -p "$folder/root"
+packages=$folder/packages
+cpack --config "$build/CPackConfig.cmake" -B "$folder/work" \
+    -D CPACK_OUTPUT_FILE_PREFIX="$packages" >"$folder/log" 2>&1 ||
+    { cat "$folder/log" && exit 1; }
+
+# field PACKAGE NAME: of its control file.
+field() {
+    dpkg-deb -f "$packages/$1"_*.deb "$2"
+}
+
+# ---- what they say -------------------------------------------------------------------------------
+
+version=$("$build/invar" version | sed -n 's/^invar //p')-1
+for file in "$packages"/*.deb; do
+    name=${file##*/}
+    name=${name%%_*}
+    names+=" $name"
+    holds test "$(field "$name" Version)" = "$version"
+    holds test "$(field "$name" Architecture)" = "$(dpkg --print-architecture)"
+    [[ $name == invar ]] || holds grep -q "^invar (= $version)" <<<"$(field "$name" Depends)"
+    dpkg-deb -x "$file" "$folder/root/$name"
+    ! dpkg-deb -c "$file" | grep -vE '^(-rw-r--r--|[-d]rwxr-xr-x) root/root ' ||
+        complain "$name: these belong to somebody, or have odd permissions"
+    for document in copyright changelog.Debian.gz; do
+        holds test -s "$folder/root/$name/usr/share/doc/$name/$document"
+    done
+    checks=$((checks + 1))
+    gzip -dc "$folder/root/$name/usr/share/doc/$name/changelog.Debian.gz" |
+        grep -q "^invar ($version) " || complain "$name: its changelog has another version"
+done
+wanted=' invar invar-dev'
+for module in cuda mpi nccl; do
+    [[ ! -e $build/invar-$module.so ]] || wanted+=" invar-$module"
+done
+holds diff <(tr ' ' '\n' <<<"$names" | sort) <(tr ' ' '\n' <<<"$wanted" | sort)
+
+# libraries: those of the program and its modules, none of modules that have packages of their own
+for library in libc6 libsqlite3-0 libjansson4 zlib1g libutf8proc libcurl libmicrohttpd; do
+    holds grep -q "\\b$library" <<<"$(field invar Depends)"
+done
+for library in libopenmpi libgit2 libcmocka python; do
+    ! field invar Depends | grep "$library" || complain "invar does not need $library"
+done
+[[ ! -e $build/invar-mpi.so ]] || holds grep -q mpi <<<"$(field invar-mpi Depends | cut -d , -f 2-)"
+soname=$(grep -oaE 'libgit2\.so\.[0-9.]+' "$build/invar")
+holds grep -q "libgit2-${soname#libgit2.so.}" <<<"$(field invar Recommends)"
+
+# ---- what they have ------------------------------------------------------------------------------
+
+# Debian's place and form of a file that was installed; nothing: packages have none.
+cat >"$folder/debian.sed" <<'SED'
+\,^share/doc/invar/LICENSE$,d
+s,^share/man/.*,&.gz,
+s,^share/zsh/site-functions/,share/zsh/vendor-completions/,
+SED
+DESTDIR=$folder/staged cmake --install "$build" --prefix /usr >"$folder/log"
+(cd "$folder/staged/usr" && find . -type f) | cut -c 3- | sed -f "$folder/debian.sed" |
+    sort >"$folder/installed"
+(cd "$folder/root" && find . -type f) | sed 's,^./[^/]*/usr/,,' |
+    grep -vE '^share/doc/[^/]*/(copyright|changelog(\.Debian)?\.gz)$' | sort >"$folder/packed"
+diff "$folder/installed" "$folder/packed" || complain "packages have other files than the install"
+holds test "$(wc -l <"$folder/packed")" -gt 150
+
+# ---- what they do --------------------------------------------------------------------------------
+
+holds diff <("$build/invar" version) <("$folder/root/invar/usr/bin/invar" version)
+! readelf -SW "$folder/root/invar/usr/bin/invar" | grep -F ' .symtab ' ||
+    complain "the packed program is not stripped"
+holds gzip -t "$folder"/root/invar/usr/share/man/man1/*.gz
+
+# What lintian has to say, with INVAR_TEST_FULL=1. CPack takes lib/invar for a folder of the linker,
+# and runs ldconfig; the other two are about uploads to Debian itself and about cross compilers.
+if [[ ${INVAR_TEST_FULL:-} ]] && command -v lintian >/dev/null; then
+    known=maintscript-calls-ldconfig,initial-upload-closes-no-bugs
+    known+=,pkg-config-unavailable-for-cross-compilation
+    lintian --allow-root --fail-on error,warning --suppress-tags $known \
+        "$packages"/*.deb >"$folder/lintian" 2>&1 || complain "lintian:" "$(cat "$folder/lintian")"
+    rm -rf "$folder/bad"
+    dpkg-deb -R "$packages/invar-dev_${version}"_*.deb "$folder/bad"
+    rm "$folder/bad/usr/share/doc/invar-dev/copyright"
+    dpkg-deb --root-owner-group -b "$folder/bad" "$folder/bad.deb" >/dev/null
+    ! lintian --allow-root --fail-on error "$folder/bad.deb" >/dev/null 2>&1 ||
+        complain "the control: lintian accepts a package without copyright"
+fi
+
+((failed)) || echo "all as expected: $checks checks, packages:$names"
+exit "$failed"
