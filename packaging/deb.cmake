@@ -35,4 +35,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
  -- ${CPACK_PACKAGE_CONTACT}  ${date}
 ")
   compress(${doc}/changelog.Debian)
+  # whatever the umask of who packs
+  file(GLOB_RECURSE made ${doc}/*.gz)
+  file(CHMOD ${made} PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
 endforeach()

@@ -64,6 +64,35 @@ holds grep -q "libgit2-${soname#libgit2.so.}" <<<"$(field invar Recommends)"
 
 # ---- what they have ------------------------------------------------------------------------------
 
+# SBOMs: the hashes are those of the files, the libraries those that dpkg-shlibdeps found
+cat >"$folder/sbom.py" <<'PYTHON'
+import hashlib, json, re, subprocess, sys
+root, package = sys.argv[1:3]
+name = re.search(r"invar[^_/]*(?=_[^/]*$)", package)[0]
+sbom = json.load(open(f"{root}/{name}/usr/share/doc/{name}/sbom.spdx.json", encoding="utf-8"))
+for file in sbom["files"]:
+    data = open(f"{root}/{name}/usr/{file['fileName']}", "rb").read()
+    for sum in file["checksums"]:
+        assert sum["checksumValue"] == hashlib.new(sum["algorithm"], data).hexdigest(), file
+names = {p["SPDXID"]: p["name"] for p in sbom["packages"]}
+linked = {names[r["relatedSpdxElement"]] for r in sbom["relationships"]
+          if r["relationshipType"] == "DYNAMIC_LINK"}
+fields = subprocess.run(["dpkg-deb", "-f", sys.argv[3] if sys.argv[3:] else package, "Depends"],
+                        capture_output=True, text=True, check=True).stdout
+depends = set(re.findall(r"(?:^|, )(lib[^ ,]+|zlib1g)", fields.strip()))
+assert linked == depends, (linked, depends)
+assert name != "invar" or any(names.get(r["spdxElementId"]) == "libxxhash-dev"
+                              for r in sbom["relationships"]), "no xxHash"
+PYTHON
+for name in $names; do
+    [[ $name == invar-dev ]] ||
+        holds python3 "$folder/sbom.py" "$folder/root" "$packages/$name"_*.deb
+done
+if [[ -e $packages/invar-mpi_$version"_$(dpkg --print-architecture)".deb ]]; then
+    ! python3 "$folder/sbom.py" "$folder/root" "$packages"/invar_*.deb "$packages"/invar-mpi_*.deb \
+        2>/dev/null || complain "the control: the SBOM of invar agrees with another package"
+fi
+
 # Debian's place and form of a file that was installed; nothing: packages have none.
 cat >"$folder/debian.sed" <<'SED'
 \,^share/doc/invar/LICENSE$,d

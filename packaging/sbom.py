@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# sbom.py BUILD PREFIX NAME FILE ... - what programs and modules are made of, as SPDX 2.3 in JSON.
+#
+# Writes PREFIX/share/doc/NAME/sbom.spdx.json about each FILE below PREFIX. Nothing is listed by
+# hand. Libraries are those that a FILE asks the loader for, and those whose name is in it, because
+# it loads them when it needs them; archives are those of the linker's command in BUILD; headers are
+# those that the compiler read, as ninja recorded them. Each belongs to a package of the system
+# (dpkg), or stands for itself. The install runs this.
+# SPDX-License-Identifier: Apache-2.0
+"""Software bill of materials of an installed component."""
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import urllib.parse
+
+
+SYSTEM = platform.freedesktop_os_release()["ID"]
+
+
+def output(*words):
+    """What a command prints, also where it fails at some of its words; nothing if it is missing."""
+    try:
+        return subprocess.run(words, check=False, capture_output=True, text=True,
+                              env={**os.environ, "LC_ALL": "C"}).stdout
+    except OSError:
+        return ""
+
+
+def facts(build):
+    """What the build wrote about itself."""
+    text = (build / "invar.build").read_text(encoding="utf-8")
+    return dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
+
+
+def owners(paths):
+    """The set of (name, version, purl) of the packages that files belong to, or of the files."""
+    names = {}  # every name that dpkg may know a file by
+    for path in paths:
+        real = os.path.realpath(path)
+        for name in (str(path), real, f"/usr{path}", f"/usr{real}", real.removeprefix("/usr")):
+            names.setdefault(name, real)
+    known = {names[name]: package.partition(":")[0] for package, name in re.findall(
+        r"^(\S[^,\n]*): (/.*)$", output("dpkg-query", "-S", *names), re.M) if name in names}
+    found = {(os.path.basename(real), "", "") for real in set(names.values()) - set(known)}
+    shown = "${Package} ${Version} ${Architecture}\n"
+    if not known:
+        return found  # without a name dpkg would show all that there are
+    for line in output("dpkg-query", "-W", "-f", shown, *sorted(set(known.values()))).splitlines():
+        package, version, arch = line.split()
+        purl = f"pkg:deb/{SYSTEM}/{package}@{urllib.parse.quote(version)}?arch={arch}"
+        found.add((package, version, purl))
+    return found
+
+
+def needed(file):
+    """The libraries that the loader brings along: their paths."""
+    names = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", file))
+    paths = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", file)))
+    return [paths.get(name, name) for name in names if not name.startswith("ld-linux")]
+
+
+def loaded(file):
+    """The libraries that are loaded later: their paths where they are here, else their names."""
+    names = set(re.findall(rb"lib[a-z0-9_-]+\.so(?:\.[0-9]+)+", pathlib.Path(file).read_bytes()))
+    linked = {os.path.basename(path) for path in needed(file)}
+    cache = dict(re.findall(r"^\s+(\S+) .*=> (\S+)$", output("/sbin/ldconfig", "-p"), re.M))
+    return [cache.get(name, name) for name in sorted(n.decode() for n in names) if
+            name not in linked]
+
+
+def archives(build, name):
+    """Archives of others that are linked into a program or module of the build."""
+    text = (build / "build.ninja").read_text(encoding="utf-8")
+    block = re.search(rf"^build {re.escape(name)}(?: .*)?: .*\n((?:  .*\n)*)", text, re.M)
+    words = re.findall(r"^  LINK_LIBRARIES = (.*)$", block[1] if block else "", re.M)
+    return [word for word in " ".join(words).split()
+            if word.startswith("/") and word.endswith(".a") and not word.startswith(f"{build}/")]
+
+
+def objects(build, names):
+    """What ninja links into these programs and modules."""
+    return {line for name in names for line in
+            output("ninja", "-C", str(build), "-t", "inputs", name).splitlines()}
+
+
+def headers(build, names):
+    """Headers of others that the compiler read for these programs and modules."""
+    others = [path.name for path in build.glob("invar-*.so") if path.name not in names]
+    wanted = objects(build, names) - objects(build, others)
+    source = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$",
+                       (build / "CMakeCache.txt").read_text(encoding="utf-8"), re.M)[1]
+    found, taken = set(), False
+    for line in output("ninja", "-C", str(build), "-t", "deps").splitlines():
+        if not line.startswith(" "):
+            taken = line.partition(":")[0] in wanted
+        elif taken and line.strip().startswith("/"):
+            path = os.path.normpath(line.strip())
+            if not path.startswith((f"{source}/", f"{build}/")):
+                found.add(path)
+    return found
+
+
+class Document:
+    """Packages and how they are related to what is described."""
+
+    def __init__(self, name, version):
+        self.own = self.entry(name, version, "")
+        self.own["licenseDeclared"] = "Apache-2.0"
+        self.packages = {(name, version): self.own}
+        self.files, self.relations = [], [("SPDXRef-DOCUMENT", "DESCRIBES", self.own["SPDXID"], "")]
+
+    @staticmethod
+    def entry(name, version, purl):
+        entry = {"SPDXID": "SPDXRef-Package-" + re.sub(r"[^A-Za-z0-9.-]", "-", name),
+                 "name": name, "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
+                 "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
+                 "copyrightText": "NOASSERTION"}
+        if version:
+            entry["versionInfo"] = version
+        if purl:
+            entry["externalRefs"] = [{"referenceCategory": "PACKAGE-MANAGER",
+                                      "referenceType": "purl", "referenceLocator": purl}]
+        return entry
+
+    def add(self, paths, kind, comment, reverse=False):
+        for name, version, purl in sorted(owners(paths)):
+            entry = self.packages.setdefault((name, version), self.entry(name, version, purl))
+            pair = (self.own["SPDXID"], entry["SPDXID"])
+            relation = (pair[1], kind, pair[0]) if reverse else (pair[0], kind, pair[1])
+            if (*relation, comment) not in self.relations:
+                self.relations.append((*relation, comment))
+
+    def add_file(self, path, shown):
+        data = pathlib.Path(path).read_bytes()
+        number = len(self.files) + 1
+        self.files.append({
+            "SPDXID": f"SPDXRef-File-{number}", "fileName": f"./{shown}",
+            "checksums": [{"algorithm": kind, "checksumValue": hashlib.new(kind, data).hexdigest()}
+                          for kind in ("SHA1", "SHA256")],
+            "licenseConcluded": "NOASSERTION", "copyrightText": "NOASSERTION"})
+        self.relations.append((self.own["SPDXID"], "CONTAINS", f"SPDXRef-File-{number}", ""))
+
+    def write(self, out, created):
+        relations = [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b,
+                      **({"comment": comment} if comment else {})}
+                     for a, kind, b, comment in self.relations]
+        body = {"packages": list(self.packages.values()), "files": self.files,
+                "relationships": relations}
+        name = f"{self.own['name']}-{self.own['versionInfo']}"
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        head = {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
+                "name": name, "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{digest}",
+                "creationInfo": {"created": created, "creators": ["Tool: packaging/sbom.py"]}}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({**head, **body}, indent=1) + "\n", encoding="utf-8")
+        out.chmod(0o644)
+
+
+def main():
+    build, prefix = (pathlib.Path(os.path.realpath(word)) for word in sys.argv[1:3])
+    name, files = sys.argv[3], sys.argv[4:]
+    about = facts(build)
+    moment = os.environ.get("SOURCE_DATE_EPOCH") or about.get("commit-time")
+    when = datetime.datetime.fromtimestamp(int(moment), datetime.timezone.utc) if moment else (
+        datetime.datetime.now(datetime.timezone.utc))
+    document = Document(name, about["version"])
+    if about.get("commit"):
+        document.own["sourceInfo"] = f"git commit {about['commit']}, {about['dirty']}"
+    for file in files:
+        path = prefix / file
+        document.add_file(path, file)
+        document.add(needed(path), "DYNAMIC_LINK", "")
+        document.add(loaded(path), "OPTIONAL_DEPENDENCY_OF", "loaded when it is needed", True)
+        document.add(archives(build, path.name), "STATIC_LINK", "")
+    read = headers(build, [pathlib.Path(file).name for file in files])
+    document.add(read, "BUILD_DEPENDENCY_OF", "its headers were compiled in", True)
+    compiler = re.search(r"^CMAKE_C_COMPILER:\w+=(.*)$",
+                         (build / "CMakeCache.txt").read_text(encoding="utf-8"), re.M)
+    document.add([compiler[1]], "BUILD_TOOL_OF", about["compiler"], True)
+    document.write(prefix / "share/doc" / name / "sbom.spdx.json",
+                   when.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+if __name__ == "__main__":
+    main()
