@@ -38,6 +38,7 @@ struct invar_rollout {
     invar_draft *draft;    /* that guesses; NULL: none */
     invar_guesser guesser; /* instead of the one that the limits name; `make` NULL: none */
     invar_batch *open;     /* between open and close; NULL: none */
+    bool leaves;           /* the run ends after this pass, wherever its samples are */
     invar_rollout_counters counters;
 };
 

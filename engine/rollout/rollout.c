@@ -333,18 +333,41 @@ invar_status invar_batch_step(invar_batch *run)
     return status;
 }
 
+void invar_rollout_leave(invar_rollout *rollout)
+{
+    rollout->leaves = true;
+}
+
+/* A sample without any token is a prompt again: rows of it may be computed, or some of them. */
+static void leave(invar_rl_sample *s)
+{
+    if (s->n_tokens > s->prompt_tokens)
+        return;
+    invar_free(s->logp);
+    invar_free(s->mask);
+    invar_free(s->routing);
+    s->logp = NULL;
+    s->mask = NULL;
+    s->routing = NULL;
+    s->route_size = 0;
+}
+
 static invar_status generate(invar_batch *run, invar_rl_sample *samples, int64_t count,
                              invar_status (*tick)(void *payload, int64_t samples_done,
                                                   int64_t tokens_done),
                              void *payload)
 {
+    bool *leaves = &run->rollout->leaves;
     invar_status status = invar_batch_begin(run, samples, count);
 
-    while (status == INVAR_OK && run->samples_done < count) {
+    *leaves = false;
+    while (status == INVAR_OK && run->samples_done < count && !*leaves) {
         status = invar_batch_step(run);
         if (status == INVAR_OK && tick)
             status = tick(payload, run->samples_done, run->tokens_done);
     }
+    for (int64_t i = 0; status == INVAR_OK && i < count; i++)
+        leave(&samples[i]);
     invar_batch_end(run);
     return invar_near_advise(status, invar_device_far(&run->rollout->caller.dev),
                              INVAR_FEED_ADVICE);

@@ -113,7 +113,9 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
  * log-probs and mask of the tokens that it has stay as they are.
  *
  * `tick` may be NULL: it is told after each pass how many samples and tokens are done, and may ask
- * for an end by returning an error. After a failure the samples are fit for release only.
+ * for an end by returning an error. After a failure the samples are fit for release only. Where it
+ * calls invar_rollout_leave, the run ends well, and samples that are not done are left as at a
+ * `pause`: with the tokens that they have, or, where they have none, as prompts.
  *
  * INVAR_E_INVALID where a prompt leaves no room, or a sequence needs more pages than there are;
  * INVAR_E_STATE where logits are not finite.
@@ -123,6 +125,9 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                invar_status (*tick)(void *payload, int64_t samples_done,
                                                     int64_t tokens_done),
                                void *payload) INVAR_MUST_USE;
+
+/* From the tick of a run alone. */
+void invar_rollout_leave(invar_rollout *rollout);
 
 /* ---- samples that join and leave ------------------------------------------------------------- */
 

@@ -28,7 +28,7 @@ struct invar_ahead {
     bool done; /* under the lock, as the status and why then */
     invar_status status;
     invar_error why;
-    _Atomic bool stop;
+    _Atomic bool stop, leave;
     _Atomic int64_t passes; /* so far, of models that sample or score */
 };
 
@@ -47,6 +47,14 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     (void)samples_done;
     (void)tokens_done;
     return get_on(payload);
+}
+
+static bool enough(void *clock, int64_t samples_done)
+{
+    invar_ahead *a = clock;
+
+    (void)samples_done;
+    return atomic_load_explicit(&a->leave, memory_order_relaxed);
 }
 
 static invar_status draw(invar_ahead *a)
@@ -105,6 +113,8 @@ invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
     a->how = *how;
     a->how.tick = tick;
     a->how.payload = a;
+    a->how.enough = enough;
+    a->how.clock = a;
     a->how.silent = true;
     a->samples = samples;
     a->count = count;
@@ -137,6 +147,11 @@ invar_status invar_ahead_glance(invar_ahead *a)
     status = a->done ? status_of(a) : INVAR_OK;
     pthread_mutex_unlock(&a->lock);
     return status;
+}
+
+void invar_ahead_leave(invar_ahead *a)
+{
+    atomic_store_explicit(&a->leave, true, memory_order_relaxed);
 }
 
 /* Other ranks wait as long as it gets on. */

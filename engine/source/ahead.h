@@ -3,7 +3,7 @@
  *
  * The thread has the rollout, its device and the samples until it is joined; nobody else touches
  * them. It neither talks to other ranks nor to people: whoever waits for it tells other ranks that
- * it gets on. What it draws does not depend on when it does.
+ * it gets on. What it draws does not depend on when it does, unless it is told to leave it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,6 +42,10 @@ invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
 
 /* The failure of a thread that has failed by now. */
 invar_status invar_ahead_glance(invar_ahead *ahead) INVAR_MUST_USE;
+
+/* Asks it to leave its samples where they are after the pass that it is in (invar_rollout_leave):
+   the clock has decided how many tokens they have. Then it is to be joined. */
+void invar_ahead_leave(invar_ahead *ahead);
 
 /* Waits for the thread; its failure is the caller's. */
 invar_status invar_ahead_join(invar_ahead *ahead) INVAR_MUST_USE;

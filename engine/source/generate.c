@@ -394,6 +394,8 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
     if (!how->silent)
         invar_layout_beat(how->layout);
+    if (how->enough && how->enough(how->clock, samples_done))
+        invar_rollout_leave(how->rollout);
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 

@@ -39,6 +39,9 @@ struct invar_generation {
     /* As of invar_rollout_run, of this rank's samples. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
+    /* Asked after each pass: true leaves all samples where they are (invar_rollout_leave). */
+    bool (*enough)(void *clock, int64_t samples_done); /* NULL: never */
+    void *clock;
 };
 
 /*

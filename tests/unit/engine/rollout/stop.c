@@ -115,11 +115,72 @@ static void check_pauses(const invar_rl_samples *expected, const fixture *f,
     invar_rl_samples_reset(&samples);
 }
 
+typedef struct clock {
+    invar_rollout *rollout;
+    int64_t passes; /* until it leaves */
+} clock;
+
+static invar_status leave_at(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    clock *c = payload;
+
+    (void)samples_done;
+    (void)tokens_done;
+    if (--c->passes == 0)
+        invar_rollout_leave(c->rollout);
+    return INVAR_OK;
+}
+
+/* Of samples that go on; a list without holes for the next run. */
+static int64_t pack_active(invar_rl_sample *out, invar_rl_samples *from, bool back)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < from->count; i++)
+        if (from->items[i].finish == INVAR_FINISH_NONE) {
+            if (back)
+                from->items[i] = out[n++];
+            else
+                out[n++] = from->items[i];
+        }
+    return n;
+}
+
+/* Left after any number of passes, all at once; how many had no token then. */
+static int64_t check_leaving(const invar_rl_samples *expected, invar_rollout *rollout,
+                             const invar_sampling *sampling, int64_t passes)
+{
+    invar_rl_sample active[SAMPLES];
+    invar_rl_samples samples;
+    int64_t n, bare = 0;
+
+    make_prompts(&samples);
+    while ((n = pack_active(active, &samples, false)) > 0) {
+        clock c = {rollout, passes++}; // longer each time: prefixes are computed anew
+
+        assert_ok(invar_rollout_run(rollout, active, n, sampling, leave_at, &c));
+        for (int64_t i = 0; i < n; i++) {
+            bool begun = active[i].n_tokens > active[i].prompt_tokens;
+
+            assert_true(begun == (active[i].logp != NULL) && begun == (active[i].mask != NULL));
+            assert_true(begun || active[i].finish == INVAR_FINISH_NONE);
+            assert_true((active[i].finish == INVAR_FINISH_NONE) == !active[i].response);
+            bare += !begun;
+        }
+        pack_active(active, &samples, true);
+    }
+    prompts_assert_equal(&samples, expected, "left by the clock");
+    invar_rl_samples_reset(&samples);
+    return bare;
+}
+
 static void generate(invar_rl_samples *out, const fixture *f, const invar_sampling *sampling)
 {
     make_prompts(out);
     assert_ok(invar_rollout_run(f->rollout, out->items, out->count, sampling, NULL, NULL));
     check_pauses(out, f, sampling);
+    for (int64_t passes = 1; passes < 12; passes += 3)
+        (void)check_leaving(out, f->rollout, sampling, passes);
 }
 
 static int setup(void **state)
@@ -150,6 +211,19 @@ static int teardown(void **state)
     invar_model_free(f->model);
     invar_test_device_release(&f->dev);
     return 0;
+}
+
+/* A clock that strikes in the middle of prompts, and before some of them. */
+static void test_stop__left_before_the_first_token(void **state)
+{
+    const fixture *f = *state;
+    const invar_rollout_limits limits = {.concurrency = 2, .page_size = 4, .chunk = 3};
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, f->model, f->tokenizer, &f->dev, &limits));
+    for (int64_t passes = 1; passes < 9; passes++)
+        assert_true(check_leaving(&f->free, rollout, &usual, passes) > 0);
+    invar_rollout_free(rollout);
 }
 
 /* The sample is the first `n` tokens of what it would have been without an end. */
@@ -496,6 +570,7 @@ static void test_stop__faulty_weights_are_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stop__left_before_the_first_token),
         cmocka_unit_test(test_stop__finds_what_ends_behind_the_old_text),
         cmocka_unit_test(test_stop__agrees_with_a_whole_search),
         cmocka_unit_test(test_stop__the_text_is_that_of_the_tokens),
