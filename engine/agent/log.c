@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/io/journal.h"
 
 #include "base/invar_banned.h"
 
@@ -24,8 +25,7 @@
 struct invar_agent_log {
     invar_agent_rollout rollout;
     char path[INVAR_PATH_SIZE];
-    int fd;
-    bool broken; /* its last line may be half a one: nothing may follow */
+    invar_journal *file; /* NULL before it was begun */
     invar_agent_logged logged;
     invar_json_text line;
 };
@@ -307,30 +307,13 @@ static invar_status begin_file(invar_agent_log *log)
             write_end(&log->line, log->logged.items[i].sample, s);
     }
     INVAR_TRY(log->line.status);
-    INVAR_TRY(invar_file_write(log->path, log->line.data, log->line.bytes));
-    log->fd = invar_fd_open(log->path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
-    return log->fd < 0 ? cannot(log, "open it") : INVAR_OK;
+    return invar_journal_begin(&log->file, log->path, log->line.data, log->line.bytes);
 }
 
 static invar_status put_line(invar_agent_log *log)
 {
-    size_t done = 0;
-
     INVAR_TRY(log->line.status);
-    if (log->broken)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "sessions are not recorded after a failure to do so");
-    log->broken = true;
-    while (done < log->line.bytes) {
-        ssize_t put = write(log->fd, log->line.data + done, log->line.bytes - done);
-
-        if (put < 0 && errno != EINTR)
-            return cannot(log, "write to it");
-        done += put > 0 ? (size_t)put : 0;
-    }
-    if (invar_fd_sync(log->fd) != 0)
-        return cannot(log, "sync it");
-    log->broken = false;
-    return INVAR_OK;
+    return invar_journal_append(log->file, log->line.data, log->line.bytes);
 }
 
 invar_status invar_agent_log_call(invar_agent_log *log, int64_t sample,
@@ -362,7 +345,6 @@ invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
     INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a log of sessions"));
     memset(log, 0, sizeof *log);
     log->rollout = *rollout;
-    log->fd = -1;
     status = strlen(path) < sizeof log->path
                  ? INVAR_OK
                  : INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the sessions is too long");
@@ -386,8 +368,7 @@ void invar_agent_log_close(invar_agent_log *log)
 {
     if (!log)
         return;
-    if (log->fd >= 0)
-        (void)close(log->fd);
+    invar_journal_close(log->file);
     invar_agent_logged_release(&log->logged);
     invar_json_text_release(&log->line);
     invar_free(log);
