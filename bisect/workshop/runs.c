@@ -495,20 +495,24 @@ static invar_status take_or_run(running *r, const invar_workshop *workshop, int 
     return status;
 }
 
-/* What agents do is no function of the recipe: two runs differ, or agree, for no reason of ours. */
-static invar_status demand_record(const running *r)
+/*
+ * What agents or a clock decide is no function of the recipe: two runs differ, or agree, for no
+ * reason of ours. `word`: the value for which a record is needed; NULL: any.
+ */
+static invar_status demand_record(const running *r, const char *key, const char *word,
+                                  const char *record)
 {
-    static const char agents[] = "custom-agent-path", record[] = "agent-record";
-    const char *const *flags = r->request->flags;
-    size_t agents_bytes, record_bytes; // 0: it is not set, or set to nothing
+    const char *const *flags = r->request->flags, *value;
+    size_t bytes, record_bytes; // 0: it is not set, or set to nothing
 
-    (void)invar_workshop_value(&agents_bytes, flags, r->recipe, agents);
+    value = invar_workshop_value(&bytes, flags, r->recipe, key);
     (void)invar_workshop_value(&record_bytes, flags, r->recipe, record);
-    if (agents_bytes == 0 || record_bytes > 0)
+    if (bytes == 0 || record_bytes > 0 ||
+        (word && (bytes != strlen(word) || memcmp(value, word, bytes) != 0)))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.1000s: with %s runs are compared by the record of one: set %s = RUN",
-                      r->request->recipe, agents, record);
+                      "%.1000s: with %s%s%s runs are compared by the record of one: set %s = RUN",
+                      r->request->recipe, key, word ? " = " : "", word ? word : "", record);
 }
 
 invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
@@ -522,7 +526,9 @@ invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lo
     *out = (invar_ran){0};
     INVAR_TRY(invar_file_read(&recipe, &bytes, request->recipe, INVAR_RECIPE_MAX_BYTES));
     r.recipe = recipe;
-    status = demand_record(&r);
+    status = demand_record(&r, "custom-agent-path", NULL, "agent-record");
+    if (status == INVAR_OK)
+        status = demand_record(&r, "rollout-schedule", "recorded", "rollout-record");
     if (status == INVAR_OK)
         status = take_or_run(&r, workshop, lock);
     invar_free(recipe);

@@ -644,43 +644,6 @@ static invar_status check_eval_data(const invar_recipe *r)
     return INVAR_OK;
 }
 
-/* Agents decide what is asked: what needs to know that beforehand does not go with them. */
-static invar_status check_agents(const invar_config_facts *f)
-{
-    static const char offered[] = "does not go with custom-agent-path yet: leave one of them out";
-    const invar_recipe *r = f->recipe;
-    const char *path = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH);
-    const struct {
-        invar_key key;
-        bool refused;
-    } others[] = {
-        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
-         invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)},
-        {INVAR_KEY_ROLLOUT_LAG, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0},
-        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS,
-         invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS)},
-        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY,
-         invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY)},
-        {INVAR_KEY_OPD_TEACHER_URL, invar_config_filled(r, INVAR_KEY_OPD_TEACHER_URL)},
-        {INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
-         invar_config_filled(r, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA)},
-        {INVAR_KEY_DEBUG_DETERMINISM,
-         INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_STEP},
-        {INVAR_KEY_DEBUG_DUMP, invar_config_filled(r, INVAR_KEY_DEBUG_DUMP)},
-    };
-    size_t bytes = strlen(path);
-
-    if (bytes == 0)
-        return INVAR_OK;
-    if (bytes > 3 && strcmp(path + bytes - 3, ".so") == 0)
-        return invar_config_refuse(r, INVAR_KEY_CUSTOM_AGENT_PATH,
-                                   "is a shared object; an agent is a program");
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].refused)
-            return invar_config_refuse(r, others[i].key, offered);
-    return INVAR_OK;
-}
-
 invar_status invar_config_check(const invar_recipe *recipe)
 {
     invar_config_facts f;
@@ -698,7 +661,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));
-    INVAR_TRY(check_agents(&f));
+    INVAR_TRY(invar_config_check_together(&f));
     INVAR_TRY(check_algorithm(&f));
     INVAR_TRY(check_optimizer(recipe));
     INVAR_TRY(check_debug(&f));

@@ -40,6 +40,14 @@ bool invar_config_is_set_name(const char *text, size_t bytes);
 invar_status invar_config_refuse(const invar_recipe *recipe, invar_key key,
                                  const char *why) INVAR_MUST_USE;
 
+/* rollout-schedule = recorded. */
+bool invar_config_recorded(const invar_recipe *recipe);
+
+#define INVAR_CONFIG_MOST_LAG 64 /* rollouts in flight, beside the one in turn */
+
+/* Refuses keys that do not go together yet. */
+invar_status invar_config_check_together(const invar_config_facts *facts) INVAR_MUST_USE;
+
 /* Refuses settings that nothing would read. */
 invar_status invar_config_check_uses(const invar_config_facts *facts) INVAR_MUST_USE;
 

@@ -192,6 +192,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
     static const char files[] = "prompt-data from a file";
     static const char leader[] = "custom-generate-function-path";
+    static const char recorded[] = "rollout-schedule = recorded";
     static const char agent[] = "custom-agent-path";
     static const char alone[] = "rollout-num-gpus, of ranks that only sample";
     static const char parts[] =
@@ -228,6 +229,10 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          "training, which debug-rollout-only leaves out"},
         {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
          "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_SCHEDULE, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
+         "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_recorded(r), recorded},
+        {INVAR_KEY_ROLLOUT_RECORD, invar_config_recorded(r), recorded},
         {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},

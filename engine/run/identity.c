@@ -563,6 +563,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     INVAR_TRY(check_same(loop, loop->recorder.ledger, &summary));
     INVAR_TRY(check_revisions(loop, &summary));
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
+    loop->recorder.run = summary.run;
     loop->recorder.recorded = summary.last_step;
     return INVAR_OK;
 }

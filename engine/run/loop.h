@@ -123,6 +123,7 @@ typedef struct invar_loop {
     invar_audit *audit;       /* NULL: none */
     invar_findings findings;  /* of one rank of several */
     invar_agents *agents;     /* that lead samples; NULL: none do */
+    invar_timetable timetable; /* of a recorded schedule */
     invar_source source;
     invar_loop_ahead ahead;
     invar_sync *sync; /* NULL: whoever trains samples */
@@ -296,6 +297,18 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
  * decides, and all load the same.
  */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
+
+/* Bytes of a file that rank 0 has read; the others get a block of their own. A call of all. */
+invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop *loop,
+                                   const char *what) INVAR_MUST_USE;
+
+/* ---- home/timetable.c ------------------------------------------------------------------------ */
+
+/* Where it is known with which rollout the run goes on: the record that it obeys and continues. */
+invar_status invar_loop_open_timetable(invar_loop *loop) INVAR_MUST_USE;
+
+/* For the first step of a rollout: what the clock has decided for it, where it does. */
+invar_status invar_loop_show_tick(invar_json_text *text, const invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- home/save.c ----------------------------------------------------------------------------- */
 

@@ -16,6 +16,7 @@
 #include "engine/agent/door.h"
 #include "engine/config/config.h"
 #include "engine/source/judge.h"
+#include "engine/source/timetable.h"
 #include "engine/source/turns.h"
 
 #include "base/invar_banned.h"
@@ -299,7 +300,8 @@ void invar_plugins_forget(invar_plugins *plugins)
 }
 
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
-                                   const invar_plugins *plugins, bool first)
+                                   const invar_plugins *plugins, const invar_json_text *tick,
+                                   bool first)
 {
     invar_plugin_replies parts[INVAR_PLUGINS] = {{NULL, 0}};
     size_t count = 0;
@@ -311,11 +313,14 @@ invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
             parts[i] = invar_plugin_replies_take(plugins->of[i]);
             count += parts[i].count;
         }
-    if (count == 0)
+    if (count == 0 && tick->bytes == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "replies of plug-ins"));
+    INVAR_TRY(invar_alloc((void **)out, count + 1, sizeof **out, "replies of plug-ins"));
     for (int i = 0; i < INVAR_PLUGINS; i++)
         for (size_t j = 0; j < parts[i].count; j++)
             (*out)[(*count_out)++] = parts[i].items[j];
+    if (tick->bytes > 0)
+        (*out)[(*count_out)++] = (invar_ledger_reply){
+            .plugin = INVAR_TIMETABLE_REPLY, .data = tick->data, .bytes = tick->bytes};
     return INVAR_OK;
 }

@@ -68,11 +68,12 @@ void invar_plugins_forget(invar_plugins *plugins);
 
 /*
  * What was replied in this step, `first` of its rollout or not: of the loss and of hooks, and of
- * rewards, filters and teachers, which are asked once for the whole rollout. The caller frees the
- * array, which borrows.
+ * rewards, filters and teachers, which are asked once for the whole rollout; and the text of a
+ * recorded schedule's tick, where there is one. The caller frees the array, which borrows.
  */
 invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
-                                   const invar_plugins *plugins, bool first) INVAR_MUST_USE;
+                                   const invar_plugins *plugins, const invar_json_text *tick,
+                                   bool first) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -132,6 +132,8 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
+        .recorded = invar_config_recorded(r),
+        .delay = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY),
         .surplus = invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
         .overlap = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP),
         .global_batch = invar_config_global_batch_size(r),

@@ -29,6 +29,8 @@ typedef struct invar_settings {
     int64_t per_prompt;        /* samples of a prompt */
     int64_t round;             /* prompts of a round of sampling */
     invar_lag lag;             /* of sampling behind training */
+    bool recorded;             /* a clock decides when groups are trained on, */
+    int64_t delay;             /* at most so many rollouts after their turn */
     bool surplus;              /* groups beyond the batch are kept for the next one */
     bool stale;                /* so samples of older weights are trained on */
     int64_t global_batch;      /* samples of an optimizer step */

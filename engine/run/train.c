@@ -117,18 +117,35 @@ static invar_status look_after_save(invar_loop *loop)
     return invar_loop_finish_save(loop);
 }
 
+/* With the replies of plug-ins, and of the clock, which a replay wants. */
+static invar_status record_step(invar_loop *loop, invar_step *step)
+{
+    invar_json_text tick = {0};
+    invar_ledger_reply *replies = NULL;
+    invar_status status = INVAR_OK;
+
+    if (step->first == 0)
+        status = invar_loop_show_tick(&tick, loop);
+    if (status == INVAR_OK)
+        status = invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
+                                       step->first == 0);
+    if (status == INVAR_OK) {
+        step->replies = replies;
+        step->measures = loop->plugins.measures;
+        step->n_measures = INVAR_PLUGINS - INVAR_PLUGINS_HOOKS;
+        status = invar_recorder_end(&loop->recorder);
+    }
+    invar_free(replies);
+    invar_json_text_release(&tick);
+    return status;
+}
+
 static invar_status end_step(invar_loop *loop, invar_step *step)
 {
-    invar_ledger_reply *replies = NULL;
     invar_status status;
 
     loop->untouched = false; // the ledger may have the step from here on
-    INVAR_TRY(invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, step->first == 0));
-    step->replies = replies;
-    step->measures = loop->plugins.measures;
-    step->n_measures = INVAR_PLUGINS - INVAR_PLUGINS_HOOKS;
-    status = invar_recorder_end(&loop->recorder);
-    invar_free(replies);
+    status = record_step(loop, step);
     invar_plugins_forget(&loop->plugins);
     INVAR_TRY(status);
     INVAR_TRY(

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/extent.h"
+
 #include "base/invar_banned.h"
 
 void invar_flight_release(invar_flight *flight)
@@ -24,6 +26,14 @@ void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
     flight->first++;
     memmove(&flight->begun[0], &flight->begun[1], (size_t)flight->count * sizeof *flight->begun);
     flight->begun[flight->count] = (invar_rl_samples){0};
+}
+
+int64_t invar_flight_limit(const invar_rl_sample *s, const invar_sampling *p,
+                           const invar_model_spec *spec)
+{
+    int64_t context = p->max_context ? p->max_context : spec->max_positions;
+
+    return invar_smaller(context - s->prompt_tokens, p->max_response);
 }
 
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)

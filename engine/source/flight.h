@@ -32,6 +32,10 @@ void invar_flight_release(invar_flight *flight);
 /* The samples of the first rollout, which leaves; the caller owns them. */
 void invar_flight_pop(invar_rl_samples *out, invar_flight *flight);
 
+/* Response tokens that a sample may ever have. */
+int64_t invar_flight_limit(const invar_rl_sample *sample, const invar_sampling *sampling,
+                           const invar_model_spec *spec);
+
 /* Into an empty one. */
 invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVAR_MUST_USE;
 
@@ -60,6 +64,9 @@ typedef struct invar_flight_wants {
     int64_t round;      /* prompts of each rollout, */
     int64_t per_prompt; /* and samples of each of them */
     int64_t route_size; /* of a row */
+    int64_t lag;        /* of the next two: */
+    bool recorded;      /* groups leave one by one, late or early, and may have no token yet: */
+    int64_t delay;      /* rollouts that they may be late */
     bool led;           /* a plug-in leads samples: those that have begun have ended */
     bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts, */
     bool fork;          /* or the run that was forked may have had them */

@@ -2,7 +2,7 @@
  * flight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them by index.
  *
  * Which samples there are follows from the recipe; the file says which tokens they have so far.
- * Samples of rollouts before the first one are surplus.
+ * Samples of rollouts before the first one are surplus; of a recorded schedule they are late.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -76,15 +76,6 @@ static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
            memcmp(s->tokens, p->tokens, (size_t)p->n_tokens * sizeof *s->tokens) == 0;
 }
 
-/* Tokens that a sample may ever have. */
-static int64_t limit_of(const invar_rl_sample *s, const invar_flight_wants *w)
-{
-    const invar_sampling *p = &w->sampling;
-    int64_t context = p->max_context ? p->max_context : w->spec->max_positions;
-
-    return invar_smaller(context, s->prompt_tokens + p->max_response);
-}
-
 /* Coordinates that a sample of the file must have. */
 typedef struct spot {
     int64_t rollout, draw;
@@ -101,6 +92,18 @@ static bool waits(const invar_rl_sample *s, const invar_flight_wants *w)
     return w->surplus && (int64_t)s->rollout < w->first;
 }
 
+/* Of a recorded schedule: any later group of the same rollout, or of a later one. */
+static spot some_group(const spot *last, const invar_rl_sample *s, const invar_flight_wants *w)
+{
+    int64_t rollout = (int64_t)s->rollout, draw = s->draw - s->draw % w->per_prompt;
+    bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
+
+    if (later && rollout >= w->first - w->delay && rollout < w->first + w->lag &&
+        draw < w->round * w->per_prompt)
+        return (spot){rollout, draw};
+    return (spot){-1, -1};
+}
+
 /* On to sample i: the next of its group, any group of surplus, or the next one in flight. */
 static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
 {
@@ -108,13 +111,15 @@ static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_
 
     if (i % w->per_prompt > 0)
         at->now.draw++;
+    else if (w->recorded)
+        at->now = some_group(&at->now, s, w);
     else if (waits(s, w))
         at->now = (spot){(int64_t)s->rollout, s->draw - s->draw % w->per_prompt};
     else if (next || at->last.draw + 1 == w->round * w->per_prompt)
         at->now = (spot){at->last.rollout + 1, 0};
     else
         at->now = (spot){at->last.rollout, at->last.draw + 1};
-    if (at->now.rollout >= w->first)
+    if (at->now.rollout >= w->first || w->recorded)
         at->last = at->now;
 }
 
@@ -124,6 +129,8 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
 {
     bool surplus = waits(s, w), whole = surplus || w->led,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
+    bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // no token yet
+    int64_t route_size = bare ? 0 : w->route_size;
     const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
     const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
     const struct {
@@ -136,11 +143,14 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
         {"group", s->group == eldest->group && s->group < w->groups &&
                       (!before || s->group > before->group)},
         {"prompt", s->prompt == eldest->prompt},
-        {"tokens", s->n_tokens > s->prompt_tokens},
-        {"logprobs", s->logp != NULL},
-        {"mask", s->mask && (whole || !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s)))},
-        {"route_size", s->route_size == w->route_size && (s->route_size == 0 || s->routing)},
-        {"finish", ended || (!whole && s->finish == INVAR_FINISH_NONE)},
+        {"tokens", s->n_tokens > s->prompt_tokens || bare},
+        {"logprobs", (s->logp != NULL) == !bare},
+        {"mask",
+         bare ? !s->mask
+              : s->mask && (whole || !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s)))},
+        {"route_size", s->route_size == route_size && (route_size == 0 || s->routing)},
+        {"finish", bare ? s->finish == INVAR_FINISH_NONE
+                        : ended || (!whole && s->finish == INVAR_FINISH_NONE)},
         {"weights", s->weights <= w->weights},
         {"removed", surplus || !s->removed},
     };
@@ -158,7 +168,7 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
                                  const invar_flight_wants *w)
 {
     const char *odd = odd_member(s, i, at, w);
-    int64_t limit = limit_of(s, w);
+    int64_t limit = s->prompt_tokens + invar_flight_limit(s, &w->sampling, w->spec);
 
     if (!waits(s, w) && (s->turns > 0) != w->led)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -218,13 +228,36 @@ static bool kept_surplus(const invar_rl_samples *all, int64_t first)
     return samples_of_each(all) < 0 || (all->count > 0 && (int64_t)all->items[0].rollout < first);
 }
 
+/*
+ * A file begins with its first rollout in flight. Of a declared schedule that is the one in turn,
+ * also where surplus of earlier ones waits; of a recorded one late groups are in flight.
+ */
+static invar_status check_schedule(const invar_rollout_data *data, const invar_flight_wants *w)
+{
+    const invar_rl_samples *samples = &data->samples;
+    int64_t first = data->header.rollout;
+    bool bare = false; // a sample without any token
+
+    if (!w->fork || samples->count == 0)
+        return INVAR_OK;
+    for (int64_t i = 0; i < samples->count; i++)
+        bare = bare || invar_rl_sample_response(&samples->items[i]) == 0;
+    if (w->recorded ? first == (int64_t)samples->items[0].rollout : first == w->first && !bare)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: samples in flight are of another rollout-schedule: a fork keeps "
+                      "it, or begins from a checkpoint without such a file",
+                      w->where);
+}
+
 /* Whether the samples are so many as the recipe begins. */
 static invar_status check_count(const invar_rollout_data *data, const invar_flight_wants *w)
 {
     int64_t count = data->samples.count, each = w->round * w->per_prompt;
-    bool so_many = count % (w->surplus ? w->per_prompt : each) == 0;
+    bool so_many =
+        w->recorded ? count == w->lag * each : count % (w->surplus ? w->per_prompt : each) == 0;
 
-    if (w->fork && !w->surplus)
+    if (w->fork && !w->surplus && !w->recorded)
         so_many = samples_of_each(&data->samples) == each;
     if (data->header.n_samples_per_prompt == w->per_prompt && so_many)
         return INVAR_OK;
@@ -232,20 +265,27 @@ static invar_status check_count(const invar_rollout_data *data, const invar_flig
                       "%.1000s has %" PRId64 " samples in flight, %" PRId64
                       " of each prompt, and the recipe begins %" PRId64 " prompts with %" PRId64
                       " of each: a fork keeps these numbers (n-samples-per-prompt, "
-                      "rollout-batch-size, over-sampling-batch-size)",
+                      "rollout-batch-size, over-sampling-batch-size; of a recorded schedule also "
+                      "rollout-lag)",
                       w->where, count, data->header.n_samples_per_prompt, w->round, w->per_prompt);
 }
 
-/* *out = how many rollouts have begun. */
-static invar_status check_samples(int64_t *out, const invar_rollout_data *data,
+/* *first_out: the first rollout in flight, *out: how many have begun from it on. */
+static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_rollout_data *data,
                                   const invar_flight_wants *w)
 {
     const invar_rl_samples *samples = &data->samples;
-    spots at = {.last = {w->first, -1}};
+    spots at = {.now = {-1, -1}, .last = {w->first, -1}};
 
     for (int64_t i = 0; i < samples->count; i++) {
         move_on(&at, &samples->items[i], i, w);
         INVAR_TRY(check_sample(&samples->items[i], i, &at.now, w));
+    }
+    *first_out = w->first;
+    if (w->recorded && samples->count > 0) {
+        *first_out = samples->items[0].rollout;
+        *out = w->first + w->lag - *first_out; // of the last ones all groups may have left
+        return INVAR_OK;
     }
     *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
     if (samples->count > 0 && *out <= INVAR_LAG_MOST && data->header.rollout == w->first)
@@ -265,7 +305,7 @@ static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(
-        &s, surplus ? &out->surplus : &out->begun[(int64_t)from->rollout - w->first]));
+        &s, surplus ? &out->surplus : &out->begun[(int64_t)from->rollout - out->first]));
     *s = *from;
     *from = (invar_rl_sample){0};
     s->prompt_text = p->text;
@@ -289,19 +329,22 @@ invar_status invar_flight_parse(invar_flight *out, const char *text, size_t byte
 {
     invar_flight_wants w = *wants;
     invar_rollout_data data;
-    int64_t rollouts;
+    int64_t first, rollouts;
     invar_status status;
 
     INVAR_TRY(invar_rollout_data_parse(&data, w.where, text, bytes));
-    out->first = w.first;
-    w.surplus = w.surplus || (w.fork && kept_surplus(&data.samples, w.first));
+    w.surplus = !w.recorded && (w.surplus || (w.fork && kept_surplus(&data.samples, w.first)));
     status = check_tokenizer(&data.header, &w);
+    if (status == INVAR_OK)
+        status = check_schedule(&data, &w);
     if (status == INVAR_OK)
         status = check_count(&data, &w);
     if (status == INVAR_OK)
-        status = check_samples(&rollouts, &data, &w);
-    if (status == INVAR_OK)
+        status = check_samples(&first, &rollouts, &data, &w);
+    if (status == INVAR_OK) {
+        out->first = first;
         out->count = rollouts;
+    }
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
         status = take_sample(out, &data.samples.items[i], &w);
     if (status != INVAR_OK)

@@ -21,9 +21,10 @@
 void invar_source_open(invar_source *out, const invar_source_options *options)
 {
     *out = (invar_source){.options = *options,
-                          .work = options->load[0]   ? invar_source_load
-                                  : options->answers ? invar_source_answer
-                                                     : invar_source_sample};
+                          .work = options->load[0]     ? invar_source_load
+                                  : options->answers   ? invar_source_answer
+                                  : options->timetable ? invar_source_recorded
+                                                       : invar_source_sample};
 }
 
 static void forget(invar_source *source)
@@ -254,7 +255,7 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
     return status;
 }
 
-static invar_generation generation_of(const invar_source *source)
+invar_generation invar_source_generation(const invar_source *source)
 {
     const invar_source_options *o = &source->options;
 
@@ -281,7 +282,7 @@ static void sign_all(invar_source *source, invar_rl_samples *samples)
 /* This rank's share has its tokens. */
 static invar_status draw_share(invar_source *source, invar_rl_samples *samples)
 {
-    const invar_generation how = generation_of(source);
+    const invar_generation how = invar_source_generation(source);
 
     sign_all(source, samples);
     return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
@@ -289,7 +290,7 @@ static invar_status draw_share(invar_source *source, invar_rl_samples *samples)
 
 static invar_status gather(const invar_source *source, invar_rl_samples *samples)
 {
-    const invar_generation how = generation_of(source);
+    const invar_generation how = invar_source_generation(source);
 
     return samples->count ? invar_generate_gather(&how, samples->items, samples->count) : INVAR_OK;
 }
@@ -395,7 +396,7 @@ static invar_status join_thread(invar_source *source)
     return beside ? invar_ahead_join(beside) : INVAR_OK;
 }
 
-invar_status invar_source_join(invar_source *source)
+invar_status invar_source_rejoin(invar_source *source)
 {
     invar_flight *flight = &source->flight;
     invar_rl_sample *next = source->ahead.items;
@@ -408,10 +409,16 @@ invar_status invar_source_join(invar_source *source)
     return INVAR_OK;
 }
 
+invar_status invar_source_join(invar_source *source)
+{
+    return source->work == invar_source_recorded ? invar_source_recorded_join(source)
+                                                 : invar_source_rejoin(source);
+}
+
 /* In a thread of its own. */
 static invar_status draw_beside(invar_source *source)
 {
-    const invar_generation how = generation_of(source);
+    const invar_generation how = invar_source_generation(source);
     invar_rl_samples *samples = &source->ahead;
 
     sign_all(source, samples);
@@ -428,20 +435,27 @@ static invar_status beat(void *payload)
     return INVAR_OK;
 }
 
+invar_ahead_tick invar_source_beat(invar_source *source)
+{
+    return (invar_ahead_tick){beat, source};
+}
+
 invar_status invar_source_ahead(invar_source *source)
 {
     const invar_source_options *o = &source->options;
-    const invar_ahead_tick tick = {beat, source};
+    const invar_ahead_tick tick = invar_source_beat(source);
 
     if (!o->apart)
         return INVAR_OK;
+    if (source->work == invar_source_recorded)
+        return invar_source_recorded_ahead(source);
     INVAR_TRY(take_ahead(source, source->flight.count));
     if (o->thread)
         return draw_beside(source);
     INVAR_TRY(draw_share(source, &source->ahead));
     if (o->look.look)
         INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count, &tick));
-    return o->overlaps ? INVAR_OK : invar_source_join(source);
+    return o->overlaps ? INVAR_OK : invar_source_rejoin(source);
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
@@ -465,6 +479,10 @@ invar_status invar_source_start(invar_source *source, const invar_source_order *
     forget(source);
     source->order = *order;
     source->batch = (invar_source_batch){.own_weights = true};
+    if (source->work == invar_source_recorded) {
+        INVAR_TRY(begin_rollouts(source));
+        return invar_source_plan_tick(source);
+    }
     if (source->work != invar_source_sample)
         return INVAR_OK;
     INVAR_TRY(invar_group_choice_init(&source->choice, o->prompts, o->round,
@@ -479,7 +497,7 @@ static invar_status first_round(invar_rl_samples *round_out, invar_source *sourc
 
     INVAR_TRY(take_ahead(source, source->options.apart ? 1 : flight->count));
     INVAR_TRY(draw_share(source, &source->ahead));
-    INVAR_TRY(invar_source_join(source));
+    INVAR_TRY(invar_source_rejoin(source));
     invar_flight_pop(round_out, flight);
     return INVAR_OK;
 }
@@ -501,15 +519,14 @@ static bool is_first(const invar_source *source)
 
 static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
 {
-    const invar_generation how = generation_of(source);
+    const invar_generation how = invar_source_generation(source);
 
     INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
     INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
     return choose(source, round, round->count / source->options.per_prompt);
 }
 
-/* Whether each token is from the weights of the order. */
-static bool is_own(const invar_source *source)
+bool invar_source_is_own(const invar_source *source)
 {
     const invar_rl_samples *samples = &source->batch.samples;
 
@@ -528,7 +545,7 @@ invar_status invar_source_sample(bool *ready_out, invar_source *source)
     INVAR_TRY(invar_group_choice_next(&groups, &source->choice));
     *ready_out = groups == 0 && !is_first(source);
     if (*ready_out) {
-        source->batch.own_weights = is_own(source);
+        source->batch.own_weights = invar_source_is_own(source);
         source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
         return INVAR_OK;
     }

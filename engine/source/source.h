@@ -23,6 +23,7 @@
 #include "engine/source/flight.h"
 #include "engine/source/judge.h"
 #include "engine/source/lag.h"
+#include "engine/source/timetable.h"
 #include "engine/source/turns.h"
 
 #ifdef __cplusplus
@@ -75,15 +76,17 @@ typedef struct invar_source_options {
     invar_source_filter chooser; /* no filter: it chooses the prompts; off: they come in order */
     bool spread;                 /* groups whose rewards are all alike are dropped */
     bool shuffle;
-    bool answers;       /* of the data instead of samples: SFT */
-    int64_t prompts;    /* of a rollout */
-    int64_t per_prompt; /* samples of a prompt */
-    int64_t round;      /* prompts of a round of sampling */
-    bool surplus;       /* groups that are kept beyond the batch wait for the next one */
-    invar_lag lag;      /* rollouts begin before their turn */
-    bool apart;         /* those go on in invar_source_ahead alone, not beside the one in turn, */
-    bool overlaps;      /* and nobody need wait for it until invar_source_join: another rank, */
-    bool thread;        /* or this one, which a thread of its own draws beside, */
+    bool answers;               /* of the data instead of samples: SFT */
+    int64_t prompts;            /* of a rollout */
+    int64_t per_prompt;         /* samples of a prompt */
+    int64_t round;              /* prompts of a round of sampling */
+    bool surplus;               /* groups that are kept beyond the batch wait for the next one */
+    invar_lag lag;              /* rollouts begin before their turn */
+    invar_timetable *timetable; /* and end when they do, by this; NULL: lag says when */
+    int64_t delay;              /* rollouts that a group may be late then */
+    bool apart;    /* those go on in invar_source_ahead alone, not beside the one in turn, */
+    bool overlaps; /* and nobody need wait for it until invar_source_join: another rank, */
+    bool thread;   /* or this one, which a thread of its own draws beside, */
     invar_ahead_look look; /* of this rank's share; of such a thread then */
     int64_t end;           /* rollouts from here on are never wanted; 0: there is no end */
     /* Told while samples are made; may be NULL. */
@@ -131,6 +134,7 @@ typedef struct invar_source {
     int64_t active;                                                 /* samples that get tokens */
     invar_rl_samples ahead;    /* those of them that are out of the flight until they are joined */
     invar_ahead *beside;       /* the thread that draws them; NULL: none does */
+    invar_tick tick;           /* what the timetable says of this one */
     invar_rollout_data loaded; /* the file of this rollout */
     invar_source_batch batch;
 } invar_source;
@@ -183,8 +187,9 @@ invar_status invar_source_ask(invar_rl_sample *out, const invar_prompt *prompt) 
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-/* Sampled, a round at a time; the answers of the data; the file of the rollout. */
+/* Sampled, a round at a time; by a timetable; the answers of the data; the file of the rollout. */
 invar_status invar_source_sample(bool *ready_out, invar_source *source) INVAR_MUST_USE;
+invar_status invar_source_recorded(bool *ready_out, invar_source *source) INVAR_MUST_USE;
 invar_status invar_source_answer(bool *ready_out, invar_source *source) INVAR_MUST_USE;
 invar_status invar_source_load(bool *ready_out, invar_source *source) INVAR_MUST_USE;
 
@@ -203,6 +208,22 @@ invar_status invar_source_prompts(const invar_prompt ***out, invar_source *sourc
  * those that a plug-in takes. A call of all ranks.
  */
 invar_status invar_source_reuse(invar_source *source) INVAR_MUST_USE;
+
+/* ---- recorded.c: by a timetable -------------------------------------------------------------- */
+
+/* After rollouts have begun: what is known of this tick, and can be. */
+invar_status invar_source_plan_tick(invar_source *source) INVAR_MUST_USE;
+
+/* As invar_source_ahead and invar_source_join. */
+invar_status invar_source_recorded_ahead(invar_source *source) INVAR_MUST_USE;
+invar_status invar_source_recorded_join(invar_source *source) INVAR_MUST_USE;
+
+/* For it: how samples are generated; how this rank says that it gets on; those that were out of the
+   flight are in it again, on all ranks; is each token of the batch from the order's weights? */
+invar_generation invar_source_generation(const invar_source *source);
+invar_ahead_tick invar_source_beat(invar_source *source);
+invar_status invar_source_rejoin(invar_source *source) INVAR_MUST_USE;
+bool invar_source_is_own(const invar_source *source);
 
 int64_t invar_source_most_rounds(const invar_source *source);
 invar_status invar_source_fill_answer(invar_rl_sample *out,

@@ -101,6 +101,9 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
                                 .round = o->round,
                                 .per_prompt = o->per_prompt,
                                 .surplus = o->surplus,
+                                .recorded = o->timetable != NULL,
+                                .lag = o->lag.rollouts,
+                                .delay = o->delay,
                                 .fork = loop->fork.step >= 0,
                                 .led = o->turns.on,
                                 .route_size = invar_model_sparse_layers(model) *
@@ -132,6 +135,8 @@ static bool can_fly(const invar_loop *loop, int64_t count)
 
     if (count == loop->set.lag.rollouts)
         return true;
+    if (loop->set.recorded) // some may be late, as the file was asked
+        return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->set.lag.rollouts;
     if (loop->fork.step < 0)
         return false;
     return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MOST - done);
@@ -153,7 +158,7 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
     invar_source *source = &loop->source;
     int64_t lag = loop->set.lag.rollouts;
 
-    if (bytes && source->work != invar_source_sample)
+    if (bytes && source->work != invar_source_sample && source->work != invar_source_recorded)
         return cannot_go_on(where);
     if (bytes)
         INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
@@ -171,22 +176,26 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
                       source->flight.count, lag);
 }
 
+invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop *loop,
+                                   const char *what)
+{
+    INVAR_TRY(invar_agree_share(loop->world, what, 0, bytes, sizeof *bytes));
+    if (!invar_agree_leads(loop->world))
+        INVAR_TRY(invar_alloc((void **)text, *bytes + 1, 1, what));
+    return *bytes ? invar_agree_share(loop->world, what, 0, *text, *bytes) : INVAR_OK;
+}
+
 /* All ranks have what is in flight; rank 0 reads it. */
 static invar_status load_flight(invar_loop *loop, const invar_checkpoint *c, const char *folder)
 {
-    bool leads = invar_agree_leads(loop->world);
     char where[INVAR_PATH_SIZE + sizeof INVAR_FLIGHT_FILE + 1], *text = NULL;
     size_t bytes = 0;
     invar_status status = INVAR_OK;
 
     (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_FLIGHT_FILE);
-    if (leads)
+    if (invar_agree_leads(loop->world))
         INVAR_TRY(read_flight(&text, &bytes, c));
-    status = invar_agree_share(loop->world, "samples in flight", 0, &bytes, sizeof bytes);
-    if (status == INVAR_OK && !leads)
-        status = invar_alloc((void **)&text, bytes + 1, 1, "samples in flight");
-    if (status == INVAR_OK && bytes)
-        status = invar_agree_share(loop->world, "samples in flight", 0, text, bytes);
+    status = invar_loop_share_text(&text, &bytes, loop, "samples in flight");
     if (status == INVAR_OK)
         status = take_flight(loop, where, text, bytes);
     invar_free(text);
@@ -402,6 +411,7 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c, const origin *f
 {
     INVAR_TRY(load(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
+    INVAR_TRY(invar_loop_open_timetable(loop));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     if (!invar_agree_leads(loop->world))
         return INVAR_OK;
@@ -410,6 +420,7 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c, const origin *f
 
 static invar_status start(invar_loop *loop)
 {
+    INVAR_TRY(invar_loop_open_timetable(loop));
     if (!invar_agree_leads(loop->world))
         return check_rollouts(loop, 0);
     INVAR_TRY(invar_loop_check_save(loop));

@@ -129,6 +129,11 @@ static invar_status divide_model(invar_loop *loop)
     INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return check_alone(loop, &sizes);
+    if (invar_config_recorded(loop->recipe) &&
+        !invar_config_filled(loop->recipe, INVAR_KEY_ROLLOUT_RECORD))
+        return invar_config_refuse(loop->recipe, INVAR_KEY_ROLLOUT_SCHEDULE,
+                                   "= recorded needs a run of one rank, whose clock decides; "
+                                   "several obey a record: give rollout-record");
     INVAR_TRY(check_watched(loop->recipe, &sizes));
     if (sizes.rollout_ranks > 0)
         return open_sides(loop, &sizes);

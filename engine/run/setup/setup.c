@@ -222,6 +222,7 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
 void invar_loop_close(invar_loop *loop)
 {
     invar_source_close(&loop->source);
+    invar_timetable_release(&loop->timetable);
     invar_agents_free(loop->agents);
     invar_flight_release(&loop->flight);
     invar_sync_free(loop->sync);

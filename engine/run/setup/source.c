@@ -146,11 +146,13 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .round = set->round,
         .surplus = set->surplus,
         .lag = set->lag,
+        .timetable = set->recorded ? &loop->timetable : NULL,
+        .delay = set->delay,
         .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop) || led,
         .overlaps = overlaps(loop),
         .thread = loop->set.overlap,
         .look = {loop->set.overlap || loop->checker ? invar_loop_look_ahead : NULL, loop},
-        .end = loop->home.at.save[0] || led ? 0 : set->course.rollouts,
+        .end = loop->home.at.save[0] || led || set->recorded ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
@@ -160,6 +162,11 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .follow = follows(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
 
+    if (set->recorded && loop->recorder.options.level > INVAR_PROBE_STEP &&
+        !loop->options->replay && !invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD))
+        return invar_config_refuse(r, INVAR_KEY_DEBUG_DETERMINISM,
+                                   "shows samples of a batch alone, and the clock does not say "
+                                   "which these are: give rollout-record, or replay the run");
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
     INVAR_TRY(make_agents(loop));

@@ -13,65 +13,15 @@
 import hashlib
 import json
 import os
-import pathlib
-import random
 import shutil
 import signal
 import sqlite3
-import struct
 import subprocess
 import sys
 import time
 
-INVAR, BENT, HINDERED = map(os.path.abspath, sys.argv[1:4])
-FOLDER = pathlib.Path(sys.argv[4]).absolute()
-HERE = pathlib.Path(__file__).absolute().parent
-FULL = bool(os.environ.get("INVAR_TEST_FULL"))
-ROLLOUTS = 6
-OVERLAP = ["--rollout-overlap", "true"]
-failures = []
-RECIPE = """
-[model]
-num-layers = 2
-hidden-size = 64
-ffn-hidden-size = 128
-num-attention-heads = 4
-num-query-groups = 2
-max-position-embeddings = 48
-init-method-std = 0.08
-[rollout]
-prompt-data = task:max
-rollout-shuffle = true
-rollout-batch-size = 4
-n-samples-per-prompt = 3
-rollout-max-response-len = 11
-rm-type = overlap
-[optimizer]
-lr = 0.02
-[engine]
-numerics = ieee
-"""
-EXPERTS = "[model]\nmodel-type = qwen3_moe\nnum-experts = 4\nmoe-ffn-hidden-size = 64\n"
-
-
-def expect(holds, what):
-    if not holds:
-        failures.append(what)
-        print(what, file=sys.stderr)
-
-
-def command(name, *words, recipe="dense", rollouts=ROLLOUTS, program=INVAR):
-    return [program, "train", str(FOLDER / f"{recipe}.ini"), "--num-rollout", str(rollouts),
-            "--run", str(FOLDER / name), "--no-report", "--json", *words]
-
-
-def train(name, *words, code=0, says="", env=None, **how):
-    """The answer of a run."""
-    done = subprocess.run(command(name, *words, **how), capture_output=True, text=True, cwd=FOLDER,
-                          env={**os.environ, **(env or {})})
-    expect(done.returncode == code and says in done.stderr,
-           f"{name}: exit code {done.returncode}, expected {code} and '{says}': {done.stderr}")
-    return json.loads(done.stdout) if done.returncode == 0 else {"chain": None}
+from asynchronous import (BENT, FOLDER, FULL, HERE, HINDERED, INVAR, OVERLAP, ROLLOUTS, begin, bits,
+                          check_replay, command, end, expect, kill, newest, score, train)
 
 
 def lagging(lag, segment):
@@ -86,23 +36,6 @@ def version(lag, segment, rollout, token):
 
 
 # ---- every token has the weights that the schedule says ------------------------------------------
-
-def score(name, recipe, weights, samples):
-    """Log-probabilities of the responses, as bits, by the weights of a version."""
-    tokens = FOLDER / "tokens"
-    tokens.write_text("".join(json.dumps({"tokens": s["tokens"]}) + "\n" for s in samples))
-    run = ["--run", str(FOLDER / name), "--ckpt-step", str(weights - 1)] if weights else []
-    done = subprocess.run([INVAR, "score", str(FOLDER / f"{recipe}.ini"), *run, "--tokens",
-                           str(tokens), "--json"], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"score of {name}, version {weights}: {done.stderr}")
-    rows = [json.loads(line)["logprobs"] for line in done.stdout.splitlines()]
-    return [[bits(x) for x in r[s["prompt_tokens"] - 1:]] for r, s in zip(rows, samples)]
-
-
-def bits(value):
-    return struct.pack("f", value)
-
 
 def check_tokens(name, lag, segment, recipe):
     """Of all rollouts, with the versions that the run has checkpoints of."""
@@ -290,12 +223,6 @@ def check_beside_ends(chain):
         expect(got == chain, f"{name}: chain {got}, expected {chain}")
 
 
-def check_replay(name, step):
-    done = subprocess.run([INVAR, "replay", str(FOLDER / name), "--step", str(step)],
-                          capture_output=True, text=True)
-    expect(done.returncode == 0, f"{name}: replay of step {step}: {done.stdout}{done.stderr}")
-
-
 def check_pieces(chain):
     """Stopped and extended, on other ranks each time; replayed from the middle."""
     how = lagging(2, 3)
@@ -309,35 +236,6 @@ def check_pieces(chain):
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
     for step in (1, ROLLOUTS - 1):
         check_replay("pieces", step)
-
-
-def newest(run):
-    """The step of the newest checkpoint; -1: none."""
-    latest = FOLDER / run / "checkpoints/latest_checkpointed_iteration.txt"
-    try:
-        return int(latest.read_text())
-    except (FileNotFoundError, ValueError):
-        return -1
-
-
-def kill(name, how, wanted):
-    """Each life is killed some time after its first checkpoint, or comes to the end; the chain."""
-    chance, hits = random.Random(7), 0
-    while hits < wanted:
-        before = newest(name)
-        beside = OVERLAP if hits % 2 == 0 and "--rollout-lag" in how else []
-        run = subprocess.Popen(command(name, *how, *beside), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-        while run.poll() is None and newest(name) == before:
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.05))
-        if run.poll() is None:
-            hits += 1
-        run.kill()
-        run.wait()
-        if newest(name) >= ROLLOUTS - 1:
-            shutil.rmtree(FOLDER / name)
-    return train(name, *how)["chain"]
 
 
 def check_kills(chain):
@@ -596,11 +494,7 @@ def check_damage():
 
 
 def main():
-    os.environ.pop("INVAR_LEDGER", None)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    (FOLDER / "dense.ini").write_text(RECIPE)
-    (FOLDER / "experts.ini").write_text(RECIPE.replace("[model]\n", EXPERTS, 1))
+    begin()
     chains = set()
     for lag, segment in ((1, 0), (1, 4), (2, 3), (3, 1)):
         chain, short = check_schedule(lag, segment)
@@ -627,8 +521,7 @@ def main():
     check_losses()
     check_bent()
     check_refusals()
-    print(f"{len(failures)} failures")
-    return 1 if failures else 0
+    return end()
 
 
 sys.exit(main())

@@ -2,13 +2,14 @@
  * flight_file.c - fuzz target: samples in flight, in a file whose last line fits.
  *
  * The run that reads it has rollout-lag = 2 and is at rollout 3. It reads each input with a dense
- * model and with one that has experts, with and without surplus groups: such files are in the
- * corpus, as
+ * model and with one that has experts, with and without surplus groups, and as a run with a
+ * recorded schedule: such files are in the corpus, as
  *
  *     invar train --prompt-data task:max --task-size 5 --rollout-batch-size 2
  *         --n-samples-per-prompt 2 --rollout-max-response-len 9 --rollout-lag 2
  *         --rollout-segment-tokens 3 --num-rollout 3 ... (surplus: --rm-type deterministic_random
- *         --dynamic-sampling-filter nonzero_std --over-sampling-keep-surplus true)
+ *         --dynamic-sampling-filter nonzero_std --over-sampling-keep-surplus true; recorded:
+ *         --rollout-schedule recorded --rollout-segment-tokens 0)
  *
  * has written them. What is accepted can be in flight in that run, is written and read again, and
  * must be the same. After a refusal nothing is in flight.
@@ -22,13 +23,22 @@
 #include "tests/fuzz/scratch.h"
 #include "tests/unit/engine/data/options.h"
 
-enum { FIRST = 3, LAG = 2, PROMPTS = 2, EACH = 2, VOCABULARY = 13, CONTEXT = 32, RESPONSE = 9 };
+enum {
+    FIRST = 3,
+    LAG = 2,
+    DELAY = 2,
+    PROMPTS = 2,
+    EACH = 2,
+    VOCABULARY = 13,
+    CONTEXT = 32,
+    RESPONSE = 9
+};
 enum { MOST_GROUPS = 40 }; /* with surplus more than rollouts have */
 
 static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
 
 /* What the run knows: made once, with the data of its task. */
-static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led)
+static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led, bool recorded)
 {
     static invar_flight_wants wants;
     invar_dataset_options options = dataset_options("task:max", "label");
@@ -49,25 +59,32 @@ static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led)
                                      .samples = MOST_GROUPS * EACH,
                                      .groups = MOST_GROUPS,
                                      .round = PROMPTS,
-                                     .per_prompt = EACH};
+                                     .per_prompt = EACH,
+                                     .lag = LAG,
+                                     .delay = DELAY};
         invar_tokenizer_hash(&wants.tokenizer, tokenizer);
         invar_tokenizer_free(tokenizer);
     }
     wants.route_size = route_size;
     wants.surplus = surplus;
     wants.led = led;
+    wants.recorded = recorded;
     return wants;
 }
 
 static void check_sample(const invar_rl_sample *s, const invar_flight_wants *wants)
 {
-    INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens);
+    bool bare = s->n_tokens == s->prompt_tokens;
+
+    INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens >= s->prompt_tokens);
+    INVAR_CHECK(!bare || (wants->recorded && s->finish == INVAR_FINISH_NONE));
     INVAR_CHECK(s->n_tokens <= s->prompt_tokens + RESPONSE && s->n_tokens <= CONTEXT);
-    INVAR_CHECK(s->fresh == s->n_tokens && s->logp && s->mask);
+    INVAR_CHECK(s->fresh == s->n_tokens && !s->logp == bare && !s->mask == bare);
     INVAR_CHECK((s->finish == INVAR_FINISH_NONE) == !s->response);
     INVAR_CHECK(s->index >= 0 && s->index < wants->samples);
     INVAR_CHECK(s->weights_first >= 0 && s->weights_first <= s->weights && s->weights <= FIRST);
-    INVAR_CHECK(s->route_size == wants->route_size && (s->route_size == 0 || s->routing));
+    INVAR_CHECK(s->route_size == (bare ? 0 : wants->route_size));
+    INVAR_CHECK(s->route_size == 0 || s->routing);
     for (int64_t i = 0; i < s->n_tokens; i++)
         INVAR_CHECK(s->tokens[i] >= 0 && s->tokens[i] < VOCABULARY);
 }
@@ -90,7 +107,10 @@ static void check_flight(const invar_flight *flight, const invar_flight_wants *w
     char *first, *second;
     size_t first_bytes, second_bytes;
 
-    INVAR_CHECK(flight->count >= 0 && flight->count <= INVAR_LAG_MOST && flight->first == FIRST);
+    INVAR_CHECK(flight->count >= 0 && flight->count <= INVAR_LAG_MOST);
+    INVAR_CHECK(flight->first == FIRST || wants->recorded);
+    if (wants->recorded)
+        INVAR_CHECK(flight->first >= FIRST - DELAY && flight->first + flight->count == FIRST + LAG);
     INVAR_CHECK(wants->surplus || flight->surplus.count == 0);
     INVAR_CHECK(flight->count > 0 || flight->surplus.count > 0);
     for (int64_t i = 0; i < flight->surplus.count; i++) {
@@ -100,7 +120,8 @@ static void check_flight(const invar_flight *flight, const invar_flight_wants *w
     }
     for (int64_t r = 0; r < flight->count; r++) {
         INVAR_CHECK(flight->begun[r].count <= PROMPTS * EACH);
-        INVAR_CHECK(flight->begun[r].count >= (wants->surplus ? EACH : PROMPTS * EACH));
+        INVAR_CHECK(wants->recorded ||
+                    flight->begun[r].count >= (wants->surplus ? EACH : PROMPTS * EACH));
         for (int64_t i = 0; i < flight->begun[r].count; i++)
             check_sample(&flight->begun[r].items[i], wants);
     }
@@ -118,8 +139,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t bytes;
     char *text = rollout_text(&bytes, data, size);
 
-    for (int kind = 0; kind < 8; kind++) {
-        const invar_flight_wants wants = wants_of(kind & 2, kind & 1, kind & 4);
+    for (int kind = 0; kind < 10; kind++) {
+        const bool recorded = kind >= 8;
+        const invar_flight_wants wants = recorded ? wants_of(2 * (kind & 1), false, false, true)
+                                                  : wants_of(kind & 2, kind & 1, kind & 4, false);
         invar_flight flight = {.count = 0};
         invar_status status = invar_flight_parse(&flight, text, bytes, &wants);
 

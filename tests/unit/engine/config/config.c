@@ -160,7 +160,7 @@ static void test_config__words(void **state)
             invar_recipe_free(recipe);
         }
     }
-    assert_int_equal(sets, 19);
+    assert_int_equal(sets, 20);
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
@@ -315,6 +315,8 @@ static void test_config__accepts(void **state)
         "custom-generate-function-path=./t rollout-max-turn-len=8 plugin-timeout=5",
         "custom-generate-function-path=./t rm-type=none custom-rm-path=./rm",
         "custom-generate-function-path=./t rollout-lag=2",
+        "rollout-lag=2 rollout-schedule=recorded rollout-max-delay=1 rollout-record=/run",
+        "rollout-lag=1 rollout-schedule=recorded rollout-overlap=true",
         ("custom-agent-path=./a rm-type=none agent-max-calls=3 agent-max-branches=2 "
          "agent-failure=zero agent-concurrency=2 reward-key=right plugin-timeout=5"),
         "custom-agent-path=./a agent-record=/run custom-rm-path=./rm rm-type=none",
@@ -375,6 +377,17 @@ static void test_config__refuses_impossible(void **state)
         {"custom-generate-function-path=./t rollout-lag=1 rollout-segment-tokens=2",
          "'rollout-segment-tokens' must be 0 with"},
         {"custom-agent-path=./a.so", "'custom-agent-path' is a shared object"},
+        {"rollout-lag=1 rollout-schedule=recorded rollout-segment-tokens=3",
+         "'rollout-segment-tokens' does not go with rollout-schedule = recorded"},
+        {"rollout-lag=1 rollout-schedule=recorded dynamic-sampling-filter=nonzero_std",
+         "'dynamic-sampling-filter' does not go with rollout-schedule = recorded"},
+        {"rollout-lag=1 rollout-schedule=recorded dynamic-sampling-filter-path=./f",
+         "'dynamic-sampling-filter-path' does not go with rollout-schedule = recorded"},
+        {"rollout-lag=1 rollout-schedule=recorded rollout-sample-filter-path=./f",
+         "'rollout-sample-filter-path' does not go with rollout-schedule = recorded"},
+        {"rollout-lag=1 rollout-schedule=recorded custom-generate-function-path=./t",
+         "'custom-generate-function-path' does not go with rollout-schedule = recorded"},
+        {"rollout-lag=60 rollout-schedule=recorded rollout-max-delay=5", "more than 64 together"},
         {"custom-agent-path=./a rollout-lag=1", "'rollout-lag' does not go with custom-agent-path"},
         {"custom-agent-path=./a debug-determinism=point", "'debug-determinism' does not go"},
         {"custom-agent-path=./a save-debug-rollout-data=/d/{rollout_id}", "'save-debug-rollout"},
@@ -526,6 +539,9 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "agent-failure=zero",
         "agent-concurrency=3",
         "agent-record=/run",
+        "rollout-schedule=recorded",
+        "rollout-lag=1 rollout-max-delay=3",
+        "rollout-lag=1 rollout-record=/run",
         "load-debug-rollout-data=/d/{rollout_id} custom-agent-path=./a",
         "load-debug-rollout-data=/d/{rollout_id} custom-generate-function-path=./t",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "

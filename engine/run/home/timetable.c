@@ -1,0 +1,165 @@
+/*
+ * timetable.c - the recorded schedule of a run: its own file, that of another run, or the ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ext/stored.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* Bytes of a file; 0: there is none. Of several ranks one reads, and all have it. */
+static invar_status read_file(char **out, size_t *bytes_out, const invar_loop *loop,
+                              const char *path)
+{
+    if (invar_agree_leads(loop->world) && path[0] && invar_path_exists(path))
+        INVAR_TRY(invar_file_read(out, bytes_out, path, SIZE_MAX / 2));
+    return invar_loop_share_text(out, bytes_out, loop, "recorded schedule");
+}
+
+/* ---- this run's ------------------------------------------------------------------------------ */
+
+static invar_status check_run(const invar_loop *loop, const invar_digest *run, const char *shown)
+{
+    if (invar_digest_equal(run, &loop->identity.digest))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s is the schedule of another run: remove it, or give another folder (run)",
+                      shown);
+}
+
+/* The ticks before the one that comes next are all there. */
+static invar_status check_place(const invar_loop *loop, const char *shown)
+{
+    const invar_ticks *own = &loop->timetable.own;
+    int64_t steps = loop->set.steps_per_rollout, next = loop->place.rollout;
+    int64_t begin = loop->fork.step >= 0 ? (loop->fork.step + 1) / steps : 0;
+
+    if (own->count == 0 ? next == begin : own->first == begin && invar_ticks_end(own) >= next)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s has ticks %" PRId64 " to %" PRId64 ", and the run goes on with tick "
+                      "%" PRId64 " of those from %" PRId64 " on: put the whole file back, or fork "
+                      "the run, which begins a new one",
+                      shown, own->first, invar_ticks_end(own) - 1, next, begin);
+}
+
+static invar_status begin_file(invar_loop *loop, const char *path, const char *text, size_t bytes)
+{
+    invar_json_text head = {0};
+    invar_status status;
+
+    if (bytes > 0)
+        return invar_journal_begin(&loop->timetable.file, path, text, bytes);
+    invar_ticks_write_head(&head, &loop->identity.digest);
+    status = head.status;
+    if (status == INVAR_OK)
+        status = invar_journal_begin(&loop->timetable.file, path, head.data, head.bytes);
+    invar_json_text_release(&head);
+    return status;
+}
+
+/* What a kill has cut off at its end is dropped. */
+static invar_status open_own(invar_loop *loop)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
+    size_t bytes = 0, whole = 0;
+    invar_digest run;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
+    invar_path_show(shown, path);
+    status = read_file(&text, &bytes, loop, path);
+    if (status == INVAR_OK)
+        status = invar_ticks_read_file(&loop->timetable.own, &run, &whole, text, bytes, shown);
+    if (status == INVAR_OK && whole > 0)
+        status = check_run(loop, &run, shown);
+    if (status == INVAR_OK)
+        status = check_place(loop, shown);
+    if (status == INVAR_OK && invar_agree_leads(loop->world))
+        status = begin_file(loop, path, text, whole);
+    invar_free(text);
+    return status;
+}
+
+/* ---- another run's --------------------------------------------------------------------------- */
+
+/* The folder of a run, or the file itself. */
+static invar_status open_other(invar_loop *loop, const char *record)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
+    size_t bytes = 0, whole = 0;
+    invar_digest run;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_TIMETABLE_FILE));
+    invar_path_show(shown, record);
+    status = read_file(&text, &bytes, loop, invar_path_exists(path) ? path : record);
+    if (status == INVAR_OK && bytes == 0)
+        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                            "rollout-record: %s has no " INVAR_TIMETABLE_FILE
+                            ": give the folder of a run with rollout-schedule = recorded",
+                            shown);
+    if (status == INVAR_OK)
+        status = invar_ticks_read_file(&loop->timetable.other, &run, &whole, text, bytes, shown);
+    loop->timetable.name = "rollout-record";
+    invar_free(text);
+    return status;
+}
+
+/* ---- a replay -------------------------------------------------------------------------------- */
+
+static invar_status take_replies(invar_loop *loop, const invar_plugin_stored *stored)
+{
+    for (size_t i = 0; i < stored->count; i++)
+        if (strcmp(stored->items[i].plugin, INVAR_TIMETABLE_REPLY) == 0)
+            INVAR_TRY(invar_ticks_read(&loop->timetable.own, stored->items[i].data,
+                                       stored->items[i].bytes, "the ledger's schedule"));
+    return INVAR_OK;
+}
+
+/* The ticks of all rollouts that are executed again, and what was drawn before the next one. */
+static invar_status read_ledger(invar_loop *loop)
+{
+    int64_t steps = loop->set.steps_per_rollout, step = loop->place.rollout * steps;
+    invar_plugin_stored stored = {0};
+    invar_status status = INVAR_OK;
+
+    loop->timetable.name = "replay";
+    loop->timetable.open_end = true;
+    for (; step <= loop->recorder.recorded && status == INVAR_OK; step += steps) {
+        status = invar_plugin_stored_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
+        if (status == INVAR_OK)
+            status = take_replies(loop, &stored);
+        if (step > loop->options->until)
+            break;
+    }
+    invar_plugin_stored_release(&stored);
+    return status;
+}
+
+invar_status invar_loop_open_timetable(invar_loop *loop)
+{
+    const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
+
+    if (!loop->set.recorded)
+        return INVAR_OK;
+    if (loop->options->replay)
+        return read_ledger(loop);
+    if (record[0])
+        INVAR_TRY(open_other(loop, record));
+    return open_own(loop);
+}
+
+/* ---- in the ledger --------------------------------------------------------------------------- */
+
+invar_status invar_loop_show_tick(invar_json_text *text, const invar_loop *loop)
+{
+    if (loop->set.recorded)
+        invar_timetable_show(text, &loop->timetable, loop->place.rollout);
+    return text->status;
+}

@@ -1,0 +1,373 @@
+/*
+ * recorded.c - samples by a recorded schedule: groups are trained on in the order in which they are
+ * whole, and a clock decides how many tokens the others have when the weights change.
+ *
+ * At a tick all samples in flight may draw until a batch of groups is whole; those that may not be
+ * later must be among them. Beside training they go on. Where a record knows the tick, samples are
+ * drawn as far as it says, in any order: then this is a declared schedule.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/extent.h"
+#include "engine/source/generate.h"
+#include "engine/source/source.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what a record says ---------------------------------------------------------------------- */
+
+/* A group that has waited as long as it may: this batch has it, whatever it takes. */
+static bool is_due(const invar_source *source, const invar_rl_sample *s)
+{
+    return (int64_t)s->rollout <= source->order.rollout - source->options.delay;
+}
+
+static bool is_batched(const invar_tick *tick, int64_t group)
+{
+    int64_t low = 0, high = tick->n_groups;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+
+        if (tick->groups[middle] < group)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < tick->n_groups && tick->groups[low] == group;
+}
+
+/* The tokens at which the sample is left; -1: it ends. */
+static int64_t tokens_left(const invar_tick *tick, int64_t sample)
+{
+    int64_t low = 0, high = tick->n_left;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+
+        if (tick->left[middle].sample < sample)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < tick->n_left && tick->left[low].sample == sample ? tick->left[low].tokens : -1;
+}
+
+static invar_status cannot_be(const invar_source *source, const char *what, int64_t number,
+                              const char *why)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "recorded schedule: tick %" PRId64 " has %s %" PRId64 ", %s: the record "
+                      "is damaged, or of a run with other keys (rollout-batch-size, "
+                      "n-samples-per-prompt, rollout-lag, rollout-max-delay)",
+                      source->order.rollout, what, number, why);
+}
+
+/* Of a sample in flight; *listed counts those that the record has. */
+static invar_status check_sample(int64_t *listed, const invar_source *source,
+                                 const invar_rl_sample *s)
+{
+    const invar_source_options *o = &source->options;
+    const invar_tick *tick = &source->tick;
+    int64_t tokens = tick->drawn ? tokens_left(tick, s->index) : -1;
+
+    if (tokens < 0)
+        return INVAR_OK;
+    ++*listed;
+    if (is_batched(tick, s->group))
+        return cannot_be(source, "sample", s->index, "which is in its batch and not finished");
+    if (tokens < invar_rl_sample_response(s))
+        return cannot_be(source, "sample", s->index, "with fewer tokens than it had before");
+    if (tokens >= invar_flight_limit(s, &o->sampling, o->spec))
+        return cannot_be(source, "sample", s->index, "with as many tokens as it may have at all");
+    return INVAR_OK;
+}
+
+/* All that it names is in flight, and all that is due is in its batch. */
+static invar_status check_tick(const invar_source *source)
+{
+    const invar_flight *flight = &source->flight;
+    const invar_tick *tick = &source->tick;
+    int64_t n = source->options.per_prompt, groups = 0, samples = 0;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->begun[r].count; i++) {
+            const invar_rl_sample *s = &flight->begun[r].items[i];
+            bool batched = tick->batched && is_batched(tick, s->group);
+
+            groups += i % n == 0 && batched;
+            if (tick->batched && !batched && is_due(source, s))
+                return cannot_be(source, "no group", s->group, "which may not be trained on later");
+            INVAR_TRY(check_sample(&samples, source, s));
+        }
+    if (tick->batched && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
+        return cannot_be(source, "a batch whose groups in flight are", groups,
+                         "not those of a rollout");
+    if (tick->drawn && samples != tick->n_left)
+        return cannot_be(source, "unfinished samples in flight,", samples, "fewer than it names");
+    return INVAR_OK;
+}
+
+invar_status invar_source_plan_tick(invar_source *source)
+{
+    invar_flight *flight = &source->flight;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->begun[r].count; i++)
+            flight->begun[r].items[i].fresh = flight->begun[r].items[i].n_tokens;
+    INVAR_TRY(
+        invar_timetable_plan(&source->tick, source->options.timetable, source->order.rollout));
+    return check_tick(source);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* Whether the sample gets tokens now; its pause is set. */
+static bool goes_on(invar_rl_sample *s, const invar_tick *tick, bool batch_alone)
+{
+    int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
+
+    s->pause = left < 0 ? 0 : s->prompt_tokens + left;
+    if (s->finish != INVAR_FINISH_NONE || (batch_alone && !is_batched(tick, s->group)))
+        return false;
+    return left < 0 || s->n_tokens < s->pause;
+}
+
+/* Moves samples that get tokens out of the flight; holes stay where they were. */
+static invar_status take_active(invar_source *source, bool batch_alone)
+{
+    invar_flight *flight = &source->flight;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->begun[r].count; i++) {
+            invar_rl_sample *from = &flight->begun[r].items[i], *s;
+
+            if (!goes_on(from, &source->tick, batch_alone))
+                continue;
+            INVAR_TRY(invar_rl_samples_append(&s, &source->ahead));
+            *s = *from;
+            *from = (invar_rl_sample){0};
+        }
+    source->active = source->ahead.count;
+    return INVAR_OK;
+}
+
+/* The weights of now have drawn what the samples did not have when the tick began. */
+static void sign(const invar_source *source, invar_rl_sample *samples, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        invar_rl_sample *s = &samples[i];
+
+        if (s->n_tokens == s->fresh)
+            continue;
+        if (s->fresh == s->prompt_tokens)
+            s->weights_first = source->order.weights;
+        s->weights = source->order.weights;
+        s->weights_hash = source->order.weights_hash;
+    }
+}
+
+static invar_status rejoin(invar_source *source)
+{
+    INVAR_TRY(invar_source_rejoin(source));
+    for (int64_t r = 0; r < source->flight.count; r++)
+        sign(source, source->flight.begun[r].items, source->flight.begun[r].count);
+    return INVAR_OK;
+}
+
+/*
+ * Asked by the clock: whether a batch is whole, and all that is due. Samples that are not finished
+ * are out of the flight, those of a group side by side.
+ */
+static bool has_batch(void *payload, int64_t samples_done)
+{
+    const invar_source *source = payload;
+    const invar_rl_samples *active = &source->ahead;
+    int64_t whole = 0, group = -1;
+
+    (void)samples_done;
+    for (int64_t r = 0; r < source->flight.count; r++)
+        whole += source->flight.begun[r].count / source->options.per_prompt;
+    for (int64_t i = 0; i < active->count; i++) {
+        const invar_rl_sample *s = &active->items[i];
+
+        if (s->finish != INVAR_FINISH_NONE || s->group == group)
+            continue;
+        if (is_due(source, s))
+            return false;
+        group = s->group;
+        whole--;
+    }
+    return whole >= source->options.prompts;
+}
+
+/*
+ * Until the batch is whole. Of a tick that is known all samples get their tokens at once, or, where
+ * others go on apart, or where nobody knows how far they came, those of the batch alone.
+ */
+static invar_status draw_batch(invar_source *source)
+{
+    const invar_tick *tick = &source->tick;
+    invar_generation how = invar_source_generation(source);
+    bool ready = false;
+
+    INVAR_TRY(take_active(source, tick->batched && (source->options.apart || !tick->drawn)));
+    if (!tick->batched) {
+        how.enough = has_batch;
+        how.clock = source;
+        ready = has_batch(source, 0);
+    }
+    if (source->ahead.count > 0 && !ready)
+        INVAR_TRY(invar_generate_share(&how, source->ahead.items, source->ahead.count));
+    return rejoin(source);
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+static bool is_whole(const invar_rl_sample *samples, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        if (samples[j].finish == INVAR_FINISH_NONE)
+            return false;
+    return true;
+}
+
+/* Moves groups of a rollout into the batch: those of the record, or the first that are whole. */
+static invar_status take_groups(invar_source *source, invar_rl_samples *from, int64_t *groups,
+                                int64_t *count)
+{
+    const invar_source_options *o = &source->options;
+    int64_t n = o->per_prompt, stay = 0;
+
+    for (int64_t i = 0; i < from->count; i += n) {
+        const int64_t group = from->items[i].group;
+        bool wanted = source->tick.batched ? is_batched(&source->tick, group) : *count < o->prompts;
+
+        if (wanted && is_whole(from->items + i, n)) {
+            groups[(*count)++] = group;
+            INVAR_TRY(invar_rl_samples_insert(&source->batch.samples, from->items + i, n));
+            continue;
+        }
+        if (stay < i) {
+            memcpy(from->items + stay, from->items + i, (size_t)n * sizeof *from->items);
+            memset(from->items + i, 0, (size_t)n * sizeof *from->items);
+        }
+        stay += n;
+    }
+    from->count = stay;
+    return INVAR_OK;
+}
+
+/* Rollouts that have no group left leave the flight, from the first on. */
+static void trim(invar_flight *flight)
+{
+    invar_rl_samples none;
+
+    while (flight->count > 0 && flight->begun[0].count == 0) {
+        invar_flight_pop(&none, flight);
+        invar_rl_samples_reset(&none);
+    }
+}
+
+/* Durable before anybody learns from it. Groups by number: what is due comes first. */
+static invar_status take_batch(invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    invar_flight *flight = &source->flight;
+    int64_t *groups = NULL, count = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&groups, (size_t)o->prompts, sizeof *groups, "a batch"));
+    status = INVAR_OK;
+    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
+        status = take_groups(source, &flight->begun[r], groups, &count);
+    INVAR_CHECK(status != INVAR_OK || count == o->prompts);
+    trim(flight);
+    if (status == INVAR_OK)
+        status = invar_timetable_batch(o->timetable, source->order.rollout, groups, count);
+    invar_free(groups);
+    return status;
+}
+
+invar_status invar_source_recorded(bool *ready_out, invar_source *source)
+{
+    const invar_generation how = invar_source_generation(source);
+    invar_rl_samples *batch = &source->batch.samples;
+
+    INVAR_TRY(draw_batch(source));
+    INVAR_TRY(take_batch(source));
+    INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
+    source->batch.own_weights = invar_source_is_own(source);
+    *ready_out = true;
+    return INVAR_OK;
+}
+
+/* ---- beside training ------------------------------------------------------------------------- */
+
+/* Of a thread: what it has drawn is signed before anybody looks at it. */
+static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
+                         const invar_ahead_tick *tick)
+{
+    invar_source *source = payload;
+    const invar_ahead_look *look = &source->options.look;
+
+    INVAR_CHECK(samples == source->ahead.items && count == source->ahead.count);
+    sign(source, source->ahead.items, count);
+    return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
+}
+
+invar_status invar_source_recorded_ahead(invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    const invar_generation how = invar_source_generation(source);
+    const invar_ahead_tick tick = invar_source_beat(source);
+    const bool clocked = o->thread && invar_timetable_free(o->timetable);
+    invar_rl_samples *samples = &source->ahead;
+
+    if (!source->tick.drawn && !clocked)
+        return INVAR_OK;
+    INVAR_TRY(take_active(source, false));
+    if (samples->count == 0)
+        return INVAR_OK;
+    if (o->thread)
+        return invar_ahead_begin(&source->beside, &how, samples->items, samples->count,
+                                 &(invar_ahead_look){look, source});
+    INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
+    INVAR_TRY(look(source, samples->items, samples->count, &tick));
+    return o->overlaps ? INVAR_OK : rejoin(source);
+}
+
+/* Durable before the next weights draw. */
+static invar_status note_drawn(invar_source *source)
+{
+    const invar_flight *flight = &source->flight;
+    invar_tick_left *left = NULL;
+    int64_t count = 0, n = 0;
+    invar_status status;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        count += flight->begun[r].count;
+    INVAR_TRY(invar_alloc((void **)&left, (size_t)count + 1, sizeof *left, "samples in flight"));
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->begun[r].count; i++) {
+            const invar_rl_sample *s = &flight->begun[r].items[i];
+
+            if (s->finish == INVAR_FINISH_NONE)
+                left[n++] = (invar_tick_left){s->index, invar_rl_sample_response(s)};
+        }
+    status = invar_timetable_drawn(source->options.timetable, source->order.rollout, left, n);
+    invar_free(left);
+    return status;
+}
+
+invar_status invar_source_recorded_join(invar_source *source)
+{
+    if (source->beside && !source->tick.drawn)
+        invar_ahead_leave(source->beside);
+    INVAR_TRY(rejoin(source));
+    return note_drawn(source);
+}

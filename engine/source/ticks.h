@@ -1,0 +1,94 @@
+/*
+ * ticks.h - what a clock decided in a run with rollout-schedule = recorded, tick by tick.
+ *
+ * Tick v is sampling with version v of the weights, as far as rollouts were trained on. Two things
+ * of it depend on how fast samples were drawn: which groups made batch v, and how many tokens those
+ * samples had that were not finished when the weights changed. With both known, a tick is declared.
+ *
+ * As text they are JSON lines, a batch before what was drawn, tick after tick without a gap:
+ *
+ *     {"tick":7,"batch":[26,29,30,31]}              numbers of groups, ascending
+ *     {"tick":7,"drawn":[[81,5],[82,0]]}            samples by index, and their response tokens
+ *
+ * Here is what can be said of them without knowing the run; engine/source/recorded.c knows it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_TICKS_H
+#define INVAR_ENGINE_SOURCE_TICKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/json/text.h"
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A sample that was not finished at the end of a tick. */
+typedef struct invar_tick_left {
+    int64_t sample; /* index */
+    int64_t tokens; /* of its response so far */
+} invar_tick_left;
+
+/* Arrays are owned by the list that has the tick. */
+typedef struct invar_tick {
+    bool batched, drawn; /* which of the two is known */
+    int64_t *groups;     /* (n_groups) of its batch, ascending */
+    int64_t n_groups;
+    invar_tick_left *left; /* (n_left) ascending */
+    int64_t n_left;
+} invar_tick;
+
+/* Zeroed at first, there are none; release. */
+typedef struct invar_ticks {
+    int64_t first;     /* number of the first one */
+    invar_tick *items; /* (count); all but the last one are whole */
+    int64_t count, capacity;
+} invar_ticks;
+
+void invar_ticks_release(invar_ticks *ticks);
+
+/* NULL: nothing is known of it. Borrowed until the next one is added. */
+const invar_tick *invar_ticks_find(const invar_ticks *ticks, int64_t tick);
+
+/* The tick that follows the last whole one; that of `first` where there is none. */
+int64_t invar_ticks_end(const invar_ticks *ticks);
+
+/*
+ * Copies, of the next event. INVAR_E_INVALID: it is not the next one, numbers do not ascend, or a
+ * sample has fewer tokens than a tick before. `where` names the list in messages.
+ */
+invar_status invar_ticks_add_batch(invar_ticks *ticks, int64_t tick, const int64_t *groups,
+                                   int64_t count, const char *where) INVAR_MUST_USE;
+invar_status invar_ticks_add_drawn(invar_ticks *ticks, int64_t tick, const invar_tick_left *left,
+                                   int64_t count, const char *where) INVAR_MUST_USE;
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* The first line of a file: whose it is. */
+void invar_ticks_write_head(invar_json_text *text, const invar_digest *run);
+void invar_ticks_write_batch(invar_json_text *text, int64_t number, const invar_tick *tick);
+void invar_ticks_write_drawn(invar_json_text *text, int64_t number, const invar_tick *tick);
+
+/* Adds all events of the lines; the very first may say what was drawn before the first batch.
+   INVAR_E_CORRUPT. */
+invar_status invar_ticks_read(invar_ticks *ticks, const char *text, size_t bytes,
+                              const char *where) INVAR_MUST_USE;
+
+/*
+ * A file: its head and its events. A last line without its end was being written when the run was
+ * killed: it is left out of *bytes_out, which counts the others; 0: there is not even a head.
+ */
+invar_status invar_ticks_read_file(invar_ticks *ticks, invar_digest *run_out, size_t *bytes_out,
+                                   const char *text, size_t bytes,
+                                   const char *where) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

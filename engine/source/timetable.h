@@ -1,0 +1,60 @@
+/*
+ * timetable.h - who decides at a tick: this run's record, that of another run, or the clock.
+ *
+ * The record of a run is a file of its folder, with all ticks since the run began. An event is
+ * durable before it has an effect: a batch before it is trained on, what was drawn before the next
+ * weights draw. So a run that was killed obeys what it has decided, as far as its record goes. Of
+ * several ranks one has the file, and all have what is in it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_TIMETABLE_H
+#define INVAR_ENGINE_SOURCE_TIMETABLE_H
+
+#include "engine/io/journal.h"
+#include "engine/source/ticks.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_TIMETABLE_FILE "schedule.jsonl"    /* in the run's folder */
+#define INVAR_TIMETABLE_REPLY "rollout-schedule" /* in the ledger, as a reply to each rollout */
+
+/* Zeroed at first: the clock decides, and nothing is kept. Release. */
+typedef struct invar_timetable {
+    invar_ticks own;      /* of this run */
+    invar_ticks other;    /* of rollout-record, obeyed where this run has none */
+    const char *name;     /* of the other one, or of the ledger, in messages; NULL: the clock */
+                          /* decides what no record has */
+    bool open_end;        /* a replay: nobody knows, nor needs, what the last tick has drawn */
+    invar_journal *file;  /* NULL: another rank has it, or there is none */
+    invar_json_text line; /* being written */
+} invar_timetable;
+
+void invar_timetable_release(invar_timetable *table);
+
+/* What the records say of a tick, borrowed. INVAR_E_NOTFOUND: they end before it, and the clock
+   may not decide. */
+invar_status invar_timetable_plan(invar_tick *out, const invar_timetable *table,
+                                  int64_t tick) INVAR_MUST_USE;
+
+/* Whether the clock may decide. */
+static inline bool invar_timetable_free(const invar_timetable *table)
+{
+    return !table->name;
+}
+
+/* What happened; durable where there is a file. What this run's record has already stays. */
+invar_status invar_timetable_batch(invar_timetable *table, int64_t tick, const int64_t *groups,
+                                   int64_t count) INVAR_MUST_USE;
+invar_status invar_timetable_drawn(invar_timetable *table, int64_t tick,
+                                   const invar_tick_left *left, int64_t count) INVAR_MUST_USE;
+
+/* For the ledger: the events since the weights of tick - 1 that the batch of `tick` depends on. */
+void invar_timetable_show(invar_json_text *text, const invar_timetable *table, int64_t tick);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

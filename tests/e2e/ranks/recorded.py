@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+# recorded.py INVAR BENT HINDERED FOLDER - rollouts by the clock, and by the record of what it did.
+#
+# Runs with rollout-schedule = recorded, in turn and beside training, whose threads are late at
+# random: the clock decides, and their records and chains differ. Each has one chain with its own
+# record: replayed, obeyed by another run (rollout-record) on one rank and on several, killed and
+# resumed. By its record each token belongs to one version of the weights: `invar score` with the
+# checkpoint of that version must give its log-probability, bit for bit. No group is trained on
+# twice, or later than rollout-max-delay says. A record that was changed, cut, or ends early is
+# refused, or gives another chain. BENT's wrong token in flight is found.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+from asynchronous import (BENT, FOLDER, FULL, HERE, HINDERED, INVAR, OVERLAP, ROLLOUTS, begin, bits,
+                          check_replay, command, end, expect, kill, score, train)
+
+BATCH, EACH, LONGEST = 4, 3, 11  # of the recipe
+LAG = 2
+
+
+def recorded(lag, delay=2):
+    return ["--rollout-lag", str(lag), "--rollout-schedule", "recorded", "--rollout-max-delay",
+            str(delay), "--rm-type", "deterministic_random", "--lr", "0.004"]
+
+
+def obeying(name):
+    return ["--rollout-record", str(FOLDER / name)]
+
+
+def read(name):
+    """Of each tick: the groups of its batch, and tokens of the samples that it left."""
+    ticks = {}
+    for line in map(json.loads, (FOLDER / name / "schedule.jsonl").read_text().splitlines()[1:]):
+        tick = ticks.setdefault(line["tick"], {})
+        tick["batch"] = line.get("batch", tick.get("batch"))
+        if "drawn" in line:
+            tick["drawn"] = dict(line["drawn"])
+    return ticks
+
+
+def late(name, seed, *words, **how):
+    """A run whose parts are late at random."""
+    return train(name, *words, program=HINDERED, env={"INVAR_TEST_DELAYS": str(seed)}, **how)
+
+
+# ---- what is recorded is what was done -----------------------------------------------------------
+
+def check_batches(name, lag, delay):
+    """Each group is trained on once, not before it has begun, nor later than it may be."""
+    seen, early, overdue = set(), 0, 0
+    for tick, event in read(name).items():
+        batch = event["batch"]
+        expect(len(batch) == BATCH and batch == sorted(set(batch)) and not seen & set(batch),
+               f"{name}: tick {tick} trains on {batch}")
+        seen |= set(batch)
+        labels = [group // BATCH for group in batch]
+        expect(all(tick - delay <= r <= tick + lag for r in labels),
+               f"{name}: tick {tick} trains on rollouts {labels}")
+        due = set(range(max(0, tick - delay + 1) * BATCH))
+        expect(due <= seen, f"{name}: tick {tick} leaves {due - seen}, which are too late then")
+        early += sum(r > tick for r in labels)
+        overdue += sum(r < tick for r in labels)
+        expect(all(0 <= t < LONGEST and i // EACH not in seen for i, t in event["drawn"].items()),
+               f"{name}: tick {tick} has left {event['drawn']}")
+    return early, overdue
+
+
+def check_tokens(name, recipe="dense"):
+    ticks, right, wrong, mixed = read(name), 0, 0, 0
+    for rollout in range(ROLLOUTS - 1):
+        lines = (FOLDER / f"{name}-{rollout}").read_text(encoding="utf-8").splitlines()
+        samples = [s for s in map(json.loads, lines) if "tokens" in s]
+        of = []
+        for s in samples:
+            of.append([])
+            for tick in range(max(0, s["rollout"] - LAG), rollout + 1):
+                done = ticks[tick]["drawn"].get(s["index"], len(s["logprobs"]))
+                of[-1] += [tick] * (done - len(of[-1]))
+        scored = {v: score(name, recipe, v, samples)
+                  for v in range(min(v[0] for v in of), rollout + 2)}
+        for i, s in enumerate(samples):
+            mixed += of[i][0] != of[i][-1]
+            expect((s.get("weights_first", s["weights"]), s["weights"]) == (of[i][0], of[i][-1]),
+                   f"{name}: rollout {rollout}, sample {i}: versions {s['weights']}, {of[i]}")
+            for t, logp in enumerate(map(bits, s["logprobs"])):
+                right += logp == scored[of[i][t]][i][t]
+                wrong += logp == scored[of[i][t] + 1][i][t]
+                expect(logp == scored[of[i][t]][i][t],
+                       f"{name}: rollout {rollout}, sample {i}, token {t} is not of {of[i][t]}")
+    expect(right > 100 and wrong < right / 10, f"{name}: {right} tokens right, {wrong} off by one")
+    return mixed
+
+
+def check_ledger(name, lag, delay):
+    """The query of the ledger says how old the weights were."""
+    with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
+        rows = list(ledger.execute("SELECT step, weights_first, weights_last FROM samples"))
+    expect(len(rows) == ROLLOUTS * BATCH * EACH, f"{name}: {len(rows)} samples in the ledger")
+    expect(all(0 <= step - first <= lag + delay and first <= last <= step
+               for step, first, last in rows), f"{name}: versions in the ledger {rows}")
+    done = subprocess.run([INVAR, "ledger", "query", "staleness", str(FOLDER / name / "ledger.db"),
+                           "--json"], capture_output=True, text=True)
+    oldest = max(step - first for step, first, _ in rows)
+    expect(done.returncode == 0 and f'"most_lag": {oldest}' in done.stdout.replace('":', '": ')
+           .replace(":  ", ": "), f"{name}: staleness, {oldest}: {done.stdout}{done.stderr}")
+
+
+# ---- one chain with its record -------------------------------------------------------------------
+
+def check_record(name, chain, how, ways, recipe="dense"):
+    """Obeyed in other ways, and replayed, the record gives the chain and itself."""
+    for way, words in ways.items():
+        got = train(f"{name}-{way}", *how, *obeying(name), *words, recipe=recipe)["chain"]
+        expect(got == chain, f"{name}, obeyed {way}: chain {got}, expected {chain}")
+        expect(read(f"{name}-{way}") == read(name), f"{name}, obeyed {way}: another record")
+    for step in (0, 3, ROLLOUTS - 1):
+        check_replay(name, step)
+
+
+def check_clock():
+    """The clock decides: other delays, other chains; each keeps to its record."""
+    ways = {"plain": [], "beside": OVERLAP, "ranks": ["--ranks", "2"],
+            "apart": ["--ranks", "2", "--rollout-num-gpus", "1"]}
+    more = {"ranks-beside": [*OVERLAP, "--ranks", "2"], "three": ["--ranks", "3"],
+            "apart-unchecked": ["--ranks", "3", "--rollout-num-gpus", "2", "--check-logprobs",
+                                "false"],
+            "watched": ["--debug-determinism", "point"],
+            "guessed": ["--speculative-algorithm", "ngram"],
+            "small": ["--threads", "1", "--rollout-concurrency", "2", "--kv-pages", "20"]}
+    chains, early, overdue, mixed = {}, 0, 0, 0
+    for number, (how, beside) in enumerate([(recorded(2), []), (recorded(2), OVERLAP),
+                                            (recorded(1, 1), OVERLAP), (recorded(3), OVERLAP)]
+                                           * (5 if FULL else 1)):
+        name = f"clock-{number}"
+        lag, delay = int(how[1]), int(how[5])
+        run = late(name, number, *how, *beside, "--save-interval", "1", "--save-debug-rollout-data",
+                   str(FOLDER / (name + "-{rollout_id}")))
+        chains[name] = run["chain"]
+        some = check_batches(name, lag, delay)
+        early, overdue = early + some[0], overdue + some[1]
+        if lag == LAG:
+            mixed += check_tokens(name)
+        check_ledger(name, lag, delay)
+        check_record(name, run["chain"], how,
+                     {**ways, **more} if FULL or number == 1 else {"ranks": ways["ranks"]})
+    for name, words in (("in-turn", ["--rollout-concurrency", "3"]), ("wide", [])):
+        chains[name] = train(name, *recorded(2), *words)["chain"]
+    expect(early > 0 and overdue > 0 and mixed > 0,
+           f"the clock has done little: {early} early, {overdue} late groups, {mixed} mixed")
+    expect(len({chains[n] for n in ("clock-0", "clock-1", "in-turn", "wide")}) > 1,
+           f"the clock decides nothing: {chains}")
+    return chains
+
+
+def check_others():
+    """Experts, another format, adapters, losses: beside training, and obeyed."""
+    for recipe, words in (("experts", []), ("dense", ["--rollout-dtype", "fp8"]),
+                          ("dense", ["--lora-rank", "4", "--lora-alpha", "8"]),
+                          ("dense", ["--use-tis", "true", "--tis-clip", "1.1"]),
+                          ("dense", ["--use-rollout-logprobs", "true"])):
+        name = "-".join(["alike", recipe, *words[:1]])
+        how = [*recorded(2), *words, "--save-interval", "1"]
+        chain = late(name, 3, *how, *OVERLAP, recipe=recipe)["chain"]
+        check_record(name, chain, how, {"plain": [], "ranks": ["--ranks", "2"]}, recipe=recipe)
+
+
+def check_pieces(chain):
+    """Extended piece by piece, one run obeys the record of the whole one."""
+    how = [*recorded(2), *obeying("clock-1")]
+    for rollouts, words in ((1, []), (2, ["--ranks", "2"]), (4, OVERLAP), (ROLLOUTS, [])):
+        got = train("pieces", *how, *words, rollouts=rollouts)["chain"]
+    expect(got == chain, f"in pieces: chain {got}, expected {chain}")
+    train("pieces", *recorded(2), rollouts=ROLLOUTS + 2)  # and goes on by the clock
+    expect(len(read("pieces")) == ROLLOUTS + 2, "a run that obeyed does not go on by itself")
+    check_replay("pieces", ROLLOUTS + 1)
+
+
+def check_kills():
+    """After kills the run has the chain of one that obeys its whole record, and was not killed."""
+    how = [*recorded(2), "--save-interval", "1", "--keep-checkpoints", "2"]
+    for name, words in (("killed", how), ("killed-unsaved", [*recorded(2), "--save", "none"])):
+        if name == "killed":
+            chain = kill(name, words, 30 if FULL else 3)
+        else:  # from the start again, by the record alone
+            first = late(name, 5, *words, *OVERLAP)["chain"]
+            record = FOLDER / name / "schedule.jsonl"
+            record.write_bytes(record.read_bytes()[:-9])  # a kill has cut its end
+            chain = train(name, *words)["chain"]
+            expect(chain == first, f"{name}: chain {chain}, expected {first}")
+        got = train(f"{name}-again", *recorded(2), *obeying(name))["chain"]
+        expect(got == chain and chain, f"{name}: chain {chain}, obeyed without kills {got}")
+        check_replay(name, ROLLOUTS - 1)
+    steps = [row for row in read("killed")]
+    expect(steps == list(range(ROLLOUTS)), f"the record of a killed run has ticks {steps}")
+
+
+def check_failure():
+    """A plug-in that fails after the batch was recorded: the run goes on with that batch."""
+    how = [*recorded(2)[:6], "--rm-type", "none", "--custom-rm-path", f"python3 {HERE}/failing.py"]
+    left = FOLDER / "left"
+    for words in ([], OVERLAP):
+        name = "failed" + "".join(words)
+        left.write_text("3")
+        train(name, *how, *words, code=2, says="a checkpoint of step 2 is saved")
+        failed = read(name)[3]["batch"]
+        left.write_text("100")
+        chain = train(name, *how, *words)["chain"]
+        expect(read(name)[3]["batch"] == failed, f"{name}: another batch after the failure")
+        got = train(f"{name}-again", *how, *obeying(name))["chain"]
+        expect(got == chain and chain, f"{name}: chain {chain}, obeyed {got}")
+
+
+# ---- records that are wrong ----------------------------------------------------------------------
+
+def edited(name, change):
+    """A record of its own, with the lines changed."""
+    lines = (FOLDER / "clock-0/schedule.jsonl").read_text().splitlines(keepends=True)
+    (FOLDER / name).write_text("".join(change(lines)))
+    return ["--rollout-record", str(FOLDER / name)]
+
+
+def without(lines, tick, event):
+    return [x for x in lines if not x.startswith(f'{{"tick":{tick},"{event}"')]
+
+
+def replaced(lines, tick, event, value):
+    head = f'{{"tick":{tick},"{event}":'
+    return [head + json.dumps(value, separators=(",", ":")) + "}\n" if x.startswith(head) else x
+            for x in lines]
+
+
+def check_counts(chain):
+    """One count that is changed by one: another chain, or a refusal."""
+    ticks, same, tried = read("clock-0"), 0, 0
+    for tick in range(ROLLOUTS - 1):
+        trained = {g for later in range(tick, ROLLOUTS) for g in ticks[later]["batch"]}
+        used = [i for i in ticks[tick]["drawn"] if i // EACH in trained]
+        for index in used[:None if FULL else 1]:
+            for by in (-1, 1):
+                drawn = dict(ticks[tick]["drawn"])
+                drawn[index] += by
+                how = edited("one-off", lambda x, t=tick, d=drawn: replaced(x, t, "drawn",
+                                                                            sorted(d.items())))
+                shutil.rmtree(FOLDER / "off", ignore_errors=True)
+                done = subprocess.run(command("off", *recorded(2), "--save", "none", *how),
+                                      capture_output=True, text=True)
+                tried += 1
+                same += done.returncode == 0 and json.loads(done.stdout)["chain"] == chain
+    expect(tried > 3 and same == 0, f"{same} of {tried} records that are off by one have the chain")
+
+
+# Groups of rollout 0 wait for longer than they may.
+LATE = [f'{{"tick":{tick},"batch":[{",".join(map(str, range(4 * tick + 4, 4 * tick + 8)))}]}}\n'
+        f'{{"tick":{tick},"drawn":[]}}\n' for tick in range(3)]
+
+
+def check_wrong():
+    how, ticks = [*recorded(2), "--save", "none"], read("clock-0")
+    batch = ticks[2]["batch"]
+    left = next(t for t in ticks if ticks[t]["drawn"])
+    index, had = next(iter(ticks[left]["drawn"].items()))
+    for says, change in (
+            ("ends before tick 5", lambda x: x[:-2]),
+            ("ends before tick 5", lambda x: x[:-1]),
+            ("an event of tick 3; expected \"batch\" of tick 2",
+             lambda x: without(without(x, 2, "batch"), 2, "drawn")),
+            ("expected \"drawn\" of tick 2", lambda x: without(x, 2, "drawn")),
+            ("is out of order", lambda x: replaced(x, 2, "batch", batch[::-1])),
+            ("not those of a rollout", lambda x: replaced(x, 2, "batch", batch[:-1])),
+            ("not those of a rollout", lambda x: replaced(x, 2, "batch", [*batch[:-1], 999])),
+            ("is none", lambda x: replaced(x, 2, "batch", [*batch[:-1], "1"])),
+            ("is none", lambda x: replaced(x, 1, "drawn", [[1, 2, 3]])),
+            ("is out of order", lambda x: replaced(x, 1, "drawn", [[3, 2], [3, 2]])),
+            ("fewer than it names", lambda x: replaced(x, 0, "drawn", [[9999, 2]])),
+            ("which is in its batch",
+             lambda x: replaced(x, 0, "drawn", [[ticks[0]["batch"][0] * EACH, 1]])),
+            ("as many tokens as it may have",
+             lambda x: replaced(x, left, "drawn", [[index, LONGEST]])),
+            (f"and had {had} before",
+             lambda x: replaced(x, left + 1, "drawn", [[index, had - 1]]) if had else x[:-1]),
+            ("which may not be trained on later",
+             lambda x: x[:1] + LATE),
+            ("invar_schedule", lambda x: x[1:]),
+            ("invar_schedule", lambda x: ['{"invar_schedule":2,"run":"00"}\n', *x[1:]])):
+        shutil.rmtree(FOLDER / "wrong", ignore_errors=True)
+        train("wrong", *how, *edited("edited", change), code=2, says=says)
+
+
+def check_own():
+    """The run's own file: another run's, a gap, none."""
+    how = [*recorded(2), "--save-interval", "1"]
+    train("own", *how, rollouts=3)
+    record = FOLDER / "own/schedule.jsonl"
+    text = record.read_text()
+    for says, other in (("is the schedule of another run",
+                         text.replace(text[28:36], "00000000", 1)),
+                        ("the run goes on with tick 3", "".join(text.splitlines(True)[:-2])),
+                        ("the run goes on with tick 3", "")):
+        record.write_text(other)
+        train("own", *how, code=2, says=says)
+    record.write_text(text + '{"tick":3,"ba')  # a kill
+    train("own", *how)
+    expect(record.read_text().startswith(text) and len(read("own")) == ROLLOUTS, "own, cut off")
+    check_replay("own", 4)
+
+
+def check_bent():
+    """A wrong token of a sample that is left is found, in turn and beside training."""
+    for words in ([], OVERLAP, ["--ranks", "2"]):
+        shutil.rmtree(FOLDER / "bent", ignore_errors=True)
+        train("bent", *recorded(2), *obeying("clock-0"), "--save", "none", *words, program=BENT,
+              code=1, says="log-probabilities of rollout and scoring differ at token")
+
+
+def check_forks():
+    """A fork has a record of its own, from its first rollout on."""
+    fork = ["--fork", str(FOLDER / "killed"), "--fork-step", str(ROLLOUTS - 1)]
+    chain = train("fork", *recorded(2), *fork, "--clip-grad", "0.5", "--save-interval",
+                  "1", rollouts=ROLLOUTS + 3)["chain"]
+    expect(list(read("fork")) == list(range(ROLLOUTS, ROLLOUTS + 3)), "the record of a fork")
+    check_replay("fork", ROLLOUTS + 2)
+    got = train("fork-again", *recorded(2), *fork, "--clip-grad", "0.5", *obeying("fork"),
+                rollouts=ROLLOUTS + 3)["chain"]
+    expect(got == chain and chain, f"a fork: chain {chain}, obeyed {got}")
+    train("fork-more", *recorded(3), *fork, rollouts=ROLLOUTS + 3, code=129,
+          says="a fork keeps these numbers")
+    for tick, event in read("clock-0").items():
+        if 0 in event["drawn"].values():
+            train("fork-declared", "--rollout-lag", "2", "--fork", str(FOLDER / "clock-0"),
+                  "--fork-step", str(tick), rollouts=ROLLOUTS + 3, code=129,
+                  says="samples in flight are of another rollout-schedule")
+            break
+
+
+def check_refusals():
+    for words, says in (
+            (["--rollout-schedule", "recorded"], "a rollout-lag above 0"),
+            (["--rollout-lag", "1", "--rollout-max-delay", "3"], "rollout-schedule = recorded"),
+            (["--rollout-lag", "1", "--rollout-record", "x"], "rollout-schedule = recorded"),
+            ([*recorded(1), "--rollout-segment-tokens", "2"], "rollout-segment-tokens"),
+            ([*recorded(1), "--dynamic-sampling-filter", "nonzero_std"], "dynamic-sampling-filter"),
+            ([*recorded(1), "--custom-generate-function-path", "x"],
+             "custom-generate-function-path"),
+            (recorded(60, 5), "more than 64 together"),
+            ([*recorded(1), "--ranks", "2"], "give rollout-record"),
+            ([*recorded(1), "--debug-determinism", "point"], "give rollout-record")):
+        train("x", *words, code=129, says=says)
+    train("x", *recorded(1), "--rollout-record", str(FOLDER / "nothing"), code=2,
+          says="has no schedule.jsonl")
+    done = subprocess.run([INVAR, "ab", "--a", INVAR, "--b", INVAR, str(FOLDER / "dense.ini"),
+                           "--seeds", "1", "--work", str(FOLDER / "work"), *recorded(1)],
+                          capture_output=True, text=True)
+    expect(done.returncode == 129 and "set rollout-record = RUN" in done.stderr,
+           f"ab: {done.returncode}: {done.stderr}")
+
+
+def main():
+    begin()
+    chains = check_clock()
+    check_pieces(chains["clock-1"])
+    check_others()
+    check_kills()
+    check_failure()
+    check_counts(chains["clock-0"])
+    check_wrong()
+    check_own()
+    check_bent()
+    check_forks()
+    check_refusals()
+    return end()
+
+
+sys.exit(main())

@@ -1,0 +1,94 @@
+/*
+ * schedule.c - fuzz target: the recorded schedule of a run, in its file and in a ledger.
+ *
+ * The input is read as the lines of a file behind a head that fits, as a whole file, and as what a
+ * ledger has. What is accepted has ticks without a gap, numbers that ascend and tokens that never
+ * become fewer; it is written and read again, and must be the same. The corpus is of real runs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/ticks.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/scratch.h"
+
+static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+
+static void check_tick(const invar_tick *tick, bool first, bool last)
+{
+    INVAR_CHECK((tick->batched || first) && (tick->drawn || last));
+    for (int64_t i = 0; i < tick->n_groups; i++)
+        INVAR_CHECK(tick->groups[i] >= 0 && (i == 0 || tick->groups[i] > tick->groups[i - 1]));
+    for (int64_t i = 0; i < tick->n_left; i++) {
+        INVAR_CHECK(tick->left[i].sample >= 0 && tick->left[i].tokens >= 0);
+        INVAR_CHECK(i == 0 || tick->left[i].sample > tick->left[i - 1].sample);
+    }
+}
+
+static void write_all(invar_json_text *out, const invar_ticks *ticks)
+{
+    for (int64_t i = 0; i < ticks->count; i++) {
+        const invar_tick *tick = invar_ticks_find(ticks, ticks->first + i);
+
+        check_tick(tick, i == 0, i + 1 == ticks->count);
+        if (tick->batched)
+            invar_ticks_write_batch(out, ticks->first + i, tick);
+        if (tick->drawn)
+            invar_ticks_write_drawn(out, ticks->first + i, tick);
+    }
+    INVAR_CHECK(out->status == INVAR_OK);
+}
+
+static void check(const invar_ticks *ticks, invar_status status)
+{
+    invar_json_text first = {0}, second = {0};
+    invar_ticks again = {0};
+
+    INVAR_CHECK(status == INVAR_OK || status == INVAR_E_CORRUPT);
+    if (status != INVAR_OK) {
+        fuzz_check_failure(status);
+        return;
+    }
+    write_all(&first, ticks);
+    INVAR_CHECK(invar_ticks_read(&again, first.bytes ? first.data : "", first.bytes, "fuzz") ==
+                INVAR_OK);
+    write_all(&second, &again);
+    INVAR_CHECK(first.bytes == second.bytes &&
+                (first.bytes == 0 || memcmp(first.data, second.data, first.bytes) == 0));
+    INVAR_CHECK(ticks->count == 0 || invar_ticks_end(ticks) == invar_ticks_end(&again));
+    invar_ticks_release(&again);
+    invar_json_text_release(&first);
+    invar_json_text_release(&second);
+}
+
+static void read_file(const char *text, size_t bytes)
+{
+    invar_ticks ticks = {0};
+    invar_digest run;
+    size_t whole = 0;
+    invar_status status = invar_ticks_read_file(&ticks, &run, &whole, text, bytes, "fuzz");
+
+    INVAR_CHECK(whole <= bytes && (whole == 0 || text[whole - 1] == '\n'));
+    check(&ticks, status);
+    invar_ticks_release(&ticks);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    invar_ticks ticks = {0};
+    char *text;
+
+    INVAR_CHECK(invar_alloc((void **)&text, sizeof head + size, 1, "fuzz") == INVAR_OK);
+    memcpy(text, head, sizeof head - 1);
+    if (size)
+        memcpy(text + sizeof head - 1, data, size);
+    read_file(text, sizeof head - 1 + size);
+    read_file(text + sizeof head - 1, size);
+    check(&ticks, invar_ticks_read(&ticks, text + sizeof head - 1, size, "fuzz"));
+    invar_ticks_release(&ticks);
+    invar_free(text);
+    return 0;
+}
