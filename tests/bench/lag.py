@@ -6,7 +6,10 @@
 # runs, from 100 to 4000 tokens, most of them short. Printed are the seconds of a rollout with all
 # that belongs to it, from its begin to that of the next, and its phases; in the mean of the
 # rollouts that have all their ticks. With --in-turn the same schedule is also executed without
-# overlap, and must have the same chain. Weights are random, and nearly stay (lr is tiny).
+# overlap, and must have the same chain. With --recorded the clock decides beside training
+# (rollout-schedule = recorded): its batches have other samples, so tokens of a rollout are compared
+# by the time of one; the record, obeyed in turn, must have the same chain. Weights are random, and
+# nearly stay (lr is tiny).
 # Exit code: 0 done, 1 the runs had other samples or chains.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -81,6 +84,11 @@ def measure(run, first):
     return out
 
 
+def pace(found):
+    """Response tokens of a rollout that is timed."""
+    return statistics.mean(found["tokens"][-len(found["all"]):])
+
+
 def show(title, found):
     phases = ", ".join(f"{name} {statistics.mean(v):.2f}" for name, v in sorted(found.items())
                        if name not in ("all", "tokens"))
@@ -99,6 +107,8 @@ def main():
     parser.add_argument("--lag", type=int, default=4)
     parser.add_argument("--segment", type=int, help="default: the longest response / lag")
     parser.add_argument("--in-turn", action="store_true")
+    parser.add_argument("--recorded", action="store_true", help="also by the clock")
+    parser.add_argument("--delay", type=int, default=2, help="rollout-max-delay of --recorded")
     parser.add_argument("--keys", nargs=argparse.REMAINDER, default=[], help="of all runs")
     given = parser.parse_args()
     shape = dict(SHAPES[given.shape])
@@ -111,6 +121,11 @@ def main():
     ways = {"no lag": [], "overlapped": [*lag, "--rollout-overlap", "true"]}
     if given.in_turn:
         ways["in turn"] = lag
+    if given.recorded:
+        clock = ["--rollout-lag", str(given.lag), "--rollout-schedule", "recorded",
+                 "--rollout-max-delay", str(given.delay)]
+        ways["recorded"] = [*clock, "--rollout-overlap", "true"]
+        ways["obeyed"] = [*clock, "--rollout-record", str(given.folder / "recorded")]
     print(f"{given.shape}: {shape['prompts']} x 8 samples of {shape['shortest']} to "
           f"{shape['longest']} tokens, lag {given.lag}, {segment} tokens a tick", flush=True)
     chains, found = {}, {}
@@ -122,11 +137,14 @@ def main():
         show(title, found[title])
     for title in list(ways)[1:]:
         ratio = statistics.mean(found[title]["all"]) / statistics.mean(found["no lag"]["all"])
-        print(f"{title:12} {ratio:8.3f} of the time without lag")
-        if found[title]["tokens"] != found["no lag"]["tokens"]:
+        print(f"{title:12} {ratio:8.3f} of the time without lag, "
+              f"{ratio * pace(found['no lag']) / pace(found[title]):8.3f} for equal tokens")
+        if title not in ("recorded", "obeyed") and \
+                found[title]["tokens"] != found["no lag"]["tokens"]:
             sys.exit("the runs have samples of other lengths")
-    if given.in_turn and chains["in turn"] != chains["overlapped"]:
-        sys.exit(f"the chains differ: {chains}")
+    for one, other in (("in turn", "overlapped"), ("obeyed", "recorded")):
+        if one in chains and chains[one] != chains[other]:
+            sys.exit(f"the chains differ: {chains}")
 
 
 main()
