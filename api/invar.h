@@ -1,5 +1,5 @@
 /*
- * invar.h - libinvar: the ledger and the hashes of Invar for programs in other languages.
+ * invar.h - libinvar: ledger, hashes and ops of Invar for programs in other languages.
  *
  * A stable C interface. It needs no other header of Invar, passes plain structs of numbers and
  * pointers, and exports names that begin with invar_api_ only. The Python package (python/) is
@@ -71,6 +71,48 @@ INVAR_API int32_t invar_api_hash_bytes(uint8_t *out, const void *data, uint64_t 
  */
 INVAR_API int32_t invar_api_hash_tensors(uint8_t *out, const invar_api_tensor *tensors,
                                          int64_t count, int32_t threads);
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/* Where ops run, with threads and scratch of its own. Calls on one device wait for each other. */
+typedef struct invar_api_device invar_api_device;
+
+/*
+ * `kind` is "cpu"; `numerics` "ieee" or "sm90", which computes on a CPU what an H200 does. Bits do
+ * not depend on the threads.
+ */
+INVAR_API int32_t invar_api_device_open(invar_api_device **out, const char *kind,
+                                        const char *numerics, int32_t threads);
+/* NULL is allowed. */
+INVAR_API void invar_api_device_close(invar_api_device *device);
+
+#define INVAR_API_TENSOR 0
+#define INVAR_API_INTEGER 1
+#define INVAR_API_FLOAT 2
+
+/*
+ * One argument of an op, by the name of its field: kernels-deterministic/fields.def. Tensors are
+ * f32, bf16, i32 or i64 of 1 to 4 dimensions, of which only the first may be strided; segments are
+ * vectors of i64.
+ */
+typedef struct invar_api_argument {
+    const char *name;
+    invar_api_tensor tensor; /* kind INVAR_API_TENSOR */
+    int64_t integer;         /* kind INVAR_API_INTEGER */
+    double real;             /* kind INVAR_API_FLOAT */
+    int32_t kind;
+    int32_t reserved; /* 0 */
+} invar_api_argument;
+
+/*
+ * Runs an op, "linear.fwd". Arguments that are wrong, missing or unknown are refused before
+ * anything is written; docs/arithmetic.md says what each op computes, in which order.
+ */
+INVAR_API int32_t invar_api_call(invar_api_device *device, const char *op,
+                                 const invar_api_argument *arguments, int64_t count);
+
+/* The numerics revision of an op: it rises when a bit of its results may change. */
+INVAR_API int32_t invar_api_op_revision(const char *op);
 
 /* ---- writing a ledger ------------------------------------------------------------------------ */
 

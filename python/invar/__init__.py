@@ -1,4 +1,4 @@
-# invar - the ledger and the hashes of Invar in Python.
+# invar - the ledger, the hashes and (invar.ops, invar.torch) the kernels of Invar in Python.
 # SPDX-License-Identifier: Apache-2.0
 """Invar in Python: record what every training step computed, and compare runs bit by bit.
 

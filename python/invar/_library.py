@@ -15,6 +15,7 @@ ABI = 1
 DIGEST_BYTES = 16
 READ, WRITE, CREATE = 0, 1, 2
 NULL, INT, REAL, TEXT, BLOB = range(5)
+TENSOR, INTEGER, FLOAT = range(3)
 
 
 class Error(RuntimeError):
@@ -29,6 +30,12 @@ class Tensor(ctypes.Structure):
     """invar_api_tensor."""
     _fields_ = [("data", c_void_p), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
                 ("dims", c_int32), ("code", c_int32), ("bits", c_int32), ("reserved", c_int32)]
+
+
+class Argument(ctypes.Structure):
+    """invar_api_argument."""
+    _fields_ = [("name", c_char_p), ("tensor", Tensor), ("integer", c_int64), ("real", c_double),
+                ("kind", c_int32), ("reserved", c_int32)]
 
 
 class Pair(ctypes.Structure):
@@ -79,6 +86,8 @@ Row = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), POINTER(Value), c_i
 STATUS = {
     "hash_bytes": [c_char_p, c_void_p, c_uint64],
     "hash_tensors": [c_char_p, POINTER(Tensor), c_int64, c_int32],
+    "device_open": [POINTER(c_void_p), c_char_p, c_char_p, c_int32],
+    "call": [c_void_p, c_char_p, POINTER(Argument), c_int64],
     "ledger_open": [POINTER(c_void_p), c_char_p, c_int32, c_char_p],
     "ledger_begin": [c_void_p, c_char_p, c_char_p, POINTER(Pair), c_int64, POINTER(Fact), c_int64],
     "ledger_resume": [c_void_p, c_int64, c_char_p, POINTER(Fact), c_int64],
@@ -123,8 +132,11 @@ def _load() -> ctypes.CDLL:
     library.invar_api_status_name.argtypes = [c_int32]
     library.invar_api_free.argtypes = [c_void_p]
     library.invar_api_free.restype = None
-    library.invar_api_ledger_close.argtypes = [c_void_p]
-    library.invar_api_ledger_close.restype = None
+    library.invar_api_op_revision.argtypes = [c_char_p]
+    library.invar_api_op_revision.restype = c_int32
+    for name in ("invar_api_ledger_close", "invar_api_device_close"):
+        getattr(library, name).argtypes = [c_void_p]
+        getattr(library, name).restype = None
     for name, arguments in STATUS.items():
         function = getattr(library, "invar_api_" + name)
         function.argtypes = arguments

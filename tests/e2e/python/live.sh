@@ -2,9 +2,9 @@
 # live.sh INVAR VENVS FOLDER - the Python package as it is installed, with real torch and others.
 #
 # Builds the wheel, installs it into a fresh environment and uses it there; then into the oracles'
-# environment in VENVS (some GB), where mypy looks at it, and the examples run with PyTorch,
-# transformers and pandas: equal runs are identical, and of a planted change the step and the tensor
-# are named.
+# environment in VENVS (some GB), where mypy looks at it, the operators are compared with PyTorch's,
+# models are swept over batches, and the examples run with PyTorch, transformers and pandas: equal
+# runs are identical, and of a planted change the step and the tensor are named.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 venvs=$2 folder=$3 here=$PWD/tests/e2e/python tree=$PWD
@@ -35,6 +35,7 @@ venv "$venvs" -r "$tree/tests/oracle/requirements.txt" -r "$here/requirements.tx
 (cd "$tree/python" && "$python" -m mypy --cache-dir "$folder/mypy") || complain "mypy objects"
 cd "$folder"
 "$python" "$here/libraries.py" "$folder/libraries" || complain "libraries.py failed"
+"$python" -W ignore "$here/kernels.py" || complain "kernels.py failed"
 
 # a plain loop, and a Trainer: two runs alike, one with a change
 for run in a b 'c --change 7'; do

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# kernels.py - Invar's operators in PyTorch, and transformers models that use them.
+#
+# Operators and their gradients are compared with PyTorch's in double precision; a tolerance is for
+# that alone. Everything that is promised is compared bit by bit; the stock model is the control.
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of invar.torch."""
+import sys
+import unittest
+
+import torch
+import transformers
+from torch.nn import functional
+
+import invar.ops
+import invar.torch
+
+TYPES = ((torch.float32, 3e-6), (torch.bfloat16, 2e-2))
+SIZES = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+
+
+def bits(x):
+    return x.detach().contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
+
+
+def build(family, **more):
+    sizes = {**SIZES, **more}
+    if family == "llama":
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    if family == "qwen3":
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=16, **sizes))
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48,
+        norm_topk_prob=True, **sizes))
+
+
+FAMILIES = ("llama", "qwen3", "qwen3_moe")
+
+
+class Operators(unittest.TestCase):
+    """Values and gradients against PyTorch in double precision."""
+
+    def setUp(self):
+        torch.manual_seed(7)
+
+    def close(self, mine, reference, leaves, tolerance):
+        weights = torch.randn(mine.shape, dtype=torch.float64)
+        ours = torch.autograd.grad((mine.double() * weights).sum(), leaves)
+        theirs = torch.autograd.grad((reference * weights).sum(), leaves)
+        for one, other in zip((mine, *ours), (reference, *theirs)):
+            scale = float(other.detach().double().abs().max())
+            difference = float((one.double() - other.double()).detach().abs().max())
+            self.assertLessEqual(difference, tolerance * max(scale, 0.5))
+
+    def leaves(self, dtype, *shapes):
+        return [(torch.randn(*shape) * 0.5).to(dtype).requires_grad_() for shape in shapes]
+
+    def test_operators(self):
+        for dtype, tolerance in TYPES:
+            for tokens in (1, 5, 130):
+                with self.subTest(dtype=dtype, tokens=tokens):
+                    self.dense(dtype, tolerance, tokens)
+                    self.attention(dtype, tolerance, tokens)
+                    self.experts(dtype, tolerance, tokens)
+
+    def dense(self, dtype, tolerance, tokens):
+        x, w, b, n, u = self.leaves(dtype, (tokens, 48), (20, 48), (20,), (48,), (tokens, 48))
+        self.close(invar.torch.linear(x, w, b),
+                   functional.linear(x.double(), w.double(), b.double()), [x, w, b], tolerance)
+        self.close(invar.torch.rmsnorm(x, n, 1e-6),
+                   functional.rms_norm(x.double(), (48,), n.double(), 1e-6), [x, n], tolerance)
+        self.close(invar.torch.swiglu(x, u), functional.silu(x.double()) * u.double(), [x, u],
+                   tolerance)
+        targets = torch.randint(0, 48, (tokens,))
+        expected = torch.log_softmax(x.double(), -1).gather(1, targets[:, None])[:, 0]
+        self.close(invar.torch.logprob(x, targets), expected, [x], tolerance)
+
+    def attention(self, dtype, tolerance, tokens):
+        q, k, v = self.leaves(dtype, (tokens, 4, 16), (tokens, 2, 16), (tokens, 2, 16))
+        starts = torch.tensor([0, tokens // 3, tokens // 3, tokens])
+        outs = []
+        for a, b in zip(starts[:-1], starts[1:]):
+            parts = (x[a:b].double().transpose(0, 1)[None] for x in (q, k, v))
+            outs.append(functional.scaled_dot_product_attention(
+                *parts, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
+        self.close(invar.torch.attention(q, k, v, starts), torch.cat(outs), [q, k, v], tolerance)
+
+    def experts(self, dtype, tolerance, tokens):
+        x, r, gate_up, down = self.leaves(dtype, (tokens, 48), (6, 48), (6, 24, 48), (6, 48, 12))
+        scores = torch.softmax(x.double() @ r.double().T, -1)
+        value, index = torch.topk(scores, 2, -1)
+        value = value / value.sum(-1, keepdim=True)
+        expected = torch.zeros(tokens, 48, dtype=torch.float64)
+        for e in range(6):
+            h = x.double() @ gate_up[e].double().T
+            y = (functional.silu(h[:, :12]) * h[:, 12:]) @ down[e].double().T
+            expected = expected + y * ((index == e) * value).sum(-1, keepdim=True)
+        self.close(invar.torch.moe(x, r, gate_up, down, 2), expected, [x, r, gate_up, down],
+                   tolerance)
+
+    def test_opcheck(self):
+        x, w, n = self.leaves(torch.float32, (5, 8), (3, 8), (8,))
+        q, k = self.leaves(torch.float32, (5, 2, 8), (5, 1, 8))
+        r, gate_up, down = self.leaves(torch.float32, (4, 8), (4, 6, 8), (4, 8, 3))
+        named = torch.ops.invar
+        for op, arguments in (
+                (named.linear, (x, w, None)), (named.rmsnorm, (x, n, 1e-6)),
+                (named.swiglu, (x, x * 2)), (named.moe, (x, r, gate_up, down, 2, True)),
+                (named.attention, (q, k, k * 2, torch.tensor([0, 2, 5]), 0.3)),
+                (named.logprob, (x, torch.tensor([1, 2, 3, 4, 5], dtype=torch.int32), 1.0))):
+            torch.library.opcheck(op.default, arguments)
+
+    def test_rows_do_not_see_their_batch(self):
+        for dtype, _ in TYPES:
+            x, w, n, u = self.leaves(dtype, (64, 48), (20, 48), (48,), (64, 48))
+            r, gate_up, down = self.leaves(dtype, (6, 48), (6, 24, 48), (6, 48, 12))
+            for f in (lambda a: invar.torch.linear(x[a], w),
+                      lambda a: invar.torch.rmsnorm(x[a], n, 1e-6),
+                      lambda a: invar.torch.swiglu(x[a], u[a]),
+                      lambda a: invar.torch.moe(x[a], r, gate_up, down, 2)):
+                whole = bits(f(slice(None)))
+                for count in (1, 2, 3, 31, 63):
+                    self.assertTrue(torch.equal(bits(f(slice(64 - count, 64))), whole[-count:]))
+
+    def test_refused(self):
+        half = torch.randn(3, 4).half()
+        with self.assertRaisesRegex(invar.Error, "none of f32"):
+            invar.torch.linear(half, half)
+        with self.assertRaises(invar.Error):
+            invar.torch.linear(torch.randn(3, 4), torch.randn(3, 4).bfloat16())
+        with self.assertRaises(invar.Error):
+            invar.torch.logprob(torch.randn(2, 4), torch.tensor([0, 4]))
+
+
+class Models(unittest.TestCase):
+    """transformers models: batch size, padding, place and cache change no bit."""
+
+    def setUp(self):
+        torch.manual_seed(11)
+        self.samples = [torch.randint(0, 160, (3 + 7 * i % 29,)) for i in range(64)]
+
+    def batch(self, model, samples, width, side):
+        ids = torch.zeros(len(samples), width, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for i, sample in enumerate(samples):
+            at = 0 if side == "right" else width - len(sample)
+            ids[i, at:at + len(sample)] = sample
+            mask[i, at:at + len(sample)] = 1
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+        return [logits[i][mask[i].bool()] for i in range(len(samples))]
+
+    def differing(self, model, sizes):
+        """Of how many samples, in batches of these sizes, a bit is not that of the sample alone."""
+        with torch.no_grad():
+            alone = [bits(model(input_ids=sample[None]).logits[0]) for sample in self.samples]
+            bad = 0
+            for size in sizes:
+                for side in ("left", "right"):
+                    first = (5 * size) % (65 - size)
+                    group = self.samples[first:first + size]
+                    width = max(map(len, group)) + size % 4
+                    for i, logits in enumerate(self.batch(model, group, width, side)):
+                        bad += not torch.equal(bits(logits), alone[first + i])
+        return bad
+
+    def test_sweep(self):
+        control = 0
+        for family in FAMILIES:
+            for dtype, tolerance in TYPES:
+                with self.subTest(family=family, dtype=dtype):
+                    model = build(family).to(dtype).eval()
+                    control += self.differing(model, (2, 7, 33, 64))
+                    before = model(input_ids=self.samples[9][None]).logits
+                    self.assertIs(invar.torch.make_invariant(model), model)
+                    self.assertEqual(self.differing(model, range(1, 65)), 0)
+                    after = model(input_ids=self.samples[9][None]).logits
+                    self.assertLess(float((after - before).abs().max()), 10 * tolerance)
+        self.assertGreater(control, 0)  # stock models differ: the sweep can see it
+
+    def test_cache(self):
+        for family in FAMILIES:
+            for dtype, _ in TYPES:
+                model = invar.torch.make_invariant(build(family).to(dtype).eval())
+                ids = torch.stack([self.samples[8][:12], self.samples[4][:12]])
+                mask = torch.ones_like(ids)
+                mask[1, :5] = 0  # left padding
+                positions = (mask.cumsum(1) - 1).clamp(min=0)
+                with torch.no_grad():
+                    whole = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+                    cache, pieces = None, []
+                    for a, b in ((0, 6), (6, 7), (7, 10), (10, 11), (11, 12)):
+                        out = model(input_ids=ids[:, a:b], attention_mask=mask[:, :b],
+                                    position_ids=positions[:, a:b], past_key_values=cache,
+                                    use_cache=True)
+                        cache = out.past_key_values
+                        pieces.append(out.logits)
+                keep = mask.bool()
+                self.assertTrue(torch.equal(bits(torch.cat(pieces, 1))[keep], bits(whole)[keep]))
+
+    def test_generate(self):
+        model = invar.torch.make_invariant(build("qwen3").eval())
+        prompts = self.samples[3:6]
+        alone = [model.generate(p[None], max_new_tokens=6, do_sample=False, pad_token_id=0)[0]
+                 for p in prompts]
+        width = max(map(len, prompts))
+        ids = torch.stack([functional.pad(p, (width - len(p), 0)) for p in prompts])
+        mask = torch.stack([functional.pad(torch.ones_like(p), (width - len(p), 0))
+                            for p in prompts])
+        together = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False,
+                                  pad_token_id=0)
+        for one, row in zip(alone, together):
+            self.assertEqual(one[-6:].tolist(), row[-6:].tolist())
+
+    def test_gradients(self):
+        """They repeat with any threads, and are those of the stock model but for rounding."""
+        for family in FAMILIES:
+            model = build(family)
+            ids = torch.randint(0, 160, (3, 20))
+            reference = self.gradients(model, ids)
+            invar.torch.make_invariant(model)
+            first = self.gradients(model, ids)
+            invar.torch.set_device(invar.ops.Device(threads=3))
+            again = self.gradients(model, ids)
+            for name, gradient in first.items():
+                self.assertTrue(torch.equal(bits(gradient), bits(again[name])), name)
+                scale = float(reference[name].abs().max())
+                difference = float((gradient - reference[name]).abs().max())
+                self.assertLess(difference, 1e-4 * scale + 1e-8, name)
+
+    def gradients(self, model, ids):
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    def test_refused(self):
+        make = invar.torch.make_invariant
+        gpt = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_embd=16, n_layer=1, n_head=2, vocab_size=32, n_positions=16))
+        for model, words in ((gpt, "gpt2"), (build("llama").half(), "float16"),
+                             (build("llama", hidden_act="gelu"), "gelu"),
+                             (build("qwen3", use_sliding_window=True, sliding_window=4,
+                                    max_window_layers=0), "sliding"),
+                             (torch.nn.Linear(2, 2), "Linear")):
+            with self.assertRaisesRegex(NotImplementedError, words):
+                make(model)
+        model = make(build("llama"))
+        ids = self.samples[0][None]
+        with self.assertRaises(NotImplementedError):
+            model(input_ids=ids, attention_mask=torch.ones(1, 1, ids.shape[1], ids.shape[1]))
+        packed = torch.cat([torch.arange(2), torch.arange(ids.shape[1] - 2)])[None]
+        with self.assertRaises(NotImplementedError):
+            model(input_ids=ids, position_ids=packed, use_cache=False)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# ops.py LIBRARY - the kernels by name, with the standard library alone.
+#
+# Rows keep their bits in every batch, with any number of threads, in both numerics; a sum in
+# another order, the control, does not have them. Calls that are wrong are refused before anything
+# is written.
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of invar.ops."""
+import array
+import os
+import pathlib
+import random
+import sys
+import unittest
+
+os.environ["INVAR_LIBRARY"] = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+sys.dont_write_bytecode = True
+
+import invar  # noqa: E402  pylint: disable=wrong-import-position
+from invar import ops  # noqa: E402  pylint: disable=wrong-import-position
+
+WIDTH, OUT = 96, 10
+
+
+def matrix(values, rows, columns, letter="f"):
+    """A writable tensor."""
+    return memoryview(array.array(letter, values)).cast("B").cast(letter, (rows, columns))
+
+
+def empty(rows, columns):
+    return matrix([float("nan")] * (rows * columns), rows, columns)
+
+
+class Products(unittest.TestCase):
+    """linear.fwd, for all of them."""
+
+    def setUp(self):
+        draw = random.Random(7)
+        self.x = [[draw.uniform(-1, 1) for _ in range(WIDTH)] for _ in range(64)]
+        self.w = [draw.uniform(-1, 1) for _ in range(OUT * WIDTH)]
+
+    def product(self, device, rows, order=None):
+        order = order or list(range(WIDTH))
+        x = [row[k] for row in rows for k in order]
+        w = [self.w[n * WIDTH + k] for n in range(OUT) for k in order]
+        y = empty(len(rows), OUT)
+        device.run("linear.fwd", {
+            "y": y, "x": matrix(x, len(rows), WIDTH), "w": matrix(w, OUT, WIDTH), "n_more": 0,
+            "k_shards": 1, "bias": None})
+        return [bytes(y.cast("B")[4 * OUT * i:4 * OUT * (i + 1)]) for i in range(len(rows))]
+
+    def test_rows_do_not_see_their_batch(self):
+        for numerics in ("ieee", "sm90"):
+            with self.subTest(numerics):
+                device = ops.Device(numerics=numerics, threads=1)
+                alone = [self.product(device, [row])[0] for row in self.x]
+                for threads in (1, 2, 5):
+                    device = ops.Device(numerics=numerics, threads=threads)
+                    for count in (2, 3, 7, 16, 33, 64):
+                        self.assertEqual(self.product(device, self.x[-count:]), alone[-count:])
+        backwards = self.product(device, self.x, list(range(WIDTH))[::-1])
+        self.assertNotEqual(backwards, alone)  # the control: the same terms in another order
+
+    def test_close_to_exact(self):
+        row = array.array("f", self.product(ops.Device(), self.x[:1])[0])
+        for n in range(OUT):
+            exact = sum(self.x[0][k] * self.w[n * WIDTH + k] for k in range(WIDTH))
+            self.assertAlmostEqual(row[n], exact, places=5)
+
+
+class Refusals(unittest.TestCase):
+    """What must not reach a kernel."""
+
+    def refused(self, op, fields, words):
+        with self.assertRaises(invar.Error, msg=words) as caught:
+            self.device.run(op, fields)
+        self.assertIn(words, str(caught.exception))
+
+    def setUp(self):
+        self.device = ops.Device(threads=1)
+        self.y, self.x, self.w = empty(2, 3), matrix([1.0] * 8, 2, 4), matrix([1.0] * 12, 3, 4)
+        self.good = {"y": self.y, "x": self.x, "w": self.w, "n_more": 0, "k_shards": 1}
+
+    def test_calls(self):
+        self.device.run("linear.fwd", self.good)
+        self.assertEqual(self.y.tolist(), [[4.0] * 3] * 2)
+        good = self.good
+        self.refused("linear.forward", good, "there is no op")
+        self.refused("linear.fwd", {**good, "x": None}, "x: is missing")
+        self.refused("linear.fwd", {**good, "k_shards": None}, "k_shards: is missing")
+        self.refused("linear.fwd", {**good, "weight": self.w}, "weight: is no argument")
+        self.refused("linear.fwd", {**good, "k_shards": 1.0}, "is an integer")
+        self.refused("linear.fwd", {**good, "k_shards": 1 << 40}, "32 bits")
+        self.refused("linear.fwd", {**good, "k_shards": 3, "k_atom": 1}, "3")
+        self.refused("linear.fwd", {**good, "x": 7}, "is a tensor")
+        self.refused("linear.fwd", {**good, "w": matrix([1.0] * 15, 3, 5)}, "w")
+        self.refused("linear.fwd", {**good, "x": array.array("d", [1, 2])}, "none of f32")
+        self.refused("linear.fwd", {**good, "y": self.x}, "y")  # the memory of an input
+        self.refused("rmsnorm.fwd", {"y": self.y, "x": self.x, "weight": self.w, "eps": 1},
+                     "floating-point")
+        self.assertEqual(self.y.tolist(), [[4.0] * 3] * 2)  # nothing was written
+
+    def test_segments_and_arrays(self):
+        ids = matrix([0, 1, 1, 0], 2, 2, "i")
+        fields = {"row_token": array.array("i", [0] * 4), "slot_row": matrix([0] * 4, 2, 2, "i"),
+                  "expert_start": array.array("q", [0] * 3), "ids": ids, "experts": 2}
+        self.device.run("moe.plan", fields)
+        self.assertEqual(list(fields["expert_start"]), [0, 2, 4])
+        for wrong in (array.array("q", [0] * 2), array.array("q", [0] * 4),
+                      array.array("i", [0] * 3), memoryview(array.array("q", [0] * 6))[::2]):
+            self.refused("moe.plan", {**fields, "expert_start": wrong}, "expert_start: the array")
+        self.refused("moe.plan", {**fields, "experts": -5}, "")
+        self.refused("moe.plan", {**fields, "experts": 1 << 62}, "")
+        total = {"out": array.array("f", [0] * 4), "x": self.x, "units": array.array("q", [0, 2])}
+        self.device.run("token.sum", total)
+        self.assertEqual(list(total["out"]), [2.0] * 4)
+        for wrong in ([0, 3], [1, 2], [0, 2, 1], [-1, 2], []):
+            self.refused("token.sum", {**total, "units": array.array("q", wrong)}, "units")
+        self.refused("token.sum", {**total, "units": array.array("i", [0, 2])}, "vector of i64")
+        self.refused("grad.norm", {"grads": self.x, "count": 1, "max_norm": 1.0}, "lists of")
+
+    def test_devices(self):
+        for kind, numerics, threads in (("tpu", "ieee", 1), ("cpu", "fast", 1), ("cuda", "ieee", 1),
+                                        ("cpu", "ieee", -1)):
+            with self.assertRaises(invar.Error):
+                ops.Device(kind, numerics=numerics, threads=threads)
+        self.device.close()
+        with self.assertRaisesRegex(invar.Error, "closed"):
+            self.device.run("linear.fwd", self.good)
+        self.assertGreaterEqual(ops.revision("attention.fwd"), 3)
+        with self.assertRaises(invar.Error):
+            ops.revision("attention")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,160 @@
+/*
+ * call.c - tests of ops by name: random calls of every op come to the bytes of the typed calls.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "api/invar.h"
+#include "kernels-deterministic/fields.h"
+#include "tests/gpu/cases/cases.h"
+#include "tests/ops.h"
+
+enum { MOST_FIELDS = 40 };
+
+/* A call in the words of the interface; what its tensors point to is kept here, too. */
+typedef struct spelled {
+    invar_api_argument arguments[MOST_FIELDS];
+    int64_t shapes[MOST_FIELDS][INVAR_MAX_RANK], strides[MOST_FIELDS][INVAR_MAX_RANK];
+    int64_t count;
+    bool can; /* the interface has words for all of it */
+} spelled;
+
+static void spell_tensor(spelled *s, invar_api_argument *a, const invar_tensor *t)
+{
+    int64_t *shape = s->shapes[s->count], *strides = s->strides[s->count], dense = 1;
+    bool real = t->dtype == INVAR_DTYPE_F32, brain = t->dtype == INVAR_DTYPE_BF16;
+
+    s->can =
+        s->can && (real || brain || t->dtype == INVAR_DTYPE_I32 || t->dtype == INVAR_DTYPE_I64);
+    for (int i = t->rank - 1; i >= 0; i--) {
+        shape[i] = t->shape[i];
+        strides[i] = i > 0 ? dense : t->row_stride;
+        dense *= t->shape[i];
+    }
+    a->tensor = (invar_api_tensor){
+        t->data, shape, strides, t->rank, real ? 2 : brain ? 4 : 0, invar_dtype_bits(t->dtype), 0};
+}
+
+static void spell_field(spelled *s, const invar_field *f, const invar_op_args *args)
+{
+    invar_api_argument *a = &s->arguments[s->count];
+    const void *in = invar_field_in(f, args);
+    const invar_segments *segments = in;
+    invar_tensor vector;
+    int32_t narrow;
+    float real;
+
+    *a = (invar_api_argument){.name = f->name, .kind = INVAR_API_TENSOR};
+    switch (f->kind) {
+    case INVAR_FIELD_TENSOR: spell_tensor(s, a, in); break;
+    case INVAR_FIELD_SEGMENTS:
+        vector = invar_tensor_1d((void *)(uintptr_t)segments->start, INVAR_DTYPE_I64,
+                                 segments->count + 1);
+        spell_tensor(s, a, &vector);
+        break;
+    case INVAR_FIELD_ARRAY:
+        vector = invar_field_memory(f, args);
+        spell_tensor(s, a, &vector);
+        break;
+    case INVAR_FIELD_TENSORS: s->can = false; break;
+    case INVAR_FIELD_I32:
+        memcpy(&narrow, in, sizeof narrow);
+        a->integer = narrow;
+        a->kind = INVAR_API_INTEGER;
+        break;
+    case INVAR_FIELD_I64:
+        memcpy(&a->integer, in, sizeof a->integer);
+        a->kind = INVAR_API_INTEGER;
+        break;
+    case INVAR_FIELD_F32:
+        memcpy(&real, in, sizeof real);
+        a->real = real;
+        a->kind = INVAR_API_FLOAT;
+        break;
+    case INVAR_FIELD_F64:
+        memcpy(&a->real, in, sizeof a->real);
+        a->kind = INVAR_API_FLOAT;
+        break;
+    }
+    s->count++;
+}
+
+static void spell(spelled *s, const invar_case *c)
+{
+    int n;
+    const invar_field *fields = invar_op_fields(&n, c->op);
+
+    *s = (spelled){.can = true};
+    assert_true(n <= MOST_FIELDS);
+    for (int i = 0; i < n; i++)
+        if (invar_field_present(&fields[i], &c->args))
+            spell_field(s, &fields[i], &c->args);
+}
+
+static bool same_memory(const invar_case *a, const invar_case *b)
+{
+    invar_digest x = invar_case_digest(a), y = invar_case_digest(b);
+
+    return invar_digest_equal(&x, &y);
+}
+
+/* Every op that the interface has words for, on random calls; most of them change memory. */
+static void test_api_call__has_the_bits_of_the_typed_call(void **state)
+{
+    invar_device dev = *(const invar_device *)*state;
+    invar_api_device *device[INVAR_NUMERICS_COUNT];
+    int64_t calls = 0, ops = 0, seeds = invar_test_full() ? 400 : 10;
+    static spelled s;
+
+    for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
+        assert_ok(
+            invar_api_device_open(&device[n], "cpu", invar_numerics_name((invar_numerics)n), 2));
+    for (int op = 0; op < INVAR_OP_COUNT; op++) {
+        int64_t before = calls;
+        for (int64_t seed = 0; seed < seeds; seed++) {
+            invar_numerics numerics = (invar_numerics)(seed % INVAR_NUMERICS_COUNT);
+            invar_case mine, typed, untouched;
+
+            invar_case_make(&mine, (invar_op)op, numerics, (uint64_t)seed);
+            invar_case_make(&typed, (invar_op)op, numerics, (uint64_t)seed);
+            invar_case_make(&untouched, (invar_op)op, numerics, (uint64_t)seed);
+            spell(&s, &mine);
+            if (s.can) {
+                dev.numerics = numerics;
+                assert_ok(invar_case_run(&dev, &typed));
+                assert_ok(invar_api_call(device[numerics], invar_op_name((invar_op)op), s.arguments,
+                                         s.count));
+                if (!same_memory(&mine, &typed))
+                    fail_msg("%s, seed %d: %s: other bytes than the typed call",
+                             invar_op_name((invar_op)op), (int)seed, mine.text);
+                calls += !same_memory(&mine, &untouched);
+                // every argument that is needed is missed
+                for (int64_t i = 0; i < s.count && seed == 0; i++) {
+                    invar_api_argument last = s.arguments[s.count - 1], out = s.arguments[i];
+                    s.arguments[i] = last;
+                    if (invar_api_call(device[numerics], invar_op_name((invar_op)op), s.arguments,
+                                       s.count - 1) != INVAR_OK)
+                        assert_string_not_equal(invar_api_error(), "");
+                    s.arguments[i] = out;
+                }
+            }
+            invar_case_free(&mine);
+            invar_case_free(&typed);
+            invar_case_free(&untouched);
+        }
+        ops += calls > before;
+    }
+    assert_true(ops >= 30); // most of them; the rest has lists or quantised tensors only
+    for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
+        invar_api_device_close(device[n]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_api_call__has_the_bits_of_the_typed_call),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
