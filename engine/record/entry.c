@@ -256,6 +256,23 @@ static void group_metrics(entry *e)
     metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
 }
 
+/* Rollouts that were trained on since the first token of a sample, where the clock decides that. */
+static void staleness_metrics(entry *e)
+{
+    int64_t n = e->step->flat->samples, total = 0, most = 0;
+
+    if (!e->step->clocked)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t versions = e->step->weights - e->step->samples[i].weights_first;
+
+        total += versions;
+        most = versions > most ? versions : most;
+    }
+    metric(e, "rollout/staleness/mean", (double)total / (double)n);
+    metric(e, "rollout/staleness/max", (double)most);
+}
+
 static double mean_reward(const invar_rl_sample *samples, int64_t count)
 {
     double total = 0.0;
@@ -293,6 +310,7 @@ static invar_status rollout_metrics(entry *e)
     turn_metrics(e);
     branch_metrics(e);
     group_metrics(e);
+    staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes; k *= 2)
         named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);
     INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));

@@ -59,6 +59,7 @@ typedef struct invar_step {
     invar_logp_gap gap;             /* rollout against training, or against scoring */
     int64_t routes, routes_differ;  /* choices of experts made again */
     int64_t dropped_groups;         /* of the rollout */
+    bool clocked;                   /* a recorded schedule: the clock has chosen the groups */
     bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
     int64_t reused_groups;          /* so many of this batch had, */
     int64_t surplus_groups;         /* and so many wait now */

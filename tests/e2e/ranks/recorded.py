@@ -99,9 +99,13 @@ def check_ledger(name, lag, delay):
     """The query of the ledger says how old the weights were."""
     with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
         rows = list(ledger.execute("SELECT step, weights_first, weights_last FROM samples"))
+        most = dict(ledger.execute("SELECT step, value FROM metrics WHERE name = "
+                                   "'rollout/staleness/max'"))
     expect(len(rows) == ROLLOUTS * BATCH * EACH, f"{name}: {len(rows)} samples in the ledger")
     expect(all(0 <= step - first <= lag + delay and first <= last <= step
                for step, first, last in rows), f"{name}: versions in the ledger {rows}")
+    expect(most == {step: max(step - first for s, first, _ in rows if s == step)
+                    for step in range(ROLLOUTS)}, f"{name}: rollout/staleness/max {most}")
     done = subprocess.run([INVAR, "ledger", "query", "staleness", str(FOLDER / name / "ledger.db"),
                            "--json"], capture_output=True, text=True)
     oldest = max(step - first for step, first, _ in rows)
