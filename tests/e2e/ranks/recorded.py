@@ -362,6 +362,24 @@ def check_refusals():
            f"ab: {done.returncode}: {done.stderr}")
 
 
+def check_ci():
+    """Programs are compared by a record: a golden of it holds, and the clock has none."""
+    cases = FOLDER / "cases"
+    cases.mkdir()
+    text = (FOLDER / "dense.ini").read_text().replace("[rollout]\n", "[rollout]\nnum-rollout = 4\n"
+                                                      "rollout-lag = 2\n"
+                                                      "rollout-schedule = recorded\n", 1)
+    for name, more, code, says in (
+            ("clock", "", 129, "set rollout-record = RUN"),
+            ("record", f"rollout-record = {FOLDER / 'in-turn'}\n", 0, "")):
+        case = cases / f"{name}.ini"
+        case.write_text(text.replace("[rollout]\n", "[rollout]\n" + more, 1))
+        done = subprocess.run([INVAR, "ci", "record", str(case), "--program", INVAR],
+                              capture_output=True, text=True, cwd=FOLDER)
+        expect(done.returncode == code and says in done.stderr,
+               f"ci record {name}: {done.returncode}: {done.stdout}{done.stderr}")
+
+
 def main():
     begin()
     chains = check_clock()
@@ -375,6 +393,7 @@ def main():
     check_bent()
     check_forks()
     check_refusals()
+    check_ci()
     return end()
 
 
