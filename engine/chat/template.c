@@ -215,7 +215,7 @@ static invar_status greet(invar_template *chat, const beginning *b)
     hash_text(&hasher, variables, bytes);
     invar_hasher_final(&chat->hash, &hasher);
     invar_free(variables);
-    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line));
+    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line, true));
     json_decref(answer);
     return INVAR_OK;
 }
@@ -289,7 +289,7 @@ static invar_status check_list(const char *name, const char *json, size_t bytes)
     json_t *value;
     bool list;
 
-    INVAR_TRY(invar_json_parse(&value, name, json, bytes));
+    INVAR_TRY(invar_json_parse_raw(&value, name, json, bytes));
     list = json_is_array(value);
     json_decref(value);
     return list ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
@@ -317,7 +317,7 @@ invar_status invar_template_render(char **out, size_t *bytes_out, invar_template
     invar_json_text_key(line, "add_generation_prompt");
     invar_json_text_bool(line, add_generation_prompt);
     invar_json_text_close(line, '}');
-    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line));
+    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line, true));
     text = json_object_get(answer, "text");
     if (!json_is_string(text)) {
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");

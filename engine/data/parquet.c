@@ -43,7 +43,7 @@ static invar_status begin(reading *r, const char *path, const char *const *colum
             invar_json_text_string(&r->line, *columns, strlen(*columns));
     invar_json_text_close(&r->line, ']');
     invar_json_text_close(&r->line, '}');
-    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line));
+    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line, false));
     json_decref(answer);
     return INVAR_OK;
 }
@@ -58,7 +58,7 @@ static invar_status take_rows(reading *r, bool *end_out)
 
     invar_json_text_open(&r->line, '{');
     invar_json_text_close(&r->line, '}');
-    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line));
+    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line, false));
     lines = json_object_get(answer, "lines");
     said_end = json_is_true(json_object_get(answer, "end"));
     *end_out = !json_is_string(lines);

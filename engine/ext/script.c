@@ -62,7 +62,7 @@ invar_status invar_script_open(invar_line_program **out, const char *name, const
 }
 
 invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
-                              invar_json_text *line)
+                              invar_json_text *line, bool raw)
 {
     const char *answer, *error;
     size_t bytes;
@@ -72,7 +72,7 @@ invar_status invar_script_ask(json_t **out, invar_line_program *program, const c
     INVAR_TRY(line->status);
     INVAR_TRY(invar_line_program_exchange(&answer, &bytes, program, line->data, line->bytes));
     invar_json_text_reset(line);
-    INVAR_TRY(invar_json_parse(out, name, answer, bytes));
+    INVAR_TRY((raw ? invar_json_parse_raw : invar_json_parse)(out, name, answer, bytes));
     error = json_string_value(json_object_get(*out, "error"));
     if (error) {
         char quote[ERROR_SIZE];

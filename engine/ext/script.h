@@ -30,10 +30,10 @@ invar_status invar_script_command(char **out, const char *file) INVAR_MUST_USE;
 
 /*
  * Ends the line, sends it, and empties it. *out is the answer, and the caller's (json_decref). A
- * member "error" of it is ours: INVAR_E_INVALID, "NAME: TEXT".
+ * member "error" of it is ours: INVAR_E_INVALID, "NAME: TEXT". `raw`: its texts may have NUL.
  */
 invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
-                              invar_json_text *line) INVAR_MUST_USE;
+                              invar_json_text *line, bool raw) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -339,6 +339,7 @@ static invar_status add_prompt(invar_ask *ask, const json_t *value)
                           "prompt is none of: a string, a list of strings, a list of tokens, a "
                           "list of such lists");
     prompt->text = json_string_value(value);
+    prompt->text_bytes = json_string_length(value);
     return INVAR_OK;
 }
 
@@ -381,14 +382,45 @@ static invar_status take_chat(invar_ask *ask)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+static bool has_nul(const json_t *value)
+{
+    const json_t *item;
+    const char *name;
+    size_t i;
+
+    if (json_is_string(value))
+        return strlen(json_string_value(value)) < json_string_length(value);
+    json_array_foreach(value, i, item) if (has_nul(item)) return true;
+    json_object_foreach((json_t *)(uintptr_t)value, name, item) if (has_nul(item)) return true;
+    return false;
+}
+
+/* Texts are a model's, which may say NUL, and are read by length; nothing else may have it. */
+static invar_status check_names(invar_ask *ask)
+{
+    const json_t *value;
+    const char *name;
+
+    json_object_foreach(ask->body, name, value)
+    {
+        if (strcmp(name, "prompt") == 0 || strcmp(name, "messages") == 0 || !has_nul(value))
+            continue;
+        ask->param = name;
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a text in it has the character NUL, \\u0000",
+                          name);
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_ask_read(invar_ask *ask, invar_ask_kind kind, const char *body, size_t bytes,
                             const invar_sampling *sampling)
 {
     *ask = (invar_ask){.kind = kind, .n = 1, .sampling = *sampling};
-    INVAR_TRY(invar_json_parse(&ask->body, WHERE, body, bytes));
+    INVAR_TRY(invar_json_parse_raw(&ask->body, WHERE, body, bytes));
     if (!json_is_object(ask->body))
         return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");
     INVAR_TRY(check_fields(ask));
+    INVAR_TRY(check_names(ask));
     if (given(ask, "model"))
         INVAR_TRY(invar_json_string(&ask->model, ask->body, "model", WHERE));
     INVAR_TRY(take_sampling(ask));

@@ -27,8 +27,9 @@ typedef enum invar_ask_kind {
 
 /* One of the prompts: text, or tokens at once. */
 typedef struct invar_ask_prompt {
-    const char *text; /* borrowed from the body; NULL: ids */
-    int32_t *ids;     /* (n_ids) owned */
+    const char *text; /* (text_bytes) borrowed from the body; NULL: ids */
+    size_t text_bytes;
+    int32_t *ids; /* (n_ids) owned */
     int64_t n_ids;
 } invar_ask_prompt;
 

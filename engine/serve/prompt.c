@@ -162,7 +162,7 @@ invar_status invar_prompter_make(invar_prompter *p, invar_ask *ask)
 
         if (prompt->text)
             INVAR_TRY(invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, p->options.tokenizer,
-                                             prompt->text, strlen(prompt->text)));
+                                             prompt->text, prompt->text_bytes));
         INVAR_TRY(check_prompt(p, ask, i));
     }
     if (ask->sampling.max_response < 0)

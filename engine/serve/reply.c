@@ -440,7 +440,7 @@ static invar_status prompt_text(char **out, size_t *bytes, const invar_reply *r,
         return INVAR_OK;
     if (!p->text)
         return invar_tokenizer_decode(out, bytes, r->tokenizer, p->ids, p->n_ids, false);
-    *bytes = strlen(p->text);
+    *bytes = p->text_bytes;
     INVAR_TRY(invar_alloc((void **)out, *bytes + 1, 1, "the text of a prompt"));
     memcpy(*out, p->text, *bytes + 1);
     return INVAR_OK;

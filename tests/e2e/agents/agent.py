@@ -92,7 +92,7 @@ def chat(task):
         fields = {"messages": messages, "max_completion_tokens": 4, "logprobs": True}
         status, body = request(task, "/chat/completions", fields)
         assert status == 200, (status, body)
-        content = json.loads(body)["choices"][0]["message"]["content"].replace("\0", " ")
+        content = json.loads(body)["choices"][0]["message"]["content"]
         messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "!"}]
     return len(content) / 10
 

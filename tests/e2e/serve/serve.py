@@ -523,6 +523,26 @@ def refused(code, text, *words, env=None):
            f"serve {words}: {done.returncode} {done.stderr}, expected {code} {text}")
 
 
+def check_nul(server):
+    """A text that the model said comes back as it was, also with the character NUL."""
+    fields = {"max_tokens": 4, "temperature": 0}
+    for prompt in ("a\0b", ["a", "a\0"]):
+        reply = server.complete(prompt=prompt, echo=True, **fields)
+        texts = prompt if isinstance(prompt, list) else [prompt]
+        for text, choice in zip(texts, reply["choices"]):
+            expect(choice["text"].startswith(text), f"{text!r} comes back as {choice['text']!r}")
+    chats = [json.loads(server.raw("POST", CHAT, json.dumps(
+        {**fields, "messages": [{"role": "user", "content": text}]}))[2])
+             for text in ("a\0b", "a", "ab")]
+    counts = [chat["usage"]["prompt_tokens"] for chat in chats]
+    expect(counts[0] > counts[1], f"a chat is cut at NUL: {counts}")
+    for name, value in (("stop", "a\0"), ("model", "\0"), ("user", "x\0")):
+        status, _, body = server.raw("POST", TEXT, json.dumps(
+            {"prompt": "a", **fields, name: value}))
+        expect(status == 400 and b"NUL" in body and name.encode() in body,
+               f"{name} with NUL: {status} {body}")
+
+
 def check_start(server):
     empty = FOLDER / "empty"
     empty.write_text("")
@@ -588,6 +608,7 @@ def main():
     check_streams(server)
     check_stops(server)
     check_refusals(server)
+    check_nul(server)
     check_start(server)
     plain = check_load(server, 64, 40 if FULL else 3)
     server.stop()
