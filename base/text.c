@@ -97,6 +97,20 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
     out[used] = '\0';
 }
 
+void invar_text_show_url(char *out, size_t size, const char *url)
+{
+    size_t open = strcspn(url, "?#"), at = open < size ? open : size - 1;
+
+    memcpy(out, url, at);
+    out[at] = '\0';
+    for (url += open; *url && at < size; url += 1 + strcspn(url + 1, "&#")) {
+        size_t name = 1 + strcspn(url + 1, "=&#");
+        int shown = url[name] == '=' ? (int)name + 1 : 1;
+
+        at += (size_t)snprintf(out + at, size - at, "%.*s...", shown, url);
+    }
+}
+
 void invar_text_print_word(FILE *out, const char *word)
 {
     static const char usual[] =

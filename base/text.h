@@ -38,6 +38,14 @@ bool invar_text_ends(const char *text, const char *end);
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 
+#define INVAR_TEXT_URL_SIZE 8001 /* room for URLs of 2000 bytes */
+
+/*
+ * A URL as records and messages may have it: values behind '?' and '#' may be secrets, and stand
+ * there as "...". What was shown is shown as it is; what has no room is cut. `size` is > 0.
+ */
+void invar_text_show_url(char *out, size_t size, const char *url);
+
 /*
  * A string as a shell reads one word: in quotes where it needs them. What is not printable is shown
  * as \xNN.

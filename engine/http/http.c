@@ -29,6 +29,7 @@
 struct invar_http {
     char name[NAME_BYTES + 1];
     char url[URL_BYTES + 1];
+    char shown[INVAR_TEXT_URL_SIZE];
     char header[sizeof BEARER + KEY_BYTES]; /* "": none */
     invar_http_options options;
     const invar_http_table *client;
@@ -110,6 +111,7 @@ invar_status invar_http_open(invar_http **out, const invar_http_options *options
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
     memcpy(http->url, options->url, strlen(options->url));
+    invar_text_show_url(http->shown, sizeof http->shown, http->url);
     if (key[0])
         (void)snprintf(http->header, sizeof http->header, "%s%s", BEARER, key);
     http->options = *options;
@@ -186,15 +188,15 @@ static invar_status report(const invar_http *http, const invar_http_call *call)
 
     if (state->too_long)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the answer of %s is longer than %zu bytes",
-                          http->name, http->url, state->most);
+                          http->name, http->shown, state->most);
     if (call->code) {
         invar_text_quote(quoted, sizeof quoted, call->why, strlen(call->why));
         return INVAR_FAIL(INVAR_E_IO, call->code, "%s: no answer from %s after %d calls: %s",
-                          http->name, http->url, http->options.attempts, quoted);
+                          http->name, http->shown, http->options.attempts, quoted);
     }
     invar_text_quote(quoted, sizeof quoted, e->reply ? e->reply : "", e->reply_bytes);
     return INVAR_FAIL(INVAR_E_STATE, (int)call->status, "%s: %s answers with status %ld: %s",
-                      http->name, http->url, call->status, quoted);
+                      http->name, http->shown, call->status, quoted);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

@@ -30,7 +30,21 @@ typedef struct identity {
     size_t count;
     char hex[EXTRA][INVAR_DIGEST_HEX_SIZE];
     size_t n_hex;
+    char judge[INVAR_TEXT_URL_SIZE], teacher[INVAR_TEXT_URL_SIZE]; /* their URLs */
 } identity;
+
+/* What the ledger has as the value of a key: all of it, but for the secrets of a URL. */
+static const char *recorded_text(identity *id, int key, const char *text)
+{
+    char *shown = key == INVAR_KEY_RM_URL            ? id->judge
+                  : key == INVAR_KEY_OPD_TEACHER_URL ? id->teacher
+                                                     : NULL;
+
+    if (!shown)
+        return text;
+    invar_text_show_url(shown, INVAR_TEXT_URL_SIZE, text);
+    return shown;
+}
 
 static void add_digest(identity *id, const char *key, const invar_digest *digest)
 {
@@ -61,7 +75,8 @@ static invar_status gather(identity *id, const invar_loop *loop)
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
         if (invar_recipe_entry_identifies(&e))
-            id->pairs[id->count++] = (invar_ledger_pair){e.key->name, e.text ? e.text : ""};
+            id->pairs[id->count++] =
+                (invar_ledger_pair){e.key->name, recorded_text(id, i, e.text ? e.text : "")};
     }
     INVAR_TRY(hash_spec(&digest, &s->spec));
     add_digest(id, "model hash", &digest);

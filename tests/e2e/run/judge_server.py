@@ -12,6 +12,9 @@ import time
 asked = collections.Counter()  # bodies
 
 
+KEY = f"key=hunter{1 + 1}"  # in no file of the tree as it is sent
+
+
 class Judge(http.server.BaseHTTPRequestHandler):
     """One POST a sample."""
 
@@ -29,26 +32,28 @@ class Judge(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         sample = json.loads(body)
         assert sorted(sample) == ["label", "prompt", "response"], sample
-        asked[self.path, body] += 1
+        path, _, secret = self.path.partition("?")
+        assert secret in ("", KEY, f"{KEY}&v=1", f"{KEY}&v=2"), secret
+        asked[path, body] += 1
         right = float(len(set(sample["response"]) & set(sample["label"])))
         parts = json.dumps({"right": right, "format": 0.25, "why": "letters in common"})
-        if self.path == "/flaky" and asked[self.path, body] % 2:
+        if path == "/flaky" and asked[path, body] % 2:
             self.answer(503, "later")
-        elif self.path == "/slow":
+        elif path == "/slow":
             time.sleep(0.05)
             self.answer(200, parts)
-        elif self.path in ("/parts", "/flaky"):
+        elif path in ("/parts", "/flaky"):
             self.answer(200, parts)
-        elif self.path == "/number":
+        elif path == "/number":
             self.answer(200, f" {right}\n")
-        elif self.path == "/late":
+        elif path == "/late":
             time.sleep(30)
-        elif self.path == "/closes":
+        elif path == "/closes":
             self.close_connection = True
         else:
             answers = {"/nonsense": "<html>oops", "/list": "[1]", "/text": '"1"', "/empty": "",
                        "/two": "1],\"x\":[2", "/nan": "NaN", "/nothing": "{}"}
-            self.answer(200 if self.path in answers else 404, answers.get(self.path, "no\x1b[31m"))
+            self.answer(200 if path in answers else 404, answers.get(path, "no\x1b[31m"))
 
 
 def main():

@@ -52,6 +52,23 @@ holds [ "$right" != "$whole" ]
 expect 0 'steps     3 executed' "${remote[@]}" --run ranks --rm-url "$url/parts" --ranks 2
 holds [ "$(chain ranks)" = "$whole" ]
 
+# what a URL has behind its path may be a secret: it is asked with, and nowhere to be read. In no
+# file of the tree, of which a ledger has a diff, it is as it is sent.
+secret=hunter$((1 + 1))
+expect 0 'steps     3 executed' "${remote[@]}" --run secret --rm-url "$url/parts?key=$secret&v=1"
+holds [ "$(chain secret)" = "$whole" ]
+holds [ "$(column secret "SELECT value FROM identity WHERE key = 'rm-url'")" = \
+    "$url/parts?key=...&v=..." ]
+expect 0 'identical' replay secret --step 2
+expect 0 'steps     1 executed' "${remote[@]}" --run secret --rm-url "$url/parts?key=$secret&v=2" \
+    --num-rollout 4
+expect 2 "rm-url: $url/gone?key=... answers with status 404" "${remote[@]}" --run lost \
+    --rm-url "$url/gone?key=$secret"
+holds [ -e lost/ledger.db ]
+if grep -rqa "$secret" secret lost; then
+    complain 'a secret is in a run:' "$(grep -rla "$secret" secret lost)"
+fi
+
 # bad ROUTE TEXT: a server that ends the run.
 bad() {
     expect 2 "$2" "${remote[@]}" --run "bad-${1#/}" --rm-url "$url$1" "${@:3}"

@@ -144,6 +144,37 @@ static void test_text__ends(void **state)
     assert_false(invar_text_ends("a.ini.new", ".ini"));
 }
 
+/* Values behind '?' and '#' are nobody's business; the rest is the address. */
+static void test_text__urls(void **state)
+{
+    static const char *const cases[][2] = {
+        {"http://a/b", "http://a/b"},
+        {"http://a?k=1", "http://a?k=..."},
+        {"http://a/?key=s3cret&model=m&", "http://a/?key=...&model=...&..."},
+        {"https://a/b?s3cret", "https://a/b?..."},
+        {"https://a/b?x=1=2#s3cret", "https://a/b?x=...#..."},
+        {"", ""},
+    };
+    char shown[INVAR_TEXT_URL_SIZE], again[INVAR_TEXT_URL_SIZE];
+    char longest[INVAR_TEXT_URL_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_text_show_url(shown, sizeof shown, cases[i][0]);
+        assert_string_equal(shown, cases[i][1]);
+        invar_text_show_url(again, sizeof again, shown);
+        assert_string_equal(again, shown);
+    }
+    for (size_t from = 0; from < sizeof longest; from += 97) { // names, then values, of any length
+        memset(longest, 'a', sizeof longest);
+        memset(longest + from, '&', sizeof longest - from);
+        longest[from] = '?';
+        longest[sizeof longest - 1] = '\0';
+        invar_text_show_url(shown, sizeof shown, longest);
+        assert_true(strlen(shown) < sizeof shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_text__words_for_a_shell),
         cmocka_unit_test(test_text__join),
         cmocka_unit_test(test_text__ends),
+        cmocka_unit_test(test_text__urls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
