@@ -83,6 +83,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
                                         INVAR_KEY_BUFFER_FILTER_PATH,
                                         INVAR_KEY_DATA_SOURCE_PATH,
                                         INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH,
+                                        INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH,
                                         INVAR_KEY_CUSTOM_INIT_PATH,
                                         INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
                                         INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,

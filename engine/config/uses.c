@@ -337,6 +337,7 @@ static invar_status check_eval_uses(const invar_config_facts *f)
              : invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
          "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
         {INVAR_KEY_EVAL_TURNS, f->eval, data},
+        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, f->eval, data},
         {INVAR_KEY_EVAL_TURNS,
          invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
              invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH),

@@ -193,7 +193,7 @@ static invar_status read_factor(const invar_plugin_call *call, const json_t *rep
     return INVAR_OK;
 }
 
-/* A hook may say what it has measured, {"metrics": {"NAME": NUMBER}}. */
+/* A hook may say what it has measured, {"metrics": {"NAME": NUMBER}}: gauges of a step. */
 static invar_status read_measures(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
 {
@@ -202,6 +202,10 @@ static invar_status read_measures(const invar_plugin_call *call, const json_t *r
 
     if (object && !json_is_object(object))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"metrics\" is no object", where);
+    if (json_object_size(object) > 0 && call->event->hook == INVAR_PLUGIN_AFTER_EVAL)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: \"metrics\" after an evaluation: they would belong to no step",
+                          where);
     json_object_foreach(object, name, value)
     {
         if (!json_is_number(value))

@@ -194,6 +194,7 @@ const char *invar_plugin_hook_name(int hook)
         [INVAR_PLUGIN_BEFORE_LOGPROB] = "before_logprob",
         [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
         [INVAR_PLUGIN_AFTER_ROLLOUT] = "after_rollout",
+        [INVAR_PLUGIN_AFTER_EVAL] = "after_eval",
     };
 
     return names[hook];
@@ -205,6 +206,8 @@ static void write_event(invar_json_text *text, const invar_plugin_event *event)
     write_int(text, "rollout", event->rollout);
     write_string(text, "run", event->run);
     write_string(text, "folder", event->folder);
+    if (event->set)
+        write_string(text, "set", event->set);
 }
 
 static void write_buffer(invar_json_text *text, const invar_plugin_buffer *b, size_t count)

@@ -128,7 +128,8 @@ enum {
     INVAR_PLUGIN_AFTER_INIT = 0,
     INVAR_PLUGIN_BEFORE_LOGPROB = 1,
     INVAR_PLUGIN_BEFORE_TRAIN_STEP = 2,
-    INVAR_PLUGIN_AFTER_ROLLOUT = 3
+    INVAR_PLUGIN_AFTER_ROLLOUT = 3,
+    INVAR_PLUGIN_AFTER_EVAL = 4
 };
 
 typedef struct invar_plugin_event {
@@ -137,8 +138,10 @@ typedef struct invar_plugin_event {
     int64_t rollout;                    /* -1 after init */
     const char *run;                    /* the run's name */
     const char *folder;                 /* where the run writes */
-    const invar_plugin_sample *samples; /* (count) after_rollout: the batch; else NULL */
+    const invar_plugin_sample *samples; /* (count) after_rollout: the batch; after_eval: those of a
+                                           set; else NULL */
     size_t count;
+    const char *set; /* after_eval: the name of the evaluation set; else NULL */
 } invar_plugin_event;
 
 /* What a hook has to say; pointers are the plug-in's, and must last until its next call. */

@@ -660,7 +660,7 @@ invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *e
     invar_status status;
 
     *factor_out = 1.0;
-    if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_AFTER_ROLLOUT)
+    if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_AFTER_EVAL)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,
                           event->hook);
     if (samples)

@@ -155,14 +155,14 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
 invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
                                void *plugin) INVAR_MUST_USE;
 
-/* "after_init", "before_logprob", "before_train_step", "after_rollout". */
+/* "after_init", "before_logprob", "before_train_step", "after_rollout", "after_eval". */
 const char *invar_plugin_hook_name(int hook);
 
 /*
- * `samples` (count) go with after_rollout; else NULL. The plug-in may say what it has measured,
- * named numbers (measures_out is zeroed before; the caller releases), and give a factor for the
- * loss of the coming step, 1 where it does not. A factor is kept as a reply; one that is stored
- * counts in place of what the hook says now.
+ * `samples` (count) go with after_rollout and after_eval; else NULL. The plug-in may say what it
+ * has measured, named numbers (measures_out is zeroed before; the caller releases), and give a
+ * factor for the loss of the coming step, 1 where it does not. A factor is kept as a reply; one
+ * that is stored counts in place of what the hook says now.
  */
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
                                const invar_rl_sample *samples, int64_t count,

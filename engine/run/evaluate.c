@@ -240,6 +240,8 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
                                    "false each is one response, without custom-agent-path");
     INVAR_TRY(add_prompts(samples, e, data, per_prompt));
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
+    if (e->look)
+        INVAR_TRY(e->look(e->payload, set->name, samples));
     INVAR_TRY(sum_up(&found, samples, set, per_prompt));
     return e->take(e->payload, set->name, found.items, found.count);
 }

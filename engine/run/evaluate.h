@@ -32,6 +32,8 @@ typedef struct invar_evaluation {
     /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,
                          size_t count);
+    /* Shown the samples of each set before; NULL: nobody looks. */
+    invar_status (*look)(void *payload, const char *set, const invar_rl_samples *samples);
     void *payload;
 } invar_evaluation;
 

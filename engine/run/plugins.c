@@ -162,6 +162,7 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
         {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
         {INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
     };
 
     *out = (invar_plugins){.replay = replay};

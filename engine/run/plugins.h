@@ -27,7 +27,7 @@ enum {
     INVAR_PLUGINS_LOSS,
     INVAR_PLUGINS_HOOKS
 };
-#define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 4) /* one for each hook */
+#define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 5) /* one for each hook */
 
 /* Zeroed, there is none. */
 typedef struct invar_plugins {

@@ -383,10 +383,25 @@ static invar_status save(invar_loop *loop, bool last)
 static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
                                  size_t count)
 {
-    const invar_recorder *recorder = payload;
+    const invar_loop *loop = payload;
+    const invar_recorder *recorder = &loop->recorder;
 
     return recorder->ledger ? invar_ledger_evaluate(recorder->ledger, set, results, count)
                             : INVAR_OK;
+}
+
+static invar_status show_set(void *payload, const char *set, const invar_rl_samples *samples)
+{
+    invar_loop *loop = payload;
+
+    return invar_plugins_hook(&loop->plugins,
+                              &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
+                                                    .step = loop->place.step,
+                                                    .rollout = loop->place.rollout,
+                                                    .run = loop->home.at.name,
+                                                    .folder = loop->home.at.run,
+                                                    .set = set},
+                              samples);
 }
 
 static invar_status evaluate(invar_loop *loop)
@@ -396,7 +411,8 @@ static invar_status evaluate(invar_loop *loop)
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
                           .take = take_results,
-                          .payload = &loop->recorder};
+                          .look = show_set,
+                          .payload = loop};
     invar_status status;
 
     if (loop->options->replay)

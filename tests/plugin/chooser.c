@@ -41,6 +41,11 @@ static int report(void *self, const invar_plugin_event *event, invar_plugin_repo
         snprintf(error, INVAR_PLUGIN_ERROR_SIZE, "not this run");
         return 1;
     }
+    if (event->hook == INVAR_PLUGIN_AFTER_EVAL &&
+        (!event->set || strcmp(event->set, "held") != 0 || event->count == 0)) {
+        snprintf(error, INVAR_PLUGIN_ERROR_SIZE, "an evaluation without a set");
+        return 1;
+    }
     if (event->hook == INVAR_PLUGIN_BEFORE_TRAIN_STEP)
         out->loss_factor = event->step == 7 ? (double)NAN : event->step % 2 ? 0.5 : 1.0;
     if (event->hook != INVAR_PLUGIN_AFTER_ROLLOUT)

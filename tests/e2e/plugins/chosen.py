@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 
@@ -145,6 +146,25 @@ def check_buffer():
           says="over-sampling-keep-surplus")
 
 
+def check_evaluations():
+    held = ["--eval-prompt-data", "held task:max", "--eval-interval", "2", "--save", "none"]
+    key = "--custom-eval-rollout-log-function-path"
+    plain = train("eval", *held)
+    for who, spec in (("program", f"{PROGRAM} log"), ("object", PLUGIN)):
+        told = train(f"eval-{who}", *held, key, spec)
+        expect((told["chain"], told["content"]) == (plain["chain"], plain["content"]),
+               f"{who}: a hook that is told of evaluations changes the run")
+    means = select("eval", "SELECT step, value_bits FROM evaluation JOIN series USING (series) "
+                   "WHERE name = 'eval/held' ORDER BY step")
+    rows = [line.split() for line in (FOLDER / "log.eval").read_text().splitlines()]
+    said = [float(total) / float(count) for _, name, count, total in rows if name == "held"]
+    true = [struct.unpack("<d", struct.pack("<q", bits))[0] for _, bits in means]
+    expect(said == true and len(said) == 1 + ROLLOUTS // 2, f"after_eval: {said}, not {true}")
+    train("eval-measures", *held, key, f"{PROGRAM} log measures", code=2,
+          says="they would belong to no step")
+    train("x", key, PLUGIN, code=129, says="eval-prompt-data")
+
+
 def check_hooks():
     plain = train("unhooked", "--save", "none")
     for who, spec in (("program", f"{PROGRAM} log"), ("object", PLUGIN)):
@@ -170,6 +190,7 @@ def check_hooks():
         if who == "program":
             first = chain
         expect(chain == first, f"weigh: {chain} of the object, {first} of the program")
+    check_evaluations()
     train("weigh-nan", "--custom-before-train-step-hook-path", PLUGIN, rollouts=9, code=2,
           says="is not finite")
     train("refused", "--custom-rollout-log-function-path", PLUGIN, "--name", "refused", code=2,
