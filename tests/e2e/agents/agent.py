@@ -149,7 +149,7 @@ def lead(mood, task):
     if mood == "dies" and task["id"] == 2:
         ask(task, "?")
         sys.exit("agent.py: it dies")
-    if mood == "hangs" and task["id"] == 2:
+    if mood == "sleeps" or (mood == "hangs" and task["id"] == 2):
         time.sleep(600)
     if mood == "alone" and task["id"] != 2:
         time.sleep(600)

@@ -207,6 +207,20 @@ echo mute >mood
 expect 2 'ends without a "reward"' "${mended[@]}"
 echo play >mood
 expect 0 'largest difference between rollout and training: 0' "${mended[@]}"
+# a run that fails by itself, for want of a program, blames none of the agents that it has
+# shellcheck disable=SC2016 # the script expands it
+echo 'if mkdir strange 2>/dev/null; then sleep 1; exec python3 agent.py stranger; fi
+exec python3 agent.py $(<mood)' >some.sh
+failing=(train play.ini --run failing --no-report --custom-agent-path 'bash some.sh'
+    --agent-failure zero --agent-concurrency 4)
+echo sleeps >mood
+expect 129 '"agent" does not offer the kind "agent"' "${failing[@]}"
+holds [ "$(wc -l <failing/sessions.jsonl)" = 1 ]
+echo play >mood
+expect 0 'largest difference between rollout and training: 0' "${failing[@]}"
+expect 0 '' "${failing[@]/failing/calm}"
+expect 0 'identical' diff calm failing
+holds [ -z "$(column failing "SELECT * FROM event WHERE kind = 'agent-failure'")" ]
 expect 2 'cannot start ./nobody' train play.ini --run bad-nobody --no-report \
     --custom-agent-path ./nobody --agent-failure zero
 expect 129 '"agent" does not offer the kind "agent"' train play.ini --run bad-stranger --no-report \

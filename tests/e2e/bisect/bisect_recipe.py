@@ -4,7 +4,8 @@
 # A commit's program is a script that runs INVAR with another learning rate, so that nothing has to
 # be compiled and the planted changes are real changes of bits. What must be found: the commit, the
 # step, the point and the op; a third value; every change; a metric that crosses a bound; a program
-# that is not deterministic; what needs no build and what needs no run.
+# that is not deterministic; what needs no build and what needs no run; what agents led, by a
+# record.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -207,6 +208,59 @@ def test_pinned():
     check(resumed["trials"] == answer["trials"], "and nothing is asked again")
 
 
+GAME = """[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:guess
+num-rollout = 3
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 12
+custom-agent-path = {agent}
+{record}
+[perf]
+threads = 1
+[engine]
+numerics = ieee
+"""
+
+
+def test_agents():
+    """By a record: a program that learns otherwise is found, one that draws otherwise skipped."""
+    recipe, record = FOLDER / "game.ini", FOLDER / "game"
+    agent = f"python3 {ROOT}/engine/ext/example/agent.py"
+    recipe.write_text(GAME.format(agent=agent, record=""))
+    subprocess.run([INVAR, "train", recipe, "--run", record, "--no-report"], check=True,
+                   capture_output=True)
+    scripts = [script("--lr 0.004" if i >= 5 else "", i) for i in range(8)]
+    folder, commits = repository("agents", scripts)
+    ends = ["--good", commits[0], "--bad", commits[-1]]
+    bare = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--build",
+                           BUILD, recipe, *ends], capture_output=True, text=True, check=False)
+    check(bare.returncode == 129 and "set agent-record = RUN" in bare.stderr, f"no record: {bare}")
+    recipe.write_text(GAME.format(agent=agent, record=f"agent-record = {record}"))
+    answer = invar("bisect", folder, *ends, recipe=str(recipe))
+    place = answer["place"]
+    check(answer["culprit"]["commit"] == commits[5] and answer["confirmed"], "agents: the culprit")
+    check(place["step"] == 0 and place["op"] == "adamw", f"agents: place {place}")
+    # whoever draws other tokens has no record to obey
+    scripts = [script("--rollout-temperature 0.5" if i >= 3 else "", i) for i in range(6)]
+    folder, commits = repository("drawn", scripts)
+    ends = ["--good", commits[0], "--bad", commits[-1]]
+    answer = invar("bisect", folder, *ends, recipe=str(recipe), code=125)
+    check(answer["verdict"] == "untestable", f"another sampler: {answer['verdict']}")
+    run = f"sh invar.sh train {recipe} --run $INVAR_RUN/run --no-report"
+    result = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--run",
+                             run, *ends, "--json"], capture_output=True, text=True, check=False)
+    check(result.returncode == 0 and
+          json.loads(result.stdout)["culprit"]["commit"] == commits[3], f"by exit codes: {result}")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
@@ -217,6 +271,7 @@ def main():
     test_nondeterministic()
     test_command()
     test_pinned()
+    test_agents()
     print(f"{checks} checks")
 
 
