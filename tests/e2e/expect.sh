@@ -4,9 +4,6 @@
 # of `expect_logs` are shown where something does not hold.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
-
-# what the caller's environment says to invar, a test says itself
-unset CI GITHUB_ACTIONS GITHUB_STEP_SUMMARY INVAR_FACTS INVAR_LEDGER INVAR_SAVE
 failed=0 checks=0 expect_verb=() expect_logs=()
 escape=$'\033'
 
