@@ -17,9 +17,10 @@ from invar._library import Error, library_version
 from invar.hashing import Digests, TensorDigest, hash_bytes, hash_gradients, hash_tensors
 from invar.ledger import Ledger
 from invar.reading import Diff, Run, Verdict, diff, read, verify
+from invar.running import generate, score, train
 
 __version__ = library_version()
 __all__ = [
-    "Diff", "Digests", "Error", "Ledger", "Run", "TensorDigest", "Verdict", "diff",
-    "hash_bytes", "hash_gradients", "hash_tensors", "read", "verify",
+    "Diff", "Digests", "Error", "Ledger", "Run", "TensorDigest", "Verdict", "diff", "generate",
+    "hash_bytes", "hash_gradients", "hash_tensors", "read", "score", "train", "verify",
 ]

@@ -1,0 +1,90 @@
+# running.py - train, generate and score as calls: they run the program `invar`.
+#
+# The program is a process of its own, so a call has the bits, the refusals and the messages of the
+# command line, and a crash of it is an error here.
+# SPDX-License-Identifier: Apache-2.0
+"""Train, generate and score with the program `invar`."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from typing import Any, Iterable, Optional, Sequence
+
+from invar._library import Error
+from invar.ledger import Path
+from invar.reading import Run, read
+
+
+def _program() -> str:
+    """INVAR_PROGRAM, or `invar` on the PATH."""
+    found = os.environ.get("INVAR_PROGRAM") or shutil.which("invar")
+    if not found:
+        raise Error("NOTFOUND", "the program `invar` is not on the PATH; let INVAR_PROGRAM name it")
+    return found
+
+
+def _options(keys: dict[str, Any]) -> list[str]:
+    """Recipe keys as options: rollout_seed=7 is --rollout-seed 7."""
+    words = []
+    for key, value in keys.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        words += ["--" + key.replace("_", "-"), text]
+    return words
+
+
+def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, Any],
+         given: str = "", shown: bool = False) -> str:
+    command = [_program(), verb, *([] if recipe is None else [os.fspath(recipe)]), *words,
+               *_options(keys)]
+    try:
+        done = subprocess.run(command, input=given, text=True, check=False,
+                              stdout=None if shown else subprocess.PIPE,
+                              stderr=None if shown else subprocess.PIPE)
+    except OSError as error:
+        raise Error("NOTFOUND", f"{command[0]}: cannot be run: {error}") from error
+    if done.returncode != 0:
+        lines = (done.stderr or "").strip().splitlines() or ["see its messages above"]
+        raise Error("EXIT", f"invar {verb} ended with exit code {done.returncode}: {lines[-1]}")
+    return done.stdout or ""
+
+
+def _lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def train(recipe: Path, *, run: Path, progress: bool = False, **keys: Any) -> Run:
+    """Trains a recipe in the folder `run`, or resumes it, and opens its ledger.
+
+    keys       any key of a recipe, `num_rollout=3`: docs/recipes.md
+    progress   whether the program's own output is shown
+    """
+    _run("train", recipe, ["--run", os.fspath(run), "--no-report"], keys, shown=progress)
+    return read(run)
+
+
+def generate(prompts: Iterable[str], recipe: Optional[Path] = None, *, n: int = 1,
+             **keys: Any) -> list[dict[str, Any]]:
+    """Completes prompts: of each result text, tokens, logprobs, bits, finish and coords.
+
+    `hf_checkpoint=FOLDER` names a model; other keys are those of a recipe. `n` completions of the
+    first prompt come first, then those of the second; `prompt` is its number.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "prompts.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"input": prompt}) + "\n" for prompt in prompts)
+        words = ["--prompts", path, "--n", str(n), "--json"]
+        return _lines(_run("generate", recipe, words, {"input_key": "input", **keys}))
+
+
+def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mode: str = "train",
+          **keys: Any) -> list[dict[str, Any]]:
+    """The log-prob of every token but the first, of each sequence: logprobs, and their bits.
+
+    mode   which forward pass: train, prefill or decode. All three give the same bits.
+    """
+    given = "".join(json.dumps({"tokens": [int(t) for t in row]}) + "\n" for row in tokens)
+    return _lines(_run("score", recipe, ["--tokens", "-", "--mode", mode, "--json"], keys, given))
