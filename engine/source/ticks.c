@@ -41,6 +41,19 @@ const invar_tick *invar_ticks_find(const invar_ticks *ticks, int64_t tick)
     return place >= 0 && place < ticks->count ? &ticks->items[place] : NULL;
 }
 
+void invar_ticks_forget(invar_ticks *ticks, int64_t before)
+{
+    int64_t gone = before - ticks->first;
+
+    if (gone <= 0 || gone >= ticks->count)
+        return;
+    for (int64_t i = 0; i < gone; i++)
+        release(&ticks->items[i]);
+    ticks->count -= gone;
+    ticks->first = before;
+    memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
+}
+
 static invar_tick *last_of(const invar_ticks *ticks)
 {
     return ticks->count > 0 ? &ticks->items[ticks->count - 1] : NULL;

@@ -56,6 +56,9 @@ void invar_ticks_release(invar_ticks *ticks);
 /* NULL: nothing is known of it. Borrowed until the next one is added. */
 const invar_tick *invar_ticks_find(const invar_ticks *ticks, int64_t tick);
 
+/* Ticks before this one leave the list, if it has it. */
+void invar_ticks_forget(invar_ticks *ticks, int64_t before);
+
 /* The tick that follows the last whole one; that of `first` where there is none. */
 int64_t invar_ticks_end(const invar_ticks *ticks);
 

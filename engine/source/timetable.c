@@ -50,6 +50,7 @@ invar_status invar_timetable_batch(invar_timetable *t, int64_t tick, const int64
     if (invar_ticks_find(&t->own, tick))
         return INVAR_OK;
     INVAR_TRY(invar_ticks_add_batch(&t->own, tick, groups, count, INVAR_TIMETABLE_FILE));
+    invar_ticks_forget(&t->own, tick - 1); // the file has them, and nobody asks again
     invar_json_text_reset(&t->line);
     invar_ticks_write_batch(&t->line, tick, invar_ticks_find(&t->own, tick));
     return put(t);

@@ -161,11 +161,16 @@ def check_clock():
 
 
 def check_others():
-    """Experts, another format, adapters, losses: beside training, and obeyed."""
+    """Experts, another format, adapters, losses, evaluations: beside training, and obeyed."""
     for recipe, words in (("experts", []), ("dense", ["--rollout-dtype", "fp8"]),
                           ("dense", ["--lora-rank", "4", "--lora-alpha", "8"]),
                           ("dense", ["--use-tis", "true", "--tis-clip", "1.1"]),
-                          ("dense", ["--use-rollout-logprobs", "true"])):
+                          ("dense", ["--use-rollout-logprobs", "true"]),
+                          ("dense", ["--num-steps-per-rollout", "2"]),
+                          ("dense", ["--advantage-estimator", "ppo"]),
+                          ("dense", ["--eval-prompt-data", "m task:max", "--eval-interval", "2"]),
+                          ("dense", ["--rollout-stop", '["5"]', "--speculative-algorithm",
+                                     "ngram"])):
         name = "-".join(["alike", recipe, *words[:1]])
         how = [*recorded(2), *words, "--save-interval", "1"]
         chain = late(name, 3, *how, *OVERLAP, recipe=recipe)["chain"]

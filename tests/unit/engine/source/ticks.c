@@ -152,6 +152,24 @@ static void test_ticks__what_is_wrong_is_named(void **state)
     }
 }
 
+static void test_ticks__forget(void **state)
+{
+    invar_ticks ticks;
+
+    (void)state;
+    fill(&ticks, 6);
+    invar_ticks_forget(&ticks, FIRST);
+    assert_int_equal(ticks.count, 6);
+    invar_ticks_forget(&ticks, FIRST + 4);
+    assert_int_equal(ticks.count, 2);
+    assert_null(invar_ticks_find(&ticks, FIRST + 3));
+    assert_int_equal(invar_ticks_find(&ticks, FIRST + 4)->groups[1], 42);
+    assert_int_equal(invar_ticks_end(&ticks), FIRST + 6);
+    invar_ticks_forget(&ticks, FIRST + 6); // it has no such tick
+    assert_int_equal(ticks.count, 2);
+    invar_ticks_release(&ticks);
+}
+
 /* ---- obeyed and continued -------------------------------------------------------------------- */
 
 /* A ledger has, for each rollout, what was drawn before it and its batch. */
@@ -207,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_ticks__read_back),
         cmocka_unit_test(test_ticks__cut_anywhere),
         cmocka_unit_test(test_ticks__what_is_wrong_is_named),
+        cmocka_unit_test(test_ticks__forget),
         cmocka_unit_test(test_ticks__shown_rollout_by_rollout),
         cmocka_unit_test(test_ticks__own_then_other_then_clock),
     };
