@@ -36,6 +36,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
 ")
   compress(${doc}/changelog.Debian)
   # whatever the umask of who packs
-  file(GLOB_RECURSE made ${doc}/*.gz)
-  file(CHMOD ${made} PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  execute_process(COMMAND find ${usr} -type d -exec chmod 755 {} + COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND find ${usr}/share/doc -name *.gz -exec chmod 644 {} +
+    COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
