@@ -13,16 +13,21 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/plain.h"
-#include "engine/config/config.h"
+#include "engine/config/foreign.h"
 
 #include "base/invar_banned.h"
 
-/* The key that "--name" or "--name=value" means; -1: none. */
-static int key_of(const char *word, const char **value_out)
+/*
+ * The key that "--name" or "--name=value" means; -1: none. With `aliases` a flag of Miles,
+ * Megatron-LM or SGLang is the key that it is another name of; other programs need not know them.
+ */
+static int key_of(const char *word, const char **value_out, bool aliases)
 {
     char name[INVAR_RECIPE_MAX_NAME + 1];
     const char *equals;
+    invar_foreign foreign;
     size_t bytes;
+    int key;
 
     *value_out = NULL;
     if (strncmp(word, "--", 2) != 0)
@@ -35,7 +40,10 @@ static int key_of(const char *word, const char **value_out)
     name[bytes] = '\0';
     if (equals)
         *value_out = equals + 1;
-    return invar_recipe_find(invar_config_schema(), name);
+    key = invar_recipe_find(invar_config_schema(), name);
+    if (key < 0 && aliases && invar_foreign_find(&foreign, name, bytes))
+        key = (int)foreign.key;
+    return key;
 }
 
 static bool is_switch(int key)
@@ -103,7 +111,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
     for (int i = 0; i < *argc;) {
         const char *value;
         int own = option_words(options, argv[i], i + 1 < *argc ? argv[i + 1] : NULL),
-            key = own ? -1 : key_of(argv[i], &value), used = 0;
+            key = own ? -1 : key_of(argv[i], &value, true), used = 0;
 
         if (!own && key < 0 && argv[i][0] == '-')
             return INVAR_OK; // an unknown flag: whether it has a value cannot be said
@@ -130,7 +138,7 @@ static invar_status take(invar_recipe *recipe, bool words, int *argc, char **arg
     for (int i = 0; i < *argc; i++) {
         char origin[INVAR_RECIPE_MAX_NAME + 3];
         const char *value;
-        int key = key_of(argv[i], &value), used = 0;
+        int key = key_of(argv[i], &value, true), used = 0;
 
         if (key < 0) {
             argv[kept++] = argv[i];
@@ -138,7 +146,7 @@ static invar_status take(invar_recipe *recipe, bool words, int *argc, char **arg
         }
         if (!value)
             INVAR_TRY(value_of(&value, &used, key, words, *argc - i - 1, argv + i + 1));
-        (void)snprintf(origin, sizeof origin, "--%s", schema->keys[key].name);
+        (void)snprintf(origin, sizeof origin, "%.*s", (int)strcspn(argv[i], "="), argv[i]);
         INVAR_TRY(invar_recipe_set(recipe, schema->keys[key].name, value, origin));
         i += used;
     }
@@ -218,7 +226,7 @@ static invar_status move_keys(const char **words, int *count_out, const invar_op
     for (int i = 0, count; i < *argc; i += count) {
         const char *value;
         int own = option_words(options, argv[i], i + 1 < *argc ? argv[i + 1] : NULL), used = 0;
-        int key = own ? -1 : key_of(argv[i], &value);
+        int key = own ? -1 : key_of(argv[i], &value, false);
 
         if (key >= 0 && !value)
             INVAR_TRY(value_of(&value, &used, key, true, *argc - i - 1, argv + i + 1));
@@ -269,9 +277,16 @@ static const char *instead_of(const char *name, size_t length)
     return invar_recipe_instead(invar_config_schema(), name, length);
 }
 
+static const char *foreign_to(const char *name, size_t length)
+{
+    invar_foreign foreign;
+
+    return invar_foreign_find(&foreign, name, length) ? foreign.sentence : NULL;
+}
+
 invar_option invar_flags_end(void)
 {
-    static invar_option_names names = {name_at, instead_of};
+    static invar_option_names names = {name_at, instead_of, foreign_to};
 
     return (invar_option){.value = &names};
 }

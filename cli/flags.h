@@ -12,6 +12,7 @@
 /*
  * Takes `--key value`, `--key=value` and, for a key that is true or false, `--key` alone out of
  * argv; what is no key of a recipe stays, in order, for invar_options_parse. *argc is what is left.
+ * Other names that Miles, Megatron-LM and SGLang have for a key are understood (foreign.h).
  */
 invar_status invar_flags_keys(invar_recipe **out, int *argc, char **argv) INVAR_MUST_USE;
 
@@ -28,9 +29,9 @@ invar_status invar_flags_model(invar_recipe **out, const char **path_out,
                                const invar_option *options, int *argc, char **argv) INVAR_MUST_USE;
 
 /*
- * Takes the keys of a recipe out of argv, as words for another program, ended by NULL;
- * what `options` names (of which some are keys, too) and its values stay. The values are checked,
- * as far as flags alone allow it. The caller owns *out (invar_free), not the words.
+ * Takes the keys of a recipe, by their own names, out of argv, as words for another program, ended
+ * by NULL; what `options` names (of which some are keys, too) and its values stay. The values are
+ * checked, as far as flags alone allow it. The caller owns *out (invar_free), not the words.
  */
 invar_status invar_flags_words(const char ***out, const invar_option *options, int *argc,
                                char **argv) INVAR_MUST_USE;

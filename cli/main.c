@@ -29,8 +29,8 @@ static const invar_verb *find(const invar_verb *const *list, const char *name)
 
 static void print_entry(FILE *out, const char *name, const char *summary)
 {
-    fprintf(out, "  %-12s ", name);
-    invar_plain_wrap(out, summary, 15);
+    fprintf(out, "  %-13s ", name);
+    invar_plain_wrap(out, summary, 16);
 }
 
 static void print_verbs(FILE *out, const invar_verb *const *list)

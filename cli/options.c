@@ -123,6 +123,10 @@ static invar_status unknown(const invar_option *options, const char *word, size_
     instead = others ? others->instead(word + 2, length) : NULL;
     if (instead)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s' (gone: use %s)", word, instead);
+    instead = others ? others->foreign(word + 2, length) : NULL;
+    if (instead && instead[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%.*s, a flag of Miles, is none here: %s",
+                          (int)length, word + 2, instead);
     for (int i = 0; others && others->at(i); i++) {
         (void)snprintf(known, sizeof known, "--%s", others->at(i));
         invar_near_offer(&near, known);

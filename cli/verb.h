@@ -48,6 +48,8 @@ typedef struct invar_option_names {
     const char *(*at)(int index); /* NULL behind the last */
     /* What to use for a name that is gone; NULL: there never was one. */
     const char *(*instead)(const char *name, size_t length);
+    /* The sentence about a flag that other programs have; NULL: none is known. */
+    const char *(*foreign)(const char *name, size_t length);
 } invar_option_names;
 
 typedef struct invar_verb {
@@ -74,6 +76,7 @@ extern const invar_verb invar_verb_serve;
 extern const invar_verb invar_verb_convert;
 extern const invar_verb invar_verb_replay;
 extern const invar_verb invar_verb_pack;
+extern const invar_verb invar_verb_import_miles;
 extern const invar_verb invar_verb_ledger;
 extern const invar_verb invar_verb_diff;
 extern const invar_verb invar_verb_triage;

@@ -20,6 +20,7 @@ const invar_verb *const invar_verbs[] = {
     &invar_verb_convert,
     &invar_verb_replay,
     &invar_verb_pack,
+    &invar_verb_import_miles,
     &invar_verb_ledger,
     &invar_verb_diff,
     &invar_verb_triage,

@@ -648,9 +648,11 @@ static invar_status check_eval_data(const invar_recipe *r)
 invar_status invar_config_check(const invar_recipe *recipe)
 {
     invar_config_facts f;
+    invar_key unused;
 
     INVAR_TRY(invar_recipe_check(recipe));
     gather(&f, recipe);
+    f.unused = &unused;
     INVAR_TRY(check_data(&f));
     INVAR_TRY(check_model(&f));
     INVAR_TRY(check_lora(&f));
@@ -666,5 +668,19 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_algorithm(&f));
     INVAR_TRY(check_optimizer(recipe));
     INVAR_TRY(check_debug(&f));
+    return invar_config_check_uses(&f);
+}
+
+invar_status invar_config_check_unused(invar_key *unused_out, const invar_recipe *recipe)
+{
+    invar_config_facts f;
+    invar_reward reward;
+
+    *unused_out = INVAR_KEY_NONE;
+    INVAR_TRY(invar_recipe_check(recipe));
+    INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_RM_TYPE));
+    INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_EVAL_RM_TYPE));
+    gather(&f, recipe);
+    f.unused = unused_out;
     return invar_config_check_uses(&f);
 }

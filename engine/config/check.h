@@ -25,6 +25,7 @@ typedef struct invar_config_facts {
     bool sampled;  /* something is generated */
     bool distills; /* there is a teacher */
     bool plugin;
+    invar_key *unused; /* which key nothing would read is put here */
 } invar_config_facts;
 
 /* True when the key was given and differs from its default: spelling out a default is no harm. */

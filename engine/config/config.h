@@ -33,6 +33,10 @@ const char *invar_config_miles(invar_key key);
 /* After all flags: recipe_check, then the combinations. */
 invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
 
+/* Only whether something would read every key: *unused_out is the first of which that is not so. */
+invar_status invar_config_check_unused(invar_key *unused_out,
+                                       const invar_recipe *recipe) INVAR_MUST_USE;
+
 /* ---- derived values -------------------------------------------------------------------------- */
 
 /* Of a checked recipe: what 0 stands for in the two keys that follow from each other. */

@@ -19,13 +19,15 @@ typedef struct use {
     const char *needs;
 } use;
 
-static invar_status check_uses(const invar_recipe *recipe, const use *uses, size_t count)
+static invar_status check_uses(const invar_config_facts *f, const use *uses, size_t count)
 {
+    const invar_recipe *recipe = f->recipe;
     char why[NEEDS_SIZE + 40];
 
     for (size_t i = 0; i < count; i++) {
         if (uses[i].used || !invar_config_set(recipe, uses[i].key))
             continue;
+        *f->unused = uses[i].key;
         snprintf(why, sizeof why, "would be ignored: it needs %s", uses[i].needs);
         return invar_config_refuse(recipe, uses[i].key, why);
     }
@@ -77,7 +79,7 @@ static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimat
 
 /* ---- groups of keys -------------------------------------------------------------------------- */
 
-#define CHECK_USES(recipe, uses) check_uses(recipe, uses, sizeof(uses) / sizeof *(uses))
+#define CHECK_USES(f, uses) check_uses(f, uses, sizeof(uses) / sizeof *(uses))
 
 static invar_status check_model_uses(const invar_config_facts *f)
 {
@@ -110,7 +112,7 @@ static invar_status check_model_uses(const invar_config_facts *f)
         {INVAR_KEY_LORA_ADAPTER_PATH, lora, adapters},
     };
 
-    return CHECK_USES(f->recipe, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_ckpt_uses(const invar_config_facts *f)
@@ -134,7 +136,7 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     };
 
     need_estimator(critic, has_critic, "");
-    return CHECK_USES(f->recipe, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_reward rule_of(const invar_recipe *r, invar_key key)
@@ -290,7 +292,7 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
     };
 
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_speculation_uses(const invar_config_facts *f)
@@ -309,7 +311,7 @@ static invar_status check_speculation_uses(const invar_config_facts *f)
         {INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE, ngram, of_ngram},
     };
 
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_eval_uses(const invar_config_facts *f)
@@ -347,7 +349,7 @@ static invar_status check_eval_uses(const invar_config_facts *f)
         {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},
     };
 
-    return CHECK_USES(f->recipe, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_advantage_uses(const invar_config_facts *f)
@@ -379,7 +381,7 @@ static invar_status check_advantage_uses(const invar_config_facts *f)
     need_estimator(penalty, takes_kl_coef, "; with others use kl-loss-coef");
     need_estimator(grouped, is_grouped, "");
     need_estimator(scaled, is_scaled, " and their normalisation of rewards");
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_loss_uses(const invar_config_facts *f)
@@ -408,7 +410,7 @@ static invar_status check_loss_uses(const invar_config_facts *f)
         {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
     };
 
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_importance_uses(const invar_config_facts *f)
@@ -453,7 +455,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
         {INVAR_KEY_RS_VETO_THRESHOLD, mis && rs, "use-rs = true"},
     };
 
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 static invar_status check_step_uses(const invar_config_facts *f)
@@ -472,7 +474,7 @@ static invar_status check_step_uses(const invar_config_facts *f)
         {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_filled(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
     };
 
-    return CHECK_USES(r, uses);
+    return CHECK_USES(f, uses);
 }
 
 invar_status invar_config_check_uses(const invar_config_facts *facts)

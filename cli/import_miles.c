@@ -1,0 +1,117 @@
+/*
+ * import_miles.c - invar import-miles: a launch script of Miles as a recipe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+
+#include "cli/output.h"
+#include "cli/plain.h"
+#include "cli/verb.h"
+#include "engine/import/import.h"
+
+#include "base/invar_banned.h"
+
+static void tell(const invar_import *import, const char *path)
+{
+    for (int kind = 0; kind < INVAR_IMPORT_KINDS; kind++)
+        for (int i = 0; i < import->count; i++) {
+            const invar_import_note *n = &import->notes[i];
+            if ((int)n->kind != kind)
+                continue;
+            if (n->file) {
+                invar_plain_print(stderr, n->file);
+                fprintf(stderr, ":%d: ", n->line);
+            }
+            fprintf(stderr, "%s: ", invar_import_title(n->kind));
+            invar_plain_print(stderr, n->flag);
+            fputs(": ", stderr);
+            invar_plain_print(stderr, n->why);
+            fputc('\n', stderr);
+        }
+    if (import->refusal[0]) {
+        fputs("the recipe cannot be run as it is: ", stderr);
+        invar_plain_print(stderr, import->refusal);
+        fputc('\n', stderr);
+    }
+    fprintf(stderr, "%d keys", invar_import_keys(import));
+    if (path) {
+        fputs(" written to ", stderr);
+        invar_plain_print(stderr, path);
+    }
+    fprintf(stderr, "; %s\n",
+            invar_import_is_whole(import) ? "all that bits depend on is taken over"
+                                          : "the run would be another one: see above");
+}
+
+static invar_status convert(int *code_out, const char *script, const char *path)
+{
+    invar_output out;
+    invar_import import;
+    invar_status status;
+
+    INVAR_TRY(invar_output_check(path ? path : "-", INVAR_IMPORT_MARK));
+    INVAR_TRY(invar_import_read(&import, script));
+    status = invar_output_open(&out, path ? path : "-", INVAR_IMPORT_MARK);
+    if (status == INVAR_OK) {
+        invar_import_write(out.stream, &import);
+        status = invar_output_close(&out, INVAR_OK);
+    }
+    if (status == INVAR_OK) {
+        tell(&import, path);
+        *code_out = invar_import_is_whole(&import) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+    }
+    invar_import_release(&import);
+    return status;
+}
+
+static const invar_option *options(const char **path)
+{
+    static invar_option list[2];
+
+    list[0] = (invar_option){.name = "out",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = path,
+                             .metavar = "FILE",
+                             .help = "recipe to write (standard output)"};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    const char *path = NULL;
+    int words, code = INVAR_EXIT_OK;
+    invar_status status =
+        invar_options_parse_words(&words, options(&path), argc, argv, "SCRIPT", 1, 1);
+
+    if (status == INVAR_OK)
+        status = convert(&code, argv[0], path);
+    return status == INVAR_OK ? code : invar_report_error();
+}
+
+static void help(void)
+{
+    const char *path;
+
+    invar_help_text(
+        "Turns a launch script of Miles into a recipe: the arrays NAME_ARGS=( ... ) and the words\n"
+        "behind train.py. Nothing is executed. Files of source are read if they lie beside the\n"
+        "script; variables of the environment count as not set.\n"
+        "\n"
+        "What is not taken over is listed with its reason on standard error, and as comments in\n"
+        "the recipe. docs/recipes.md has more.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    the recipe says all that the script says, as far as bits depend on it\n"
+        "  1    something that bits depend on is not taken over, or a flag is unknown\n"
+        "  2    the script cannot be read\n"
+        "  129  wrong arguments, or the script is none of bash\n");
+    invar_options_help(options(&path));
+}
+
+const invar_verb invar_verb_import_miles = {.name = "import-miles",
+                                            .summary =
+                                                "turn a launch script of Miles into a recipe",
+                                            .run = run,
+                                            .help = help,
+                                            .arguments = "SCRIPT [--out FILE]"};
