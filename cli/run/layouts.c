@@ -25,7 +25,7 @@
 #include "base/sort.h"
 #include "cli/grid.h"
 #include "cli/ledger/rows.h"
-#include "cli/run/memory_kinds.h"
+#include "cli/memory_kinds.h"
 #include "engine/budget/traffic.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/run/memory.h"

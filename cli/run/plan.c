@@ -15,8 +15,8 @@
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"
+#include "cli/memory_kinds.h"
 #include "cli/run/layouts.h"
-#include "cli/run/memory_kinds.h"
 #include "engine/config/config.h"
 #include "engine/run/memory.h"
 

@@ -23,6 +23,7 @@
 #include "cli/open_ranks.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "cli/run/dry_run.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
@@ -42,6 +43,7 @@ typedef struct settings {
     int64_t until;
     int64_t ranks;
     bool json;
+    bool dry;
     bool no_report;
     bool fresh;
     const char *fork;
@@ -434,7 +436,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[10];
+    static invar_option list[11];
 
     list[0] = (invar_option){.name = "golden",
                              .type = INVAR_OPTION_TEXT,
@@ -484,8 +486,13 @@ static const invar_option *options(settings *s)
                              .help = "of which step the checkpoint is (the newest)",
                              .low = 0,
                              .high = INT64_MAX};
-    list[8] = invar_option_json(&s->json);
-    list[9] = invar_flags_end();
+    list[8] = (invar_option){.name = "dry-run",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->dry,
+                             .help = "show the keys, the memory and the identity, and write "
+                                     "nothing"};
+    list[9] = invar_option_json(&s->json);
+    list[10] = invar_flags_end();
     return list;
 }
 
@@ -511,13 +518,20 @@ static int run(int argc, char **argv)
                        "--fork: a golden begins with step 0, which a fork does not have: leave "
                        "out %s",
                        s.golden ? "--golden" : "--record-golden");
+    if (status == INVAR_OK && s.dry &&
+        (s.golden || s.record || s.fork || s.json || s.fresh || s.until >= 0 || s.ranks > 1))
+        status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                            "--dry-run goes with a recipe and its keys alone; for several GPUs use "
+                            "'invar plan --gpus'");
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
     if (status == INVAR_OK) {
         status = read_golden(&golden, &s);
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
-    if (status == INVAR_OK)
+    if (status == INVAR_OK && s.dry)
+        status = invar_dry_run(recipe, path);
+    else if (status == INVAR_OK)
         status = train(&code, &launch, path, &s, golden, recipe);
     invar_golden_free(golden);
     invar_recipe_free(recipe);

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "cli/run/memory_kinds.h"
+#include "cli/memory_kinds.h"
 
 #include <stdio.h>
 

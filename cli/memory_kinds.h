@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_CLI_RUN_MEMORY_KINDS_H
-#define INVAR_CLI_RUN_MEMORY_KINDS_H
+#ifndef INVAR_CLI_MEMORY_KINDS_H
+#define INVAR_CLI_MEMORY_KINDS_H
 
 #include <jansson.h>
 

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# dry_run.sh INVAR FOLDER - invar train --dry-run: what a run would be, and nothing is written.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+expect_verb=(train)
+
+# identity ARGUMENT ...: of a dry run.
+identity() {
+    "$invar" train "$@" --dry-run | sed -n 's/^identity  //p'
+}
+
+tiny_recipe 2 >tiny.ini
+expect 0 'identity  ' tiny.ini --dry-run
+holds [ "$(ls)" = tiny.ini ]
+# the golden of a recipe has the same
+holds grep -q "^identity *$(identity "$recipes/quickstart.ini")" "$recipes/quickstart.golden"
+# free keys do not change it, semantic ones do
+own=$(identity tiny.ini)
+holds [ ${#own} -eq 32 ]
+holds [ "$own" = "$(identity tiny.ini --threads 2 --num-rollout 9)" ]
+holds [ "$own" != "$(identity tiny.ini --lr 1e-5)" ]
+holds [ "$own" != "$(identity tiny.ini --task-size 9)" ]
+# it is that of the run
+expect 0 'chain ' tiny.ini --run made --no-report
+holds [ "$own" = "$(column made 'SELECT lower(hex(identity)) FROM run')" ]
+expect 0 'nothing is written' tiny.ini --run made --dry-run
+# what differs comes first, and all of it is a recipe again
+"$invar" train tiny.ini --lr 3e-5 --dry-run >shown
+holds [ "$(sed -n '/^\[optimizer\]/{n;p;q}' shown)" = 'lr = 3e-05' ]
+sed '/^# all other/,$d' shown >again.ini
+holds [ "$(identity again.ini)" = "$(identity tiny.ini --lr 3e-5)" ]
+
+# what is missing is said, after the keys
+sed 's/^prompt-data.*/prompt-data = none.jsonl/' tiny.ini >none.ini
+expect 129 "needs a tokenizer" none.ini --dry-run
+printf '[ckpt]\nref-load = nowhere\n' >>tiny.ini
+expect 2 'nowhere' tiny.ini --dry-run
+holds [ ! -e runs ]
+for option in --json '--until 1' '--ranks 2' '--fork made' --fresh '--golden x'; do
+    # shellcheck disable=SC2086
+    expect 129 'with a recipe and its keys alone' again.ini --dry-run $option
+done
+
+echo "$checks checks"
+exit $failed
