@@ -25,6 +25,7 @@
 #include "cli/plain.h"
 #include "cli/run/dry_run.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/choices/choices.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
 #include "engine/run/home/folders.h"
@@ -388,6 +389,21 @@ static invar_status read_golden(invar_golden **out, const settings *s)
     return INVAR_OK;
 }
 
+/* What the clock decides is no function of the recipe, as `ab`, `bisect` and `ci` say. */
+static invar_status check_clock(const invar_recipe *recipe, const settings *s)
+{
+    const invar_rollout_schedule schedule =
+        INVAR_RECIPE_ENUM(invar_rollout_schedule, recipe, INVAR_KEY_ROLLOUT_SCHEDULE);
+
+    if ((!s->golden && !s->record) || schedule != INVAR_ROLLOUT_SCHEDULE_RECORDED ||
+        invar_recipe_string(recipe, INVAR_KEY_ROLLOUT_RECORD)[0])
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: with rollout-schedule = recorded a golden is of one record: set "
+                      "rollout-record = RUN",
+                      s->golden ? "--golden" : "--record-golden");
+}
+
 static invar_status check_report(const settings *s, const char *folder)
 {
     char path[INVAR_PATH_SIZE];
@@ -525,6 +541,8 @@ static int run(int argc, char **argv)
                             "'invar plan --gpus'");
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
+    if (status == INVAR_OK)
+        status = check_clock(recipe, &s);
     if (status == INVAR_OK) {
         status = read_golden(&golden, &s);
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;

@@ -98,7 +98,7 @@ static spot some_group(const spot *last, const invar_rl_sample *s, const invar_f
     int64_t rollout = (int64_t)s->rollout, draw = s->draw - s->draw % w->per_prompt;
     bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
 
-    if (later && rollout >= w->first - w->delay && rollout < w->first + w->lag &&
+    if (later && (w->fork || rollout >= w->first - w->delay) && rollout < w->first + w->lag &&
         draw < w->round * w->per_prompt)
         return (spot){rollout, draw};
     return (spot){-1, -1};
@@ -176,6 +176,12 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
                           " is in flight, and %s led by a plug-in: a fork keeps "
                           "custom-generate-function-path, unless the other run has rollout-lag = 0",
                           w->where, s->index, s->turns ? "is" : "is not");
+    if (w->recorded && w->fork && (int64_t)s->rollout < w->first - w->delay)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%.1000s: sample %" PRId64 " is in flight, %" PRId64
+            " rollouts after its turn: a fork gives at least that as rollout-max-delay",
+            w->where, s->index, w->first - (int64_t)s->rollout);
     if (odd)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
                           w->where, odd, s->index);

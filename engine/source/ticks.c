@@ -276,7 +276,7 @@ static invar_status take_event(invar_ticks *to, const json_t *line, bool before,
     const json_t *batch = json_object_get(line, "batch"), *drawn = json_object_get(line, "drawn");
     int64_t tick;
 
-    INVAR_TRY(invar_json_int(&tick, line, "tick", where, 0, INT64_MAX));
+    INVAR_TRY(invar_json_int(&tick, line, "tick", where, 0, UINT32_MAX));
     if (json_is_array(batch) && !drawn)
         return take_batch(to, tick, batch, where);
     if (json_is_array(drawn) && !batch)
@@ -303,8 +303,11 @@ static invar_status take_head(invar_digest *out, const json_t *line, const char 
 static invar_status read_lines(invar_ticks *to, invar_digest *run_out, size_t *bytes_out,
                                const char *text, size_t bytes, const char *file)
 {
-    const char *at = text, *end = text + bytes, *newline;
+    const char *at = text, *end = bytes ? text + bytes : text, *newline;
 
+    *bytes_out = 0;
+    if (bytes == 0)
+        return INVAR_OK;
     for (int64_t number = 1; (newline = memchr(at, '\n', (size_t)(end - at))); number++) {
         char where[WHERE_SIZE];
         json_t *line = NULL;

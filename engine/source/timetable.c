@@ -56,13 +56,31 @@ invar_status invar_timetable_batch(invar_timetable *t, int64_t tick, const int64
     return put(t);
 }
 
+/* A run that draws again what it has drawn once comes to the same place. */
+static invar_status compare(const invar_tick *own, int64_t tick, const invar_tick_left *left,
+                            int64_t count)
+{
+    int64_t i = 0;
+
+    while (i < count && i < own->n_left && left[i].sample == own->left[i].sample &&
+           left[i].tokens == own->left[i].tokens)
+        i++;
+    if (i == count && i == own->n_left)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                      "recorded schedule: after tick %" PRId64 " sample %" PRId64
+                      " is not where the record has it: the record was changed, or other tokens "
+                      "were drawn than when it was made",
+                      tick, i < own->n_left ? own->left[i].sample : left[i].sample);
+}
+
 invar_status invar_timetable_drawn(invar_timetable *t, int64_t tick, const invar_tick_left *left,
                                    int64_t count)
 {
     const invar_tick *own = invar_ticks_find(&t->own, tick);
 
     if (own && own->drawn)
-        return INVAR_OK;
+        return compare(own, tick, left, count);
     INVAR_TRY(invar_ticks_add_drawn(&t->own, tick, left, count, INVAR_TIMETABLE_FILE));
     invar_json_text_reset(&t->line);
     invar_ticks_write_drawn(&t->line, tick, own);

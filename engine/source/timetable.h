@@ -45,7 +45,10 @@ static inline bool invar_timetable_free(const invar_timetable *table)
     return !table->name;
 }
 
-/* What happened; durable where there is a file. What this run's record has already stays. */
+/*
+ * What happened; durable where there is a file. What this run's record has already stays;
+ * INVAR_E_MISMATCH: it has something else.
+ */
 invar_status invar_timetable_batch(invar_timetable *table, int64_t tick, const int64_t *groups,
                                    int64_t count) INVAR_MUST_USE;
 invar_status invar_timetable_drawn(invar_timetable *table, int64_t tick,

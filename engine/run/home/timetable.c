@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "engine/ext/stored.h"
@@ -28,7 +29,8 @@ static invar_status check_run(const invar_loop *loop, const invar_digest *run, c
     if (invar_digest_equal(run, &loop->identity.digest))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%s is the schedule of another run: remove it, or give another folder (run)",
+                      "%s is the schedule of another run: put this run's file back, or give "
+                      "another folder (run)",
                       shown);
 }
 
@@ -41,6 +43,11 @@ static invar_status check_place(const invar_loop *loop, const char *shown)
 
     if (own->count == 0 ? next == begin : own->first == begin && invar_ticks_end(own) >= next)
         return INVAR_OK;
+    if (own->count == 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s is missing or empty, and the run goes on with tick %" PRId64
+                          ": put the file back, or fork the run, which begins a new one",
+                          shown, next);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%s has ticks %" PRId64 " to %" PRId64 ", and the run goes on with tick "
                       "%" PRId64 " of those from %" PRId64 " on: put the whole file back, or fork "
@@ -88,6 +95,13 @@ static invar_status open_own(invar_loop *loop)
 
 /* ---- another run's --------------------------------------------------------------------------- */
 
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 /* The folder of a run, or the file itself. */
 static invar_status open_other(invar_loop *loop, const char *record)
 {
@@ -98,14 +112,14 @@ static invar_status open_other(invar_loop *loop, const char *record)
 
     INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_TIMETABLE_FILE));
     invar_path_show(shown, record);
-    status = read_file(&text, &bytes, loop, invar_path_exists(path) ? path : record);
-    if (status == INVAR_OK && bytes == 0)
-        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                            "rollout-record: %s has no " INVAR_TIMETABLE_FILE
-                            ": give the folder of a run with rollout-schedule = recorded",
-                            shown);
+    status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
         status = invar_ticks_read_file(&loop->timetable.other, &run, &whole, text, bytes, shown);
+    if (status == INVAR_OK && whole == 0)
+        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                            "rollout-record: %s is not, and has no, " INVAR_TIMETABLE_FILE
+                            ": give the folder of a run with rollout-schedule = recorded",
+                            shown);
     loop->timetable.name = "rollout-record";
     invar_free(text);
     return status;

@@ -262,6 +262,24 @@ def check_counts(chain):
     expect(tried > 3 and same == 0, f"{same} of {tried} records that are off by one have the chain")
 
 
+def check_ends():
+    """A run that goes on by its own record, which leaves a sample behind its end, says so."""
+    how, ticks, told = [*recorded(2), "--save", "none"], read("clock-0"), 0
+    train("behind", *how, *obeying("clock-0"))
+    record = FOLDER / "behind/schedule.jsonl"
+    lines = record.read_text().splitlines(keepends=True)
+    for tick, index in ((t, i) for t in ticks for i in ticks[t]["drawn"]
+                        if t + 2 in ticks and i not in ticks[t + 1]["drawn"]):
+        drawn = sorted({**ticks[tick]["drawn"], index: LONGEST - 1}.items())
+        record.write_text("".join(replaced(lines, tick, "drawn", drawn)))
+        done = subprocess.run(command("behind", *how, rollouts=ROLLOUTS + 1), capture_output=True,
+                              text=True)
+        told += done.returncode == 1 and f"sample {index} is not where the record" in done.stderr
+        if told:
+            return
+    expect(False, "no sample ends before the place that the record has")
+
+
 # Groups of rollout 0 wait for longer than they may.
 LATE = [f'{{"tick":{tick},"batch":[{",".join(map(str, range(4 * tick + 4, 4 * tick + 8)))}]}}\n'
         f'{{"tick":{tick},"drawn":[]}}\n' for tick in range(3)]
@@ -358,8 +376,12 @@ def check_refusals():
             ([*recorded(1), "--ranks", "2"], "give rollout-record"),
             ([*recorded(1), "--debug-determinism", "point"], "give rollout-record")):
         train("x", *words, code=129, says=says)
-    train("x", *recorded(1), "--rollout-record", str(FOLDER / "nothing"), code=2,
-          says="has no schedule.jsonl")
+    (FOLDER / "bare").mkdir()
+    for place in ("nothing", "bare"):
+        train("x", *recorded(1), "--rollout-record", str(FOLDER / place), code=2,
+              says="has no, schedule.jsonl")
+    for word in ("--golden", "--record-golden"):
+        train("x", *recorded(1), word, "x.golden", code=129, says="set rollout-record = RUN")
     done = subprocess.run([INVAR, "ab", "--a", INVAR, "--b", INVAR, str(FOLDER / "dense.ini"),
                            "--seeds", "1", "--work", str(FOLDER / "work"), *recorded(1)],
                           capture_output=True, text=True)
@@ -393,6 +415,7 @@ def main():
     check_kills()
     check_failure()
     check_counts(chains["clock-0"])
+    check_ends()
     check_wrong()
     check_own()
     check_bent()
