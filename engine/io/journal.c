@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -42,11 +43,27 @@ invar_status invar_journal_begin(invar_journal **out, const char *path, const vo
     *j = (invar_journal){.fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0)};
     memcpy(j->path, path, strlen(path) + 1);
     if (j->fd < 0) {
+        invar_status status = cannot(path, "open it");
+
         invar_free(j);
-        return cannot(path, "open it");
+        return status;
     }
     *out = j;
     return INVAR_OK;
+}
+
+/* Lines of a file without a name are lost with the process. */
+static invar_status check_name(const invar_journal *j)
+{
+    struct stat info;
+
+    if (fstat(j->fd, &info) != 0)
+        return cannot(j->path, "look at it");
+    if (info.st_nlink > 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%.1000s was removed while it was being written: nothing can go on by it",
+                      j->path);
 }
 
 invar_status invar_journal_append(invar_journal *j, const void *data, size_t bytes)
@@ -56,6 +73,7 @@ invar_status invar_journal_append(invar_journal *j, const void *data, size_t byt
     if (j->broken)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%.1000s: nothing is written to it after a failure",
                           j->path);
+    INVAR_TRY(check_name(j));
     j->broken = true;
     while (at < end) {
         ssize_t put = write(j->fd, at, (size_t)(end - at));
