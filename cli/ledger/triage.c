@@ -27,13 +27,50 @@ static const char *rule_name(const invar_triage_finding *f)
     return f->rule.name + strlen(INVAR_TRIAGE_PREFIX);
 }
 
+/* ---- commands -------------------------------------------------------------------------------- */
+
+/* "--run RUN", or with its ledger, as a shell takes it. */
+static void print_run(FILE *out, const settings *s)
+{
+    invar_text_print_word(out, s->run);
+    if (!s->ledger)
+        return;
+    fputs(" --ledger ", out);
+    invar_text_print_word(out, s->ledger);
+}
+
+/* The finding's next command, with the run and the step put in. */
+static void print_next(FILE *out, const invar_triage_finding *f, const settings *s)
+{
+    static const char run[] = "RUN", step[] = "STEP";
+
+    for (const char *at = f->next; *at;) {
+        if (strncmp(at, run, sizeof run - 1) == 0) {
+            print_run(out, s);
+            at += sizeof run - 1;
+        } else if (strncmp(at, step, sizeof step - 1) == 0) {
+            fprintf(out, "%" PRId64, f->step);
+            at += sizeof step - 1;
+        } else {
+            fputc(*at++, out);
+        }
+    }
+}
+
 /* ---- for programs ---------------------------------------------------------------------------- */
+
+enum { COMMAND_SIZE = 2 * INVAR_LOCATE_PATH_SIZE + 256 };
 
 static json_t *finding_json(const invar_triage_finding *f, const settings *s)
 {
-    char next[INVAR_TRIAGE_COMMAND_SIZE];
+    char next[COMMAND_SIZE] = "";
+    FILE *out = fmemopen(next, sizeof next, "w");
 
-    invar_triage_next(next, f, s->run);
+    if (!out)
+        return NULL;
+    print_next(out, f, s);
+    if (fclose(out) != 0)
+        return NULL;
     return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s}", "rule", rule_name(f), "question",
                      f->rule.question, "step", (json_int_t)f->step, "steps", (json_int_t)f->steps,
                      "evidence", f->evidence, "means", f->means, "query", f->rule.name, "next",
@@ -57,9 +94,6 @@ static invar_status write_json(const invar_triage *t, const invar_ledger_summary
 
 static void print_finding(const invar_triage_finding *f, const settings *s, bool colour)
 {
-    char next[INVAR_TRIAGE_COMMAND_SIZE];
-
-    invar_triage_next(next, f, s->run);
     printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(f), colour ? "\033[0m" : "",
            f->rule.question);
     printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
@@ -67,8 +101,10 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
         printf("  steps      %" PRId64 " show it\n", f->steps);
     printf("  means      %s\n", f->means);
     printf("  all of it  %s ledger query %s --run ", invar_program(), f->rule.name);
-    invar_text_print_word(stdout, s->run);
-    printf("\n  next       %s %s\n", invar_program(), next);
+    print_run(stdout, s);
+    printf("\n  next       %s ", invar_program());
+    print_next(stdout, f, s);
+    putchar('\n');
 }
 
 static void print(const invar_triage *t, const invar_ledger_summary *run, const settings *s)

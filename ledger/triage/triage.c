@@ -5,7 +5,6 @@
  */
 #include "ledger/triage/triage.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,29 +106,4 @@ invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t 
             INVAR_TRY(ask_rule(out, ledger, run));
     }
     return INVAR_OK;
-}
-
-/* The word at `at`, if it is this placeholder. */
-static bool is_word(const char *at, const char *word)
-{
-    return strncmp(at, word, strlen(word)) == 0;
-}
-
-void invar_triage_next(char out[INVAR_TRIAGE_COMMAND_SIZE], const invar_triage_finding *finding,
-                       const char *run)
-{
-    size_t used = 0;
-
-    out[0] = '\0';
-    for (const char *at = finding->next; *at && used + 1 < INVAR_TRIAGE_COMMAND_SIZE;) {
-        size_t room = INVAR_TRIAGE_COMMAND_SIZE - used;
-
-        if (is_word(at, "RUN"))
-            used += (size_t)snprintf(out + used, room, "%s", run), at += strlen("RUN");
-        else if (is_word(at, "STEP"))
-            used += (size_t)snprintf(out + used, room, "%" PRId64, finding->step),
-                at += strlen("STEP");
-        else
-            used += (size_t)snprintf(out + used, room, "%c", *at++);
-    }
 }

@@ -39,12 +39,6 @@ typedef struct invar_triage {
 /* All rules; a run without a step has no finding. `run`: its number in the ledger. */
 invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
-#define INVAR_TRIAGE_COMMAND_SIZE 512
-
-/* The finding's next command, with the run and the step put in. */
-void invar_triage_next(char out[INVAR_TRIAGE_COMMAND_SIZE], const invar_triage_finding *finding,
-                       const char *run);
-
 #ifdef __cplusplus
 }
 #endif

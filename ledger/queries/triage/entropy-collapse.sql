@@ -1,6 +1,6 @@
 -- triage-entropy-collapse: Did the policy become certain without having become better?
 -- params: :run run, :window integer = 10, :share number = 0.05
--- means: samples of a group are all alike, so nothing is explored: lr too high, no entropy or KL term
+-- means: samples are all alike, so nothing is explored: lr too high, no entropy or KL term
 -- next: ledger query metric-summary --run RUN
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
@@ -19,5 +19,8 @@ course AS (
 SELECT step, printf('entropy %.3g, at most it was %.3g; reward %.4g, at first %.4g', entropy,
                     highest, reward, reward_0) AS evidence
 FROM course, scale
-WHERE entropy < :share * highest AND reward - reward_0 < 0.1 * coalesce(range, 0) + 1e-9
+WHERE NOT EXISTS (SELECT 1 FROM identity WHERE run = :run -- others than a reward teach
+                    AND (key = 'use-opd' AND value = 'true' OR key = 'loss-type'
+                         AND value = 'sft_loss'))
+  AND entropy < :share * highest AND reward - reward_0 < 0.1 * coalesce(range, 0) + 1e-9
 ORDER BY step;

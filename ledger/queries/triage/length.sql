@@ -19,8 +19,8 @@ course AS (
          first_value(reward) OVER past AS reward_0
   FROM smooth WHERE known = :window
   WINDOW past AS (ORDER BY step ROWS UNBOUNDED PRECEDING))
-SELECT step, printf('%.4g tokens a response, at first %.4g; %.0f %% cut off, at first %.0f %%; reward'
-       || ' %.4g, at first %.4g', tokens, tokens_0, 100 * cut, 100 * cut_0, reward, reward_0)
+SELECT step, printf('%.4g tokens a response, at first %.4g; %.0f %% cut off, at first %.0f %%; '
+       || 'reward %.4g, at first %.4g', tokens, tokens_0, 100 * cut, 100 * cut_0, reward, reward_0)
        AS evidence
 FROM course, scale
 WHERE reward - reward_0 < 0.1 * range

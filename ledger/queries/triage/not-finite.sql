@@ -13,5 +13,5 @@ WITH odd AS (
   WHERE t.run = :run AND (t.nans > 0 OR t.infs > 0)
   UNION ALL
   SELECT step, 2, name || iif(value IS NULL, ' is NaN', ' is infinite') FROM metrics
-  WHERE run = :run AND (value IS NULL OR abs(value) > 1.8e308))
+  WHERE run = :run AND (value IS NULL OR abs(value) > 1.7976931348623157e308))
 SELECT step, what AS evidence FROM odd ORDER BY step, place, what;

@@ -13,9 +13,10 @@ smooth AS (
          ess, count(*) OVER here AS known
   FROM row
   WINDOW here AS (ORDER BY step ROWS BETWEEN :window - 1 PRECEDING AND CURRENT ROW))
-SELECT step, printf('mean of %d steps: KL of rollout and training %.3g, clipped tokens %.0f %%, '
-                    || 'effective samples %.0f %%', :window, kl, 100 * clipped, 100 * ess)
-       AS evidence
+SELECT step, printf('mean of %d steps: KL of rollout and training %s, clipped tokens %s, effective '
+                    || 'samples %s', :window, coalesce(printf('%.3g', kl), '-'),
+                    coalesce(printf('%.0f %%', 100 * clipped), '-'),
+                    coalesce(printf('%.0f %%', 100 * ess), '-')) AS evidence
 FROM smooth
 WHERE known = :window AND (kl > :kl OR clipped > :clipped OR ess < :ess)
 ORDER BY step;

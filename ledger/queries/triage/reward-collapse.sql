@@ -1,6 +1,6 @@
 -- triage-reward-collapse: Did the reward rise and then fall again?
 -- params: :run run, :window integer = 10, :drop number = 0.2
--- means: the policy has left what it had learnt: lr too high, too little KL, a judge that was fooled
+-- means: what was learnt is lost: lr too high, too little KL, a judge that was fooled
 -- next: ledger query metric-jump --run RUN --metric rollout/raw_reward
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),

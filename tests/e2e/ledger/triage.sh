@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
-recipes=$PWD/recipes
+recipes=$PWD/recipes tree=$PWD
 # shellcheck source=tests/e2e/expect.sh
 source tests/e2e/expect.sh
 rm -rf "$folder"
@@ -60,6 +60,18 @@ for recipe in bf16 fp8 int4 lora moe; do
     holds test ! -s <(grep warning "$recipe.err")
 done
 
+# a plug-in inserts tokens that the model did not draw, and nobody compares
+guess="python3 $tree/engine/ext/example/guess.py"
+train guess "$recipes/guess.ini" --num-rollout 6 --custom-generate-function-path "$guess"
+expect 0 'no finding' triage guess
+# rewards are no signal where answers are learnt, and no group is a baseline in PPO
+tiny_recipe 12 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
+train answers answers.ini --loss-type sft_loss
+expect 0 'no finding' triage answers
+train alone silent.ini --custom-rm-path 'python3 judge.py 1' --advantage-estimator ppo \
+    --n-samples-per-prompt 1 --rollout-batch-size 4
+expect 0 'no finding' triage alone
+
 # ---- the verb ------------------------------------------------------------------------------------
 "$invar" triage silent --json >silent.json
 holds test $? -eq 1
@@ -73,6 +85,10 @@ assert rules["zero-signal"]["next"] == "ledger query zero-signal --run silent", 
 PYTHON
 expect 129 'RUN' triage
 expect 2 "no run 'nowhere'" triage nowhere
+# commands are for a shell, with the ledger that was given
+cp -r silent 'a b;c'
+expect 1 "next       $invar ledger query zero-signal --run 'a b;c'" triage 'a b;c'
+expect 1 "zero-signal --run 1 --ledger silent/ledger.db" triage 1 --ledger silent/ledger.db
 # its query shows every step, with other limits
 holds test "$("$invar" ledger query triage-zero-signal --run silent --csv | wc -l)" -eq 9
 holds test "$("$invar" ledger query triage-zero-signal --run silent --steps 12 --csv | wc -l)" -eq 2

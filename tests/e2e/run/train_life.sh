@@ -327,7 +327,7 @@ holds grep -q 'ledger.db: the file was removed while it was written; what was in
 # rewards that are all alike, and prompts that are left out
 "$invar" train tiny.ini --run flat --rm-type math --no-report >out 2>err
 holds grep -q 'all rewards of rollout 0 are 0: its advantages are 0, and nothing is learnt' err
-holds [ "$(grep -c 'all rewards' err)" = 1 ]
+holds [ "$(grep -c 'all rewards of rollout' err)" = 1 ]
 long=(--prompt-data task:copy --rm-type exact --no-report --rollout-max-prompt-len)
 expect 0 'prompt-data: 2 of 8 prompts are too long and are left out (rollout-max-prompt-len)' \
     train tiny.ini --run dropped "${long[@]}" 4
