@@ -59,6 +59,9 @@ bool invar_shell_is_one_of(const char *word, const char *words);
 
 const char *invar_shell_text_of(const invar_shell_reader *r, int32_t word);
 
+/* Inside of { ... }, as the commands of a function are. */
+bool invar_shell_in_block(const invar_shell_reader *r);
+
 /* A keyword that something else of the same command may follow. */
 bool invar_shell_opens_block(const invar_shell_reader *r, int32_t word);
 

@@ -50,10 +50,13 @@ static invar_status assign(invar_shell_reader *r, int32_t word)
     const invar_shell_word *w = &s->words[word];
     const char *text = s->texts + w->text;
     const size_t bytes = (size_t)w->name;
-    const bool more = text[bytes] == '+', may_miss = r->conditional || r->chained || r->nesting;
+    const bool more = text[bytes] == '+';
     invar_shell_name *n;
+    bool may_miss;
 
     INVAR_TRY(invar_shell_define(&n, s, text, bytes));
+    n->inner = n->inner || invar_shell_in_block(r);
+    may_miss = r->conditional || r->chained || r->nesting || n->inner;
     n->array = false;
     if (may_miss || more)
         n->state = may_miss ? INVAR_SCRIPT_CONDITIONAL : INVAR_SCRIPT_COMPUTED;
@@ -132,6 +135,51 @@ static invar_status find_train(invar_shell_reader *r, int32_t word)
     return INVAR_OK;
 }
 
+/* ---- commands that assign -------------------------------------------------------------------- */
+
+/* What the variable has now is not known any more; words of an array are told as such. */
+static void forget(invar_shell *s, invar_shell_name *n)
+{
+    n->state = INVAR_SCRIPT_COMPUTED;
+    for (int32_t at = n->array ? n->words.first : -1; at >= 0; at = s->words[at].next)
+        s->words[at].state = INVAR_SCRIPT_COMPUTED;
+}
+
+/* The variable whose name the word begins with. */
+static void forget_named(invar_shell_reader *r, int32_t word)
+{
+    const char *text = invar_shell_text_of(r, word);
+    size_t bytes = invar_shell_name_length(text, text + strlen(text));
+    invar_shell_name *n = bytes ? invar_shell_find(r->shell, text, bytes) : NULL;
+
+    if (n)
+        forget(r->shell, n);
+}
+
+/* NAME[index]=value */
+static bool is_element(const char *text)
+{
+    size_t bytes = invar_shell_name_length(text, text + strlen(text));
+
+    return bytes && text[bytes] == '[' && strchr(text + bytes, '=');
+}
+
+/* Commands of the shell that give variables values of their own. */
+static void forget_assigned(invar_shell_reader *r, int32_t word)
+{
+    const char *command = invar_shell_text_of(r, word);
+
+    if (is_element(command))
+        forget_named(r, word);
+    if (invar_shell_is_one_of(command, "eval"))
+        for (int i = 0; i < r->shell->n_names; i++)
+            forget(r->shell, &r->shell->names[i]);
+    if (!invar_shell_is_one_of(command, "read mapfile readarray let unset getopts printf"))
+        return;
+    for (word = following(r, word); word >= 0; word = following(r, word))
+        forget_named(r, word);
+}
+
 /* A command that is no keyword. */
 static invar_status look_at(invar_shell_reader *r, int32_t word)
 {
@@ -146,6 +194,7 @@ static invar_status look_at(invar_shell_reader *r, int32_t word)
     if (last >= 0 && !exports) { // NAME=value before a command is for that command alone
         if (invar_shell_is_one_of(invar_shell_text_of(r, last), "source ."))
             return source(r, following(r, last));
+        forget_assigned(r, last);
         return find_train(r, last);
     }
     for (; first >= 0; first = following(r, first))

@@ -41,6 +41,7 @@ typedef struct invar_shell_name {
     uint32_t name;
     uint8_t state;
     bool array;
+    bool inner;             /* a block, as that of a function, assigns it: nobody knows when */
     uint32_t text;          /* of a variable */
     invar_shell_list words; /* of an array */
 } invar_shell_name;

@@ -355,6 +355,14 @@ invar_status invar_shell_read_word(invar_shell_reader *r)
             if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
                 return read_array(r);
             break;
+        case '*': // file names
+        case '?': cannot_know(r, INVAR_SCRIPT_COMPUTED); break;
+        case '~': // a home
+            if (r->shell->used == r->start)
+                cannot_know(r, INVAR_SCRIPT_COMPUTED);
+            else
+                INVAR_TRY(put(r, c));
+            break;
         default: INVAR_TRY(put(r, c)); break;
         }
     }
@@ -391,6 +399,11 @@ bool invar_shell_opens_block(const invar_shell_reader *r, int32_t word)
            invar_shell_is_one_of(invar_shell_text_of(r, word), "if while until {");
 }
 
+bool invar_shell_in_block(const invar_shell_reader *r)
+{
+    return memchr(r->open, '{', (size_t)r->nesting) != NULL;
+}
+
 /* These words may be left out. */
 static void doubt(invar_shell_reader *r, invar_shell_list list)
 {
@@ -413,7 +426,7 @@ static void append(invar_shell_reader *r, invar_shell_list *list, invar_shell_li
 static invar_status read_array(invar_shell_reader *r)
 {
     const bool opens = r->command.first >= 0 && invar_shell_opens_block(r, r->command.first);
-    const bool may_miss = r->conditional || r->chained || r->nesting > 0 || opens;
+    bool may_miss = r->conditional || r->chained || r->nesting > 0 || opens;
     const uint32_t name = r->start;
     const size_t bytes = (size_t)r->name;
     const bool more = r->shell->texts[name + bytes] == '+';
@@ -441,6 +454,9 @@ static invar_status read_array(invar_shell_reader *r)
     (void)invar_shell_next(r);
     r->list = &r->command;
     INVAR_TRY(invar_shell_define(&n, r->shell, r->shell->texts + name, bytes));
+    n->inner = n->inner || invar_shell_in_block(r) ||
+               (opens && *invar_shell_text_of(r, r->command.first) == '{');
+    may_miss = may_miss || n->inner;
     if (may_miss) {
         doubt(r, words);
         if (!more)

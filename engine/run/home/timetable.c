@@ -120,6 +120,11 @@ static invar_status open_other(invar_loop *loop, const char *record)
                             "rollout-record: %s is not, and has no, " INVAR_TIMETABLE_FILE
                             ": give the folder of a run with rollout-schedule = recorded",
                             shown);
+    if (status == INVAR_OK && !invar_digest_equal(&run, &loop->identity.digest))
+        invar_recorder_say(&loop->recorder,
+                           "rollout-record: %s is of a run with another identity, whose samples "
+                           "may have ended elsewhere",
+                           shown);
     loop->timetable.name = "rollout-record";
     invar_free(text);
     return status;

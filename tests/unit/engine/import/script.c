@@ -96,6 +96,16 @@ static void test_script__what_only_a_shell_knows_is_marked(void **state)
         {"true && X=1\nA_ARGS=(${X})", "<${X}>?\n"},
         {"(X=1)\nA_ARGS=(${X})", "<${X}>?\n"},
         {"X=1\nX+=2\nA_ARGS=(${X})", "<${X}>?\n"},
+        {"X=1\nread -r X\nA_ARGS=($X)", "<$X>?\n"},
+        {"X=1\nlet X=5\nA_ARGS=($X)", "<$X>?\n"},
+        {"X=1\nprintf -v X 5\nA_ARGS=($X)", "<$X>?\n"},
+        {"X=1\neval X=5\nA_ARGS=($X)", "<$X>?\n"},
+        {"X=1 Y=2\nunset X\nA_ARGS=($X $Y)", "<$X>?\n<2>\n"},
+        {"f() { X=5; }\nX=1\nf\nA_ARGS=($X)", "<$X>?\n"},
+        {"f() { A_ARGS=(5); }\nA_ARGS=(1)\nf", "<5>?\n<1>?\n"},
+        {"A_ARGS=(--a 1)\nA_ARGS[1]=5", "<--a>?\n<1>?\n"},
+        {"A_ARGS=(--a)\nmapfile -t A_ARGS <flags", "<--a>?\n"},
+        {"A_ARGS=(~/x '~/x' x~ /x/* \"*\" a?)", "<~/x>?\n<~/x>\n<x~>\n</x/*>?\n<*>\n<a?>?\n"},
     };
     char got[4096];
     (void)state;
