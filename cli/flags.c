@@ -161,7 +161,7 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
 
     *out = NULL;
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
-    status = path ? invar_recipe_read(recipe, path) : INVAR_OK;
+    status = path ? invar_recipe_read_whole(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
         status = take(recipe, !path, argc, argv); // a file is the only word of its verbs
     if (status != INVAR_OK) {

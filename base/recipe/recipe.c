@@ -4,6 +4,8 @@
  * There is no tree of raw text: a line is checked against the schema as it is read, so that an
  * error can name its place and memory is bounded by the schema and the limits, whatever the file.
  *
+ * Which files there are, and what their lines look like, is lines.c's business.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/recipe/recipe.h"
@@ -15,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/console/near.h"
 #include "base/file.h"
+#include "base/recipe/lines.h"
 #include "base/recipe/value.h"
 #include "base/text.h"
 
@@ -23,51 +26,31 @@
 #define ORIGIN_SIZE (INVAR_PATH_SHOWN_SIZE + 12) /* "file:line" or a flag */
 #define WHERE_SIZE (ORIGIN_SIZE + INVAR_RECIPE_MAX_NAME + 3)
 
+/* Where something was first said in a file, for the message about a second time. */
+typedef struct source_line {
+    int file, line; /* from 1 on; 0: nowhere */
+} source_line;
+
 typedef struct slot {
     invar_recipe_value value;
     invar_recipe_source source;
-    int line; /* FILE: for the message about a second one */
+    source_line said;
     char origin[ORIGIN_SIZE];
 } slot;
 
 struct invar_recipe {
     const invar_recipe_schema *schema;
-    slot *slots;        /* (schema->count) */
-    int *section_lines; /* (schema->count): at a section's first key, where it began; 0: nowhere */
+    slot *slots;           /* (schema->count) */
+    source_line *sections; /* (schema->count): at a section's first key */
+    int section;           /* index of the current one's first key */
     bool parsed;
     bool flagged;
     char file[INVAR_PATH_SHOWN_SIZE]; /* its path in messages */
 };
 
-/* A piece of the file. Not NUL-terminated. */
-typedef struct span {
-    const char *at;
-    size_t length;
-} span;
-
-typedef struct reader {
-    invar_recipe *recipe;
-    int line;
-    int section; /* index of the current section's first key, -1: none yet */
-} reader;
+typedef invar_recipe_span span;
 
 /* ---- names ----------------------------------------------------------------------------------- */
-
-static bool is_name(span s)
-{
-    for (size_t i = 0; i < s.length; i++) {
-        char c = s.at[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-              c == '-' || c == '_'))
-            return false;
-    }
-    return s.length > 0 && s.length <= INVAR_RECIPE_MAX_NAME;
-}
-
-static bool equals(span s, const char *text)
-{
-    return strlen(text) == s.length && memcmp(text, s.at, s.length) == 0;
-}
 
 static span span_of(const char *text)
 {
@@ -77,7 +60,7 @@ static span span_of(const char *text)
 static int find_key(const invar_recipe_schema *schema, span name)
 {
     for (int i = 0; i < schema->count; i++) {
-        if (equals(name, schema->keys[i].name))
+        if (invar_recipe_span_is(name, schema->keys[i].name))
             return i;
     }
     return -1;
@@ -87,7 +70,7 @@ static int find_key(const invar_recipe_schema *schema, span name)
 static int find_section(const invar_recipe_schema *schema, span name)
 {
     for (int i = 0; i < schema->count; i++) {
-        if (equals(name, schema->keys[i].section))
+        if (invar_recipe_span_is(name, schema->keys[i].section))
             return i;
     }
     return -1;
@@ -110,7 +93,7 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
 const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *name, size_t length)
 {
     for (int i = 0; i < schema->n_gone; i++)
-        if (equals((span){name, length}, schema->gone[i].name))
+        if (invar_recipe_span_is((span){name, length}, schema->gone[i].name))
             return schema->gone[i].instead;
     return NULL;
 }
@@ -155,7 +138,7 @@ static invar_status check_schema_key(const invar_recipe_schema *schema, int inde
     const invar_recipe_key *key = &schema->keys[index];
     int section = find_section(schema, span_of(key->section));
 
-    if (!is_name(span_of(key->name)) || !is_name(span_of(key->section)))
+    if (!invar_recipe_is_name(span_of(key->name)) || !invar_recipe_is_name(span_of(key->section)))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' in [%s] is not a valid name",
                           key->name, key->section);
     if (find_key(schema, span_of(key->name)) != index)
@@ -201,11 +184,10 @@ invar_status invar_recipe_new(invar_recipe **out, const invar_recipe_schema *sch
     if (status != INVAR_OK)
         goto done;
     memset(recipe->slots, 0, count * sizeof *recipe->slots);
-    status = invar_alloc((void **)&recipe->section_lines, count, sizeof *recipe->section_lines,
-                         "recipe");
+    status = invar_alloc((void **)&recipe->sections, count, sizeof *recipe->sections, "recipe");
     if (status != INVAR_OK)
         goto done;
-    memset(recipe->section_lines, 0, count * sizeof *recipe->section_lines);
+    memset(recipe->sections, 0, count * sizeof *recipe->sections);
     status = fill_defaults(recipe);
 done:
     if (status != INVAR_OK) {
@@ -223,160 +205,84 @@ void invar_recipe_free(invar_recipe *recipe)
     for (int i = 0; recipe->slots && i < recipe->schema->count; i++)
         invar_free(recipe->slots[i].value.text);
     invar_free(recipe->slots);
-    invar_free(recipe->section_lines);
+    invar_free(recipe->sections);
     invar_free(recipe);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static span trim(span s)
+static invar_status read_section(void *payload, const invar_recipe_place *at, span name)
 {
-    while (s.length > 0 && s.at[0] == ' ') {
-        s.at++;
-        s.length--;
-    }
-    while (s.length > 0 && s.at[s.length - 1] == ' ')
-        s.length--;
-    return s;
-}
-
-/* Fails with the place, the complaint and an excerpt of the text that it is about. */
-static invar_status refuse(const reader *r, const char *complaint, span text)
-{
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quote, sizeof quote, text.at, text.length);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s: '%s'", r->recipe->file, r->line, complaint,
-                      quote);
-}
-
-static invar_status read_section(reader *r, span line)
-{
-    invar_recipe *recipe = r->recipe;
-    span name = trim(line);
+    invar_recipe *recipe = payload;
+    int section = find_section(recipe->schema, name);
     invar_near near;
+    source_line *begun;
 
-    if (name.at[name.length - 1] != ']')
-        return refuse(r, "a section is [name], with nothing after it", line);
-    name.at++;
-    name.length -= 2;
-    if (!is_name(name))
-        return refuse(r, "a section's name is made of letters, digits, - and _", line);
-    r->section = find_section(recipe->schema, name);
-    if (r->section < 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", recipe->file,
-                          r->line, (int)name.length, name.at,
-                          suggest(&near, recipe->schema, name, true));
-    if (recipe->section_lines[r->section] != 0)
+    if (section < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", at->file, at->line,
+                          (int)name.length, name.at, suggest(&near, recipe->schema, name, true));
+    begun = &recipe->sections[section];
+    if (begun->file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
-                          recipe->file, r->line, (int)name.length, name.at,
-                          recipe->section_lines[r->section]);
-    recipe->section_lines[r->section] = r->line;
+                          at->file, at->line, (int)name.length, name.at, begun->line);
+    *begun = (source_line){at->number, at->line};
+    recipe->section = section;
     return INVAR_OK;
 }
 
 /* The key of this name in the current section. */
-static invar_status locate_key(int *out, const reader *r, span name)
+static invar_status locate_key(int *out, const invar_recipe *recipe, const invar_recipe_place *at,
+                               span name)
 {
-    const invar_recipe *recipe = r->recipe;
     const invar_recipe_key *keys = recipe->schema->keys;
     invar_near near;
     int key = find_key(recipe->schema, name);
 
-    if (r->section < 0)
-        return refuse(r, "a key needs a [section] before it", name);
-    if (key >= 0 && strcmp(keys[key].section, keys[r->section].section) != 0)
+    if (key >= 0 && strcmp(keys[key].section, keys[recipe->section].section) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' belongs to [%s], not to [%s]",
-                          recipe->file, r->line, keys[key].name, keys[key].section,
-                          keys[r->section].section);
+                          at->file, at->line, keys[key].name, keys[key].section,
+                          keys[recipe->section].section);
     if (key < 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", recipe->file, r->line,
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", at->file, at->line,
                           (int)name.length, name.at, suggest(&near, recipe->schema, name, false));
-    if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FILE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", recipe->file,
-                          r->line, keys[key].name, recipe->slots[key].line);
+    if (recipe->slots[key].said.file == at->number)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", at->file,
+                          at->line, keys[key].name, recipe->slots[key].said.line);
     *out = key;
     return INVAR_OK;
 }
 
-static invar_status read_key(reader *r, span line)
+static invar_status read_key(void *payload, const invar_recipe_place *at, span name, span value)
 {
-    invar_recipe *recipe = r->recipe;
-    const char *sign = memchr(line.at, '=', line.length);
+    invar_recipe *recipe = payload;
     char origin[ORIGIN_SIZE], where[WHERE_SIZE];
-    span name, value;
     int key = -1;
 
-    if (!sign)
-        return refuse(r, "neither [section] nor key = value nor a comment (# or ;)", line);
-    name = trim((span){line.at, (size_t)(sign - line.at)});
-    value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.at)});
-    if (name.length == 0)
-        return refuse(r, "no key before the =", line);
-    if (!is_name(name))
-        return refuse(r, "a key is made of letters, digits, - and _, at most 63", name);
-    INVAR_TRY(locate_key(&key, r, name));
-    snprintf(origin, sizeof origin, "%s:%d", recipe->file, r->line);
+    INVAR_TRY(locate_key(&key, recipe, at, name));
+    snprintf(origin, sizeof origin, "%s:%d", at->file, at->line);
     snprintf(where, sizeof where, "%s: %s", origin, recipe->schema->keys[key].name);
     INVAR_TRY(assign(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
-    recipe->slots[key].line = r->line;
+    recipe->slots[key].said = (source_line){at->number, at->line};
     return INVAR_OK;
 }
 
-static invar_status check_comment(const reader *r, span line)
+invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, const char *text,
+                                      size_t bytes, invar_recipe_open open, void *files)
 {
-    for (size_t i = 0, step; i < line.length; i += step) {
-        step = invar_text_char(line.at + i, line.length - i);
-        if (step == 0)
-            return refuse(r, "the comment has a control character or is not UTF-8", line);
-    }
-    return INVAR_OK;
-}
-
-static invar_status read_line(reader *r, span line)
-{
-    if (line.length > INVAR_RECIPE_MAX_LINE)
-        return refuse(r, "the line is longer than 65536 bytes", line);
-    if (trim(line).length == 0)
-        return INVAR_OK;
-    switch (line.at[0]) {
-    case '#':
-    case ';': return check_comment(r, line);
-    case ' ':
-    case '\t': return refuse(r, "the line is indented; start in the first column", line);
-    case '[': return read_section(r, line);
-    default: return read_key(r, line);
-    }
-}
-
-invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
-                                size_t bytes)
-{
-    reader r = {recipe, 0, -1};
-    const char *end = text + bytes;
+    const invar_recipe_visitor visitor = {
+        .section = read_section, .key = read_key, .payload = recipe, .open = open, .files = files};
 
     if (recipe->parsed || recipe->flagged)
         return INVAR_FAIL(INVAR_E_STATE, 0, "recipe: the file comes once, before all flags");
     recipe->parsed = true;
     invar_path_show(recipe->file, file);
-    if (bytes > INVAR_RECIPE_MAX_BYTES)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:1: the file is larger than %d bytes",
-                          recipe->file, INVAR_RECIPE_MAX_BYTES);
-    if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s:1: the file begins with a byte order mark; save it without",
-                          recipe->file);
-    while (text < end) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        span line = {text, (size_t)((newline ? newline : end) - text)};
+    return invar_recipe_visit(&visitor, file, text, bytes);
+}
 
-        r.line++;
-        text = newline ? newline + 1 : end;
-        if (newline && line.length > 0 && line.at[line.length - 1] == '\r')
-            line.length--;
-        INVAR_TRY(read_line(&r, line));
-    }
-    return INVAR_OK;
+invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
+                                size_t bytes)
+{
+    return invar_recipe_parse_whole(recipe, file, text, bytes, NULL, NULL);
 }
 
 /* Up to one byte more than a recipe may have, so that a longer file is noticed. */
@@ -398,7 +304,7 @@ static invar_status load(char *text, size_t *bytes_out, const char *path, const 
     return status;
 }
 
-invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
+static invar_status read_file(invar_recipe *recipe, const char *path, invar_recipe_open open)
 {
     char *text;
     size_t bytes;
@@ -408,9 +314,19 @@ invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
     INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
     status = load(text, &bytes, path, recipe->file);
     if (status == INVAR_OK)
-        status = invar_recipe_parse(recipe, path, text, bytes);
+        status = invar_recipe_parse_whole(recipe, path, text, bytes, open, NULL);
     invar_free(text);
     return status;
+}
+
+invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
+{
+    return read_file(recipe, path, NULL);
+}
+
+invar_status invar_recipe_read_whole(invar_recipe *recipe, const char *path)
+{
+    return read_file(recipe, path, invar_recipe_open_file);
 }
 
 /* ---- flags and results ----------------------------------------------------------------------- */

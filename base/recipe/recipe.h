@@ -11,6 +11,13 @@
  * order mark, unknown or repeated sections and keys. Every error names the file, the line and the
  * key, or the flag.
  *
+ *     include = base/qwen3.ini
+ *
+ * before the first section reads another recipe there, by its path from the folder of this one.
+ * Values of later lines replace those of earlier ones, so a file overrides what it includes; twice
+ * in one file a key is still refused. Only what people write may include: invar_recipe_read_whole
+ * follows it, the other readers refuse it, since what was recorded must not depend on other files.
+ *
  * Life: new -> read or parse, once -> set, per flag -> check -> getters. A value never changes its
  * type: what does not fit the schema is refused where it stands.
  *
@@ -33,6 +40,8 @@ extern "C" {
 #define INVAR_RECIPE_MAX_BYTES 1048576 /* of a file */
 #define INVAR_RECIPE_MAX_LINE 65536    /* bytes of a line, and of a flag's value */
 #define INVAR_RECIPE_MAX_NAME 63       /* bytes of a section's or key's name */
+#define INVAR_RECIPE_MAX_DEPTH 8       /* of files that include each other */
+#define INVAR_RECIPE_MAX_FILES 64      /* that are read for one recipe */
 
 /* ---- the schema ------------------------------------------------------------------------------ */
 
@@ -96,9 +105,21 @@ void invar_recipe_free(invar_recipe *recipe);
 /* Reads the file. After a failure the recipe holds part of it and can only be freed. */
 invar_status invar_recipe_read(invar_recipe *recipe, const char *path) INVAR_MUST_USE;
 
+/* The same with the files that it includes. */
+invar_status invar_recipe_read_whole(invar_recipe *recipe, const char *path) INVAR_MUST_USE;
+
+/* The text of an included file; whoever calls it frees *out (invar_free). */
+typedef invar_status (*invar_recipe_open)(char **out, size_t *bytes_out, void *payload,
+                                          const char *path);
+
 /* The same from memory; `file` names it in errors and origins. */
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
                                 size_t bytes) INVAR_MUST_USE;
+
+/* The same where `open` reads the files that it includes, with `files`; NULL: none. */
+invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, const char *text,
+                                      size_t bytes, invar_recipe_open open,
+                                      void *files) INVAR_MUST_USE;
 
 /*
  * A flag: overrides the file and the default; the same key twice is refused. `origin` is what

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/recipe/recipe.h"
+#include "base/recipe/flat.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"
@@ -126,7 +126,7 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
     char path[INVAR_PATH_SIZE];
 
     if (!what->own_recipe)
-        return invar_file_read(out, bytes_out, what->recipe, INVAR_RECIPE_MAX_BYTES);
+        return invar_recipe_flatten(out, bytes_out, what->recipe);
     if (side->kind == INVAR_AB_FILE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a program has no tree with a recipe of its own");
     if (side->kind == INVAR_AB_COMMIT)
@@ -134,7 +134,7 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
     INVAR_TRY(invar_path_join(path, sizeof path,
                               side->kind == INVAR_AB_COMMIT ? slot->source : side->given,
                               what->recipe));
-    return invar_file_read(out, bytes_out, path, INVAR_RECIPE_MAX_BYTES);
+    return invar_recipe_flatten(out, bytes_out, path);
 }
 
 bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/recipe/flat.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
@@ -274,7 +275,7 @@ static invar_status read_recipe(char **out, const invar_bisect_case *what)
     *out = NULL;
     if (!what->recipe || what->recipe_text)
         return INVAR_OK;
-    INVAR_TRY(invar_file_read(out, &bytes, what->recipe, 1u << 20));
+    INVAR_TRY(invar_recipe_flatten(out, &bytes, what->recipe));
     if (looks_like_recipe(*out, bytes))
         return INVAR_OK;
     invar_free(*out);

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/number.h"
 #include "base/process/process.h"
+#include "base/recipe/flat.h"
 #include "base/recipe/recipe.h"
 #include "bisect/workshop/workshop.h"
 #include "bisect/workshop/workshop_internal.h"
@@ -524,7 +525,7 @@ invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lo
     invar_status status;
 
     *out = (invar_ran){0};
-    INVAR_TRY(invar_file_read(&recipe, &bytes, request->recipe, INVAR_RECIPE_MAX_BYTES));
+    INVAR_TRY(invar_recipe_flatten(&recipe, &bytes, request->recipe));
     r.recipe = recipe;
     status = demand_record(&r, "custom-agent-path", NULL, "agent-record");
     if (status == INVAR_OK)

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/pool.h"
+#include "base/recipe/flat.h"
 #include "base/recipe/recipe.h"
 #include "tests/fault/faulty.h"
 
@@ -138,6 +139,7 @@ static const invar_recipe_key keys[] = {
 static const invar_recipe_schema schema = {.keys = keys, .count = 3};
 
 static char path[] = INVAR_TEST_WORK "/fault-XXXXXX";
+static const char including[] = INVAR_TEST_WORK "/fault-including";
 
 static invar_status use_recipe(invar_recipe *recipe)
 {
@@ -147,7 +149,9 @@ static invar_status use_recipe(invar_recipe *recipe)
     size_t bytes;
 
     INVAR_TRY(invar_file_hash(&digest, &length, path));
-    INVAR_TRY(invar_recipe_read(recipe, path));
+    INVAR_TRY(invar_recipe_flatten(&text, &bytes, including));
+    invar_free(text);
+    INVAR_TRY(invar_recipe_read_whole(recipe, including));
     INVAR_TRY(invar_recipe_set(recipe, "int", "3", "--int"));
     INVAR_TRY(invar_recipe_set(recipe, "float", "0.5", "--float"));
     INVAR_TRY(invar_recipe_check(recipe));
@@ -175,8 +179,12 @@ static void test_base_alloc__recipe_survives_each_failure(void **state)
     assert_non_null(stream);
     fputs("[a]\ntext = long enough\nint = 2\n[b]\nfloat = 1e-6\n", stream);
     assert_int_equal(fclose(stream), 0);
+    stream = fopen(including, "w");
+    assert_non_null(stream);
+    fprintf(stream, "include = %s\n[a]\nint = 4\n", path);
+    assert_int_equal(fclose(stream), 0);
     fail_each_allocation(live_recipe);
-    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(path) | unlink(including), 0);
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

@@ -1,17 +1,18 @@
 /*
  * recipe.c - fuzz target: the recipe reader on any bytes.
  *
- * The input is read as a file, and its lines are set as flags' values. Whatever the bytes are, the
- * reader must refuse them with a proper message or accept them; what it accepted must come back
- * from its canonical text unchanged.
+ * The input is read as a file, as several that include each other, and its lines are set as flags'
+ * values. Whatever the bytes are, the reader must refuse them with a proper message or accept them;
+ * what it accepted must come back from its canonical text and from its flat text unchanged.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/recipe/recipe.h"
-
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/recipe/flat.h"
+#include "base/recipe/recipe.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { KEY_COUNT = 8 };
@@ -121,6 +122,76 @@ static void fuzz_file(const uint8_t *data, size_t size)
     invar_recipe_free(recipe);
 }
 
+/* ---- several files --------------------------------------------------------------------------- */
+
+/* The input, cut at its NULs: the first file is the recipe, the others are called 1, 2, ... */
+typedef struct files {
+    const char *at, *end;
+} files;
+
+static void cut(files *out, const files *all, int number)
+{
+    const char *nul = NULL;
+
+    *out = *all;
+    for (int i = 0; i <= number; i++) {
+        out->at = nul ? nul + 1 : out->at;
+        nul = memchr(out->at, 0, (size_t)(all->end - out->at));
+        if (!nul && i < number)
+            out->at = all->end;
+    }
+    out->end = nul ? nul : all->end;
+}
+
+static invar_status open_piece(char **out, size_t *bytes_out, void *payload, const char *path)
+{
+    files piece;
+
+    if (path[0] < '1' || path[0] > '9' || path[1])
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is none", path);
+    cut(&piece, payload, path[0] - '0');
+    *bytes_out = (size_t)(piece.end - piece.at);
+    INVAR_TRY(invar_alloc((void **)out, *bytes_out + 1, 1, "a file"));
+    memcpy(*out, piece.at, *bytes_out);
+    (*out)[*bytes_out] = '\0';
+    return INVAR_OK;
+}
+
+/* What can be read from several files is the same as one text. */
+static void fuzz_files(const uint8_t *data, size_t size)
+{
+    files all = {(const char *)data, (const char *)data + size}, first;
+    invar_recipe *whole = fresh(), *flat = fresh();
+    invar_status status;
+    char *text;
+    size_t bytes;
+    bool read;
+
+    cut(&first, &all, 0);
+    bytes = (size_t)(first.end - first.at);
+    status = invar_recipe_parse_whole(whole, "fuzz", first.at, bytes, open_piece, &all);
+    read = status == INVAR_OK;
+    if (!read)
+        check_refusal(status, "");
+    status = invar_recipe_flatten_text(&text, &bytes, "fuzz", first.at, bytes, open_piece, &all);
+    if (status != INVAR_OK) {
+        check_refusal(status, "");
+        INVAR_CHECK(!read && !text);
+    } else if (read) {
+        INVAR_CHECK(invar_recipe_parse(flat, "flat", text, bytes) == INVAR_OK);
+        for (int i = 0; i < KEY_COUNT; i++) {
+            invar_recipe_entry a, b;
+            invar_recipe_entry_get(&a, whole, i);
+            invar_recipe_entry_get(&b, flat, i);
+            INVAR_CHECK(a.source == b.source && !a.text == !b.text);
+            INVAR_CHECK(!a.text || strcmp(a.text, b.text) == 0);
+        }
+    }
+    invar_free(text);
+    invar_recipe_free(whole);
+    invar_recipe_free(flat);
+}
+
 /* Lines go to the keys in turn: as a whole to one, and what follows the = to another. */
 static void fuzz_flags(const uint8_t *data, size_t size)
 {
@@ -153,6 +224,7 @@ static void fuzz_flags(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_file(data, size);
+    fuzz_files(data, size);
     fuzz_flags(data, size);
     return 0;
 }
