@@ -161,7 +161,7 @@ int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const cha
 
     INVAR_TRY(invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0));
     INVAR_TRY(sheet_open(&s));
-    status = sheet_end(&s, invar_report_write(s.stream, &runs, 1));
+    status = sheet_end(&s, invar_report_write(s.stream, &runs, 1, &(invar_report_options){0}));
     if (status == INVAR_OK)
         status = invar_file_write(path, s.text, s.bytes);
     free(s.text);

@@ -1,5 +1,5 @@
 /*
- * copy.c - invar ledger import, backup, export and report: what a ledger becomes elsewhere.
+ * copy.c - invar ledger import, backup and export: what a ledger becomes elsewhere.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,8 +18,6 @@
 #include "cli/plain.h"
 #include "engine/run/home/folders.h"
 #include "ledger/view/export/export.h"
-#include "ledger/view/page.h"
-#include "ledger/view/report/report.h"
 
 #include "base/invar_banned.h"
 
@@ -368,98 +366,3 @@ const invar_verb invar_verb_ledger_export = {
     .run = run_export,
     .help = help_export,
     .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};
-
-/* ---- report ---------------------------------------------------------------------------------- */
-
-static const invar_option *report_options(settings *s)
-{
-    static invar_option list[3];
-
-    list[0] =
-        text_option("out", &s->out, "FILE", "HTML file to write; an existing page is replaced");
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = (invar_option){0};
-    return list;
-}
-
-/* The argument, where the name would not tell a run from another; NULL: the name does. */
-static const char *label(const invar_located *runs, int count, int i, char **argv)
-{
-    for (int other = 0; other < count; other++)
-        if (other != i && strcmp(runs[other].run.name, runs[i].run.name) == 0)
-            return argv[i];
-    return NULL;
-}
-
-static invar_status write_report(const char *path, const invar_located *runs, int count,
-                                 char **argv)
-{
-    invar_report_run *list;
-    invar_output out;
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)&list, (size_t)count, sizeof *list, "report"));
-    for (int i = 0; i < count; i++)
-        list[i] = (invar_report_run){
-            .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
-    status = invar_output_open(&out, path, INVAR_PAGE_MARK("report"));
-    if (status == INVAR_OK)
-        status = invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count));
-    invar_free(list);
-    return status;
-}
-
-static invar_status report(const settings *s, int words, char **argv)
-{
-    int count = words > 0 ? words : 1, open = 0;
-    invar_located *runs;
-    invar_status status = INVAR_OK;
-
-    if (!s->out)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "report needs --out FILE.html");
-    INVAR_TRY(invar_alloc((void **)&runs, (size_t)count, sizeof *runs, "report"));
-    while (open < count && status == INVAR_OK) {
-        status = invar_locate_run(&runs[open], words > 0 ? argv[open] : NULL, s->ledger);
-        open += status == INVAR_OK;
-    }
-    if (status == INVAR_OK)
-        status = write_report(s->out, runs, count, argv);
-    while (open > 0)
-        invar_located_close(&runs[--open]);
-    invar_free(runs);
-    return status;
-}
-
-static int run_report(int argc, char **argv)
-{
-    settings s = {0};
-    int words;
-
-    if (invar_options_parse_words(&words, report_options(&s), argc, argv, "RUN", 0, argc) !=
-            INVAR_OK ||
-        report(&s, words, argv) != INVAR_OK)
-        return invar_report_error();
-    if (strcmp(s.out, "-") == 0)
-        return INVAR_EXIT_OK;
-    print_done(s.out, "written; open it in a browser");
-    invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
-    return INVAR_EXIT_OK;
-}
-
-static void help_report(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
-        "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
-        "network.\n");
-    invar_options_help(report_options(&s));
-}
-
-const invar_verb invar_verb_ledger_report = {
-    .name = "report",
-    .summary = "write an HTML page with curves of one or several runs",
-    .run = run_report,
-    .help = help_report,
-    .arguments = "RUN [RUN ...] --out FILE.html [--option value ...]"};

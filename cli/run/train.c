@@ -18,6 +18,7 @@
 #include "base/process/program.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
+#include "cli/ledger/report.h"
 #include "cli/ledger/rows.h"
 #include "cli/live.h"
 #include "cli/open_ranks.h"
@@ -31,7 +32,6 @@
 #include "engine/run/home/folders.h"
 #include "ledger/view/golden/golden.h"
 #include "ledger/view/page.h"
-#include "ledger/view/report/report.h"
 
 #include "base/invar_banned.h"
 
@@ -121,7 +121,7 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
 
     INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
     INVAR_TRY(invar_output_replace(&page, path, INVAR_PAGE_MARK("report")));
-    return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
+    return invar_output_close(&page, invar_report_page(page.stream, &shown, 1));
 }
 
 /* What became of the comparison with a golden. */

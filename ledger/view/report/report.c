@@ -7,7 +7,10 @@
  *
  *   {runs: [{label, uuid, name, kind, first, last, identity, chain, content, integrity, created_ms,
  *            updated_ms, parent, fork_step, seals,
- *            segments: [{after, ms, exit, reason}]          exit null: it has no end
+ *            segments: [{after, ms, end, exit, reason}]     end: of its last entry, in ms;
+ *                                                           exit null: it has no end
+ *            tokens                                         of all samples; null: not known
+ *            clock: [[step, ms]]                            computed for so long after the step
  *            again: {steps, differ, first}                  steps executed more than once
  *            nan: {step, point} | null                      the first tensor that is not finite
  *            series: [{name, kind, count, odd, at, bits}]   kind: metric gauge evaluation time
@@ -17,6 +20,7 @@
  *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
  *            slowest: [{from, to, rank}]}],                 who computed longest in these steps
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
+ *    defaults: {key: value},                                of a recipe; empty: not known
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
  *
  * A series has `count` values, of which `odd` are not finite; `at` are the differences of the steps
@@ -177,6 +181,19 @@ static invar_status points_of_each(int64_t *out, const invar_report_run *runs, s
     return INVAR_OK;
 }
 
+static invar_status add_defaults(json_t *data, const invar_report_options *options)
+{
+    json_t *defaults;
+
+    INVAR_TRY(invar_report_member(&defaults, data, "defaults", json_object()));
+    for (size_t i = 0; i < options->n_defaults; i++) {
+        const invar_ledger_pair *pair = &options->defaults[i];
+        INVAR_TRY(invar_report_set(defaults, pair->key,
+                                   invar_report_text(pair->value, strlen(pair->value))));
+    }
+    return INVAR_OK;
+}
+
 static invar_status collect(json_t *data, const invar_report_run *runs, size_t count)
 {
     json_t *list, *facts, *pairs;
@@ -209,12 +226,15 @@ static invar_status collect_at_once(json_t *data, const invar_report_run *runs, 
     return status;
 }
 
-invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count)
+invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
+                                const invar_report_options *options)
 {
     if (count == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
     json_t *data = json_object();
     invar_status status = made(!data);
+    if (status == INVAR_OK)
+        status = add_defaults(data, options);
     if (status == INVAR_OK)
         status = collect_at_once(data, runs, count, 0);
     if (status == INVAR_OK)

@@ -35,9 +35,14 @@ typedef struct invar_report_run {
     const char *label;    /* NULL: its name */
 } invar_report_run;
 
+typedef struct invar_report_options {
+    const invar_ledger_pair *defaults; /* (n_defaults) of recipes: other values are shown first */
+    size_t n_defaults;
+} invar_report_options;
+
 /* Every run is compared with the first. Each ledger is read as of one moment. */
-invar_status invar_report_write(FILE *out, const invar_report_run *runs,
-                                size_t count) INVAR_MUST_USE;
+invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
+                                const invar_report_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

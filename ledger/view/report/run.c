@@ -53,15 +53,42 @@ static invar_status take_count(void *payload, invar_sql_stmt *row)
     return status;
 }
 
+static invar_status take_array(void *payload, invar_sql_stmt *row)
+{
+    json_t *array = json_array();
+
+    INVAR_TRY(invar_report_append(payload, array));
+    for (int i = 0; i < invar_sql_columns(row); i++)
+        INVAR_TRY(invar_report_append(array, invar_report_column(row, i)));
+    return INVAR_OK;
+}
+
+/* Segments of the run, with the times of their first and of their last entry. */
+#define LIVES                                                                                      \
+    "life AS (SELECT g.seg, g.after_step, b.ns AS began, (SELECT e.ns FROM entry e"                \
+    "  WHERE e.run = g.run AND e.n < g.next ORDER BY e.n DESC LIMIT 1) AS ended"                   \
+    " FROM (SELECT *, lead(entry, 1, 9223372036854775807) OVER (ORDER BY seg) AS next"             \
+    "       FROM segment WHERE run = ?1) g JOIN entry b ON b.run = g.run AND b.n = g.entry)"
+
 static const struct {
     const char *key, *text;
     invar_report_take take;
 } lists[] = {
     {"segments",
-     "SELECT g.after_step AS after, e.ns / 1000000 AS ms, f.exit_code AS exit, f.reason AS reason"
-     " FROM segment g JOIN entry e ON e.run = g.run AND e.n = g.entry"
-     " LEFT JOIN finish f ON f.run = g.run AND f.seg = g.seg WHERE g.run = ?1 ORDER BY g.seg",
+     "WITH " LIVES " SELECT l.after_step AS after, l.began / 1000000 AS ms,"
+     " l.ended / 1000000 AS \"end\", f.exit_code AS exit, f.reason AS reason"
+     " FROM life l LEFT JOIN finish f ON f.run = ?1 AND f.seg = l.seg ORDER BY l.seg",
      take_object},
+    {"clock", // the last step of at most 1000 stretches; pauses between segments do not count
+     "WITH " LIVES ", lived AS (SELECT seg, began, total(max(ended - began, 0.0)) OVER"
+     "  (ORDER BY seg ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM life),"
+     " span AS (SELECT min(step) AS a, max(step) AS b FROM step WHERE run = ?1),"
+     " done AS (SELECT s.step, l.before + (e.ns - l.began) AS ns, (s.step - a) * 1000 / (b - a + 1)"
+     "  AS stretch FROM step s JOIN lived l USING(seg) JOIN span"
+     "  JOIN entry e ON e.run = s.run AND e.n = s.entry WHERE s.run = ?1 AND s.seg ="
+     "  (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step))"
+     " SELECT max(step), CAST(ns / 1000000 AS INTEGER) FROM done GROUP BY stretch ORDER BY 1",
+     take_array},
     {"checkpoints",
      "SELECT DISTINCT step FROM checkpoint WHERE run = ?1 AND state = 'complete'"
      " ORDER BY step DESC" LIMIT(CHECKPOINTS),
@@ -86,6 +113,11 @@ static const struct {
 static const char origin[] = "SELECT parent, fork_step,"
                              " (SELECT count(*) FROM seal s WHERE s.run = r.run) AS seals"
                              " FROM run r WHERE run = ?1";
+
+/* Of a shortened copy it is not known how many there were. */
+static const char tokens[] =
+    "SELECT CAST(total(tokens) AS INTEGER) AS tokens FROM samples WHERE run = ?1"
+    " AND NOT EXISTS (SELECT 1 FROM pruned WHERE run = ?1)";
 
 static const char levels[] = "SELECT level, count(*) FROM event WHERE run = ?1 GROUP BY level";
 
@@ -182,6 +214,7 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
     INVAR_TRY(invar_ledger_find_number(&summary, run->ledger, run->run));
     INVAR_TRY(add_summary(object, run, &summary));
     INVAR_TRY(invar_report_each(run, origin, take_members, object));
+    INVAR_TRY(invar_report_each(run, tokens, take_members, object));
     INVAR_TRY(invar_report_member(&member, object, "again", json_object()));
     INVAR_TRY(invar_report_each(run, again, take_members, member));
     INVAR_TRY(invar_report_member(&member, object, "levels", json_object()));

@@ -1,185 +1,29 @@
 /*
- * chart.js - line charts over steps in inline SVG: several runs in each, no bit lost on the way.
+ * chart.js - line charts over steps or time in inline SVG: several runs in each, no bit lost.
  *
- * A series comes as the differences of its steps and the IEEE-754 patterns of its values in
- * hexadecimal; both are decoded when a chart first comes into sight. All charts of a page share
- * one view: the range of steps, the hidden runs, the smoothing, the cursor. A run is compared with
- * the first shown one: where their bits are equal its line is dashed over the other's, so that
+ * A chart is drawn when it comes into sight. All charts of a page share one view: the axis, its
+ * range, the hidden runs, the smoothing, the cursor. A place on the axis is a step, or the
+ * milliseconds that the run had computed for at the end of a step. A run is compared with the first
+ * shown one, step by step: where their bits are equal its line is dashed over the other's, so that
  * both colours are seen; where they are not it is solid. NaN and infinities are marks at the edge.
- *
- * Text of the ledger enters the page by textContent only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 'use strict';
 
 const InvarChart = (() => {
-  /* ---- elements ------------------------------------------------------------------------------ */
-
-  function fill(node, props, children) {
-    for (const [key, value] of Object.entries(props || {})) {
-      if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
-      else if (key.startsWith('--')) node.style.setProperty(key, value);
-      else if (value !== false && value !== null) node.setAttribute(key, value);
-    }
-    node.append(...children.flat(Infinity).filter(child => child !== null));
-    return node;
-  }
-
-  /* An element of HTML, of SVG; `--x` sets a custom property, `onx` adds a listener. */
-  function html(tag, props, ...children) {
-    return fill(document.createElement(tag), props, children);
-  }
-
-  function svg(tag, props, ...children) {
-    return fill(document.createElementNS('http://www.w3.org/2000/svg', tag), props, children);
-  }
-
-  /* ---- numbers ------------------------------------------------------------------------------- */
-
-  function trim(text) {
-    const [mantissa, exponent] = text.split('e');
-    const short = mantissa.includes('.') ? mantissa.replace(/\.?0+$/, '') : mantissa;
-    const power = exponent === undefined ? '' : 'e' + exponent.replace('+', '');
-    return (short + power).replace(/-/g, '\u2212');
-  }
-
-  function group(value) {
-    return String(value).replace(/\B(?=(\d{3})+$)/g, '\u202f').replace('-', '\u2212');
-  }
-
-  function format(value, digits = 6) {
-    if (Number.isNaN(value)) return 'NaN';
-    if (!Number.isFinite(value)) return value > 0 ? '+\u221e' : '\u2212\u221e';
-    if (value === 0) return Object.is(value, -0) ? '\u22120' : '0';
-    const size = Math.abs(value);
-    if (Number.isInteger(value) && size < 1e12) return group(value);
-    return trim(size >= 1e6 || size < 1e-3 ? value.toExponential(digits - 1)
-      : value.toPrecision(digits));
-  }
-
-  function formatTick(value, unit) {
-    if (value === 0) return '0';
-    if (Math.abs(value) >= 1e5 || unit < 1e-4) return trim(value.toExponential(2));
-    if (unit >= 1) return group(Math.round(value));
-    return trim(value.toFixed(Math.max(0, -Math.floor(Math.log10(unit) + 1e-9))));
-  }
-
-  /* Round numbers from lo to hi, at least two and about `count`; whole ones for steps. */
-  function ticks(lo, hi, count, whole) {
-    const rough = Math.max((hi - lo) / Math.max(count, 1), whole ? 1 : Number.MIN_VALUE);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const unit = power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
-    const first = Math.ceil(lo / unit - 1e-9);
-    const last = Math.floor(hi / unit + 1e-9);
-    if (last === first && count < 32 && !(whole && unit === 1))
-      return ticks(lo, hi, count * 2, whole);
-    const at = [];
-    for (let i = first; i <= last && at.length < 64; i++) at.push(i * unit);
-    return {unit, at};
-  }
-
-  function logTicks(lo, hi, count) {
-    const from = Math.ceil(Math.log10(lo) - 1e-9);
-    const to = Math.floor(Math.log10(hi) + 1e-9);
-    if (to - from < 1) return ticks(lo, hi, count);
-    const out = [];
-    const stride = Math.ceil((to - from + 1) / (count + 1));
-    for (let i = from; i <= to; i += stride) out.push(10 ** i);
-    return {unit: out[0], at: out, log: true};
-  }
-
-  /* ---- series -------------------------------------------------------------------------------- */
-
-  const word = new DataView(new ArrayBuffer(8));
-
-  /* The number with this pattern of 16 hexadecimal digits. */
-  function double(bits) {
-    word.setUint32(0, parseInt(bits.slice(0, 8), 16));
-    word.setUint32(4, parseInt(bits.slice(8), 16));
-    return word.getFloat64(0);
-  }
-
-  function bitsAt(series, i) {
-    return series.bits.slice(16 * i, 16 * i + 16);
-  }
-
-  /* {x, y}: steps and values. The bits themselves stay in the text. */
-  function decode(series) {
-    if (series.points) return series.points;
-    const count = series.at.length;
-    const x = new Float64Array(count);
-    const y = new Float64Array(count);
-    for (let i = 0, step = 0; i < count; i++) {
-      x[i] = step += series.at[i];
-      y[i] = double(bitsAt(series, i));
-    }
-    series.points = {x, y};
-    return series.points;
-  }
-
-  /* The index of the point nearest to a step; -1: there is none. */
-  function nearest(x, step) {
-    let lo = 0;
-    let hi = x.length - 1;
-    while (lo < hi) {
-      const mid = (lo + hi) >> 1;
-      if (x[mid] < step) lo = mid + 1;
-      else hi = mid;
-    }
-    return lo > 0 && step - x[lo - 1] < x[lo] - step ? lo - 1 : hi;
-  }
-
-  /* Exponential moving average; a gap of n steps counts as n. What is not finite is passed by. */
-  function smoothed({x, y}, factor) {
-    const out = new Float64Array(y.length);
-    let sum = 0;
-    let weight = 0;
-    let last = x[0];
-    for (let i = 0; i < y.length; i++) {
-      if (!Number.isFinite(y[i])) {
-        out[i] = y[i];
-        continue;
-      }
-      const keep = factor ** Math.max(1, x[i] - last);
-      sum = sum * keep + y[i] * (1 - keep);
-      weight = weight * keep + 1 - keep;
-      last = x[i];
-      out[i] = sum / weight;
-    }
-    return out;
-  }
-
-  /* For each point of `a` whether `b` has the same bits at the same step. */
-  function equalBits(a, b) {
-    const ax = decode(a).x;
-    const bx = decode(b).x;
-    const out = new Uint8Array(ax.length);
-    for (let i = 0, j = 0; i < ax.length; i++) {
-      while (j < bx.length && bx[j] < ax[i]) j++;
-      out[i] = j < bx.length && bx[j] === ax[i] && bitsAt(a, i) === bitsAt(b, j) ? 1 : 0;
-    }
-    return out;
-  }
-
-  /* The first step at which both have a value and other bits; null: none. */
-  function firstDifference(a, b) {
-    const ax = decode(a).x;
-    const bx = decode(b).x;
-    for (let i = 0, j = 0; i < ax.length && j < bx.length;) {
-      if (ax[i] === bx[j] && bitsAt(a, i) !== bitsAt(b, j)) return ax[i];
-      if (ax[i] <= bx[j]) i++;
-      else j++;
-    }
-    return null;
-  }
+  const {html, svg, trim, format, formatTick, group, ticks, timeTicks, logTicks, clock} = InvarPage;
+  const {decode, thinned, bitsAt, nearest, smoothed, equalBits} = InvarSeries;
 
   /* ---- the view that all charts share -------------------------------------------------------- */
 
   class View {
     constructor(runs, full) {
-      this.runs = runs; // {label, color, marks: [{step, kind, text}]}
-      this.full = full; // [first, last] step of all runs
+      this.runs = runs; // {label, color, clock: [[step, ms]], marks: [{step, kind, text}]}
+      this.steps = full; // [first, last] step of all runs
+      this.time = [0, Math.max(1, ...runs.map(run => run.clock.length
+        ? run.clock[run.clock.length - 1][1] : 0))];
+      this.timed = false; // the axis
       this.range = full;
       this.hidden = new Set();
       this.smooth = 0;
@@ -194,6 +38,38 @@ const InvarChart = (() => {
       });
     }
 
+    /* [first, last] place of the axis. */
+    get full() {
+      return this.timed ? this.time : this.steps;
+    }
+
+    setAxis(timed) {
+      this.timed = timed;
+      this.reset();
+    }
+
+    /* Where on the axis a run has a step. Between the steps that the clock has: in proportion. */
+    place(run, step) {
+      if (!this.timed) return step;
+      const {clock: at} = this.runs[run];
+      if (!at.length) return 0;
+      let lo = 0;
+      let hi = at.length - 1;
+      while (lo < hi) {
+        const mid = (lo + hi) >> 1;
+        if (at[mid][0] < step) lo = mid + 1;
+        else hi = mid;
+      }
+      const [to, ms] = at[lo];
+      const [from, before] = at[Math.max(lo - 1, 0)];
+      const share = Math.min(1, Math.max(0, (step - from) / Math.max(to - from, 1)));
+      return before + share * (ms - before);
+    }
+
+    name(place) {
+      return this.timed ? clock(place) : `Step ${group(place)}`;
+    }
+
     update(change) {
       Object.assign(this, change);
       for (const chart of this.charts) chart.stale();
@@ -202,7 +78,7 @@ const InvarChart = (() => {
 
     zoom(from, to) {
       const [first, last] = this.full;
-      const lo = Math.max(first, Math.floor(Math.min(from, to)));
+      const lo = Math.max(first, Math.floor(Math.min(from, to))); // whole steps, milliseconds
       const hi = Math.min(last, Math.ceil(Math.max(from, to)));
       if (hi > lo) this.update({range: [lo, hi]});
     }
@@ -277,17 +153,25 @@ const InvarChart = (() => {
       return lines.find(other => other.label === line.label && other.pair === line.pair);
     }
 
+    /* {x, y}: places on the axis and values; kept until the axis changes. */
+    points(line) {
+      const {x, y} = decode(line.series);
+      if (!this.view.timed) return {x, y};
+      if (!line.timed) line.timed = x.map(step => this.view.place(line.run, step));
+      return {x: line.timed, y};
+    }
+
     drawable(value) {
       return Number.isFinite(value) && (!this.log || value > 0);
     }
 
-    /* The least and the greatest value in the range of steps, with some air. */
+    /* The least and the greatest value in the range, with some air. */
     extent(lines) {
       const [from, to] = this.view.range;
       let lo = Infinity;
       let hi = -Infinity;
       for (const line of lines) {
-        const {x, y} = decode(line.series);
+        const {x, y} = this.points(line);
         for (let i = 0; i < x.length; i++) {
           if (x[i] < from || x[i] > to || !this.drawable(y[i])) continue;
           lo = Math.min(lo, y[i]);
@@ -358,10 +242,13 @@ const InvarChart = (() => {
           svg('text', {x: left - 8, y: py + 3.5, 'text-anchor': 'end'}, labels[i]));
       });
       out.append(rule('base', left, bottom, right, bottom));
-      for (const step of ticks(...this.view.range, (right - left) / 64, true).at) {
-        const px = this.px(step);
+      const {timed, range} = this.view;
+      for (const at of timed ? timeTicks(...range, (right - left) / 72).at
+        : ticks(...range, (right - left) / 64, true).at) {
+        const px = this.px(at);
         out.append(rule('base', px, bottom, px, bottom + 4), svg('text', {x: px,
-          y: bottom + 11 * rows.length + 17, 'text-anchor': 'middle'}, group(step)));
+          y: bottom + 11 * rows.length + 17, 'text-anchor': 'middle'}, timed ? clock(at)
+          : group(at)));
       }
       return out;
     }
@@ -374,9 +261,10 @@ const InvarChart = (() => {
       this.view.runs.forEach((run, i) => {
         if (this.view.hidden.has(i)) return;
         for (const {kind, step} of run.marks) {
-          if (step < from || step > to || (kind !== 'resume' && kind !== 'error')) continue;
-          out.push(svg('line', {class: `rule ${kind}`, '--run': run.color, x1: this.px(step),
-            x2: this.px(step), y1: this.box.top, y2: this.box.bottom}));
+          const at = this.view.place(i, step);
+          if (at < from || at > to || (kind !== 'resume' && kind !== 'error')) continue;
+          out.push(svg('line', {class: `rule ${kind}`, '--run': run.color, x1: this.px(at),
+            x2: this.px(at), y1: this.box.top, y2: this.box.bottom}));
         }
       });
       return out.slice(0, 200);
@@ -384,7 +272,7 @@ const InvarChart = (() => {
 
     /* The line of one run and metric: raw, and over it smoothed where asked for. */
     line(line) {
-      const {x, y} = decode(line.series);
+      const {x, y} = this.points(line);
       const run = this.view.runs[line.run];
       const dense = x.length > 2 * (this.box.right - this.box.left) ? ' dense' : '';
       const out = svg('g', {class: `line${line.minor ? ' minor' : dense}`, '--run': run.color});
@@ -393,7 +281,7 @@ const InvarChart = (() => {
       if (this.view.smooth > 0 && x.length > 2) {
         const faint = this.trace(x, y, null);
         out.append(svg('path', {class: 'raw', d: faint.differ}));
-        this.stroke(out, this.trace(x, smoothed({x, y}, this.view.smooth), equal), line);
+        this.stroke(out, this.trace(x, smoothed(line.series, this.view.smooth), equal), line);
       } else {
         this.stroke(out, this.trace(x, y, equal), line);
       }
@@ -438,7 +326,7 @@ const InvarChart = (() => {
     odd(lines) {
       const [from, to] = this.view.range;
       return lines.map(line => {
-        const {x, y} = decode(line.series);
+        const {x, y} = this.points(line);
         let last = -Infinity;
         const out = svg('g', {class: 'odd', '--run': this.view.runs[line.run].color});
         const drawn = {nan: -Infinity, up: -Infinity, down: -Infinity};
@@ -463,7 +351,7 @@ const InvarChart = (() => {
     labels(lines) {
       const ends = new Map();
       for (const line of lines) {
-        const {x, y} = decode(line.series);
+        const {x, y} = this.points(line);
         const i = nearest(x, this.view.range[1]);
         if (!line.label || i < 0 || !this.drawable(y[i])) continue;
         const py = this.py(y[i]);
@@ -482,9 +370,10 @@ const InvarChart = (() => {
         const out = svg('g', {class: 'rug', '--run': run.color});
         const drawn = {};
         for (const mark of run.marks) {
-          const at = this.px(mark.step);
+          const here = this.view.place(this.view.runs.indexOf(run), mark.step);
+          const at = this.px(here);
           const room = mark.kind === 'checkpoint' ? 14 : 6;
-          if (mark.step < from || mark.step > to || at - drawn[mark.kind] < room) continue;
+          if (here < from || here > to || at - drawn[mark.kind] < room) continue;
           drawn[mark.kind] = at;
           out.append(svg('path', {class: `glyph ${mark.kind}`, d: GLYPHS[mark.kind],
             transform: `translate(${at} ${this.box.bottom + 9 + 11 * row})`},
@@ -545,8 +434,9 @@ const InvarChart = (() => {
       const [from, to] = this.view.range;
       const now = this.now === null ? from : this.now;
       const far = event.shiftKey ? 10 : 1;
-      const moves = {ArrowLeft: now - far, ArrowRight: now + far, Home: from, End: to};
-      if (event.key in moves) this.go(moves[event.key], now);
+      const moves = {ArrowLeft: () => this.along(now, -far), ArrowRight: () => this.along(now, far),
+        Home: () => this.snap(from), End: () => this.snap(to)};
+      if (event.key in moves) this.go(moves[event.key]());
       else if (event.key === '+') this.view.zoom(now - (now - from) / 2, now + (to - now) / 2);
       else if (event.key === '-') this.view.zoom(from - (to - from) / 2, to + (to - from) / 2);
       else if (event.key === 'Escape') this.view.reset();
@@ -554,22 +444,28 @@ const InvarChart = (() => {
       event.preventDefault();
     }
 
-    /* The cursor to the point nearest to `wanted`; where points are sparse, to the next one. */
-    go(wanted, now) {
-      const direction = Math.sign(wanted - now);
-      let step = this.snap(wanted);
-      for (let i = 1; step === now && direction && i < 10000; i++)
-        step = this.snap(wanted + i * direction);
-      const rect = this.svg.getBoundingClientRect();
-      this.show(step, rect.left + this.px(step), rect.top + this.box.top);
+    /* So many points to the right of a place, or to the left, over all lines; it stays in range. */
+    along(now, count) {
+      const [from, to] = this.view.range;
+      const side = Math.sign(count);
+      const places = new Set(this.shown().flatMap(line => [...this.points(line).x])
+        .filter(at => (at - now) * side > 0 && at >= from && at <= to));
+      const order = [...places].sort((a, b) => (a - b) * side);
+      return order.length ? order[Math.min(Math.abs(count), order.length) - 1] : now;
     }
 
-    /* The step of the nearest point of any line, inside the range; null: there is none. */
+    go(place) {
+      if (place === null) return;
+      const rect = this.svg.getBoundingClientRect();
+      this.show(place, rect.left + this.px(place), rect.top + this.box.top);
+    }
+
+    /* The place of the nearest point of any line, inside the range; null: there is none. */
     snap(wanted) {
       const [from, to] = this.view.range;
       let best = null;
       for (const line of this.shown()) {
-        const {x} = decode(line.series);
+        const {x} = this.points(line);
         const i = nearest(x, wanted);
         if (i < 0 || x[i] < from || x[i] > to) continue;
         if (best === null || Math.abs(x[i] - wanted) < Math.abs(best - wanted)) best = x[i];
@@ -581,7 +477,7 @@ const InvarChart = (() => {
       if (step === null) return;
       this.view.point(step);
       const tip = this.view.tip;
-      tip.replaceChildren(html('p', {class: 'step'}, html('b', {}, `Step ${group(step)}`),
+      tip.replaceChildren(html('p', {class: 'step'}, html('b', {}, this.view.name(step)),
         ` ${this.spec.title}`), html('table', {}, html('tbody', {}, this.rows(step))),
       ...this.notes(step));
       tip.hidden = false;
@@ -596,11 +492,11 @@ const InvarChart = (() => {
     rows(step) {
       const lines = this.shown();
       const find = line => {
-        const {x, y} = decode(line.series);
+        const {x, y} = this.points(line);
         const i = nearest(x, step);
-        // of a series with left-out points the nearest one; else only what is at this step
-        if (i < 0 || (x[i] !== step && line.series.at.length === line.series.count)) return null;
-        return {step: x[i], value: y[i], bits: bitsAt(line.series, i)};
+        // of a series with left-out points, and in time, the nearest; else only what is at this step
+        if (i < 0 || (x[i] !== step && !this.view.timed && !thinned(line.series))) return null;
+        return {at: x[i], step: decode(line.series).x[i], value: y[i], bits: bitsAt(line.series, i)};
       };
       return lines.map(line => {
         const run = this.view.runs[line.run];
@@ -613,8 +509,8 @@ const InvarChart = (() => {
           html('td', {}, run.label, line.label ? html('small', {}, ` ${line.label}`) : null),
           html('td', {class: 'num'}, here ? format(here.value, 9) : '\u2013'),
           html('td', {class: 'mono'}, here ? here.bits : ''),
-          html('td', {class: 'note'}, here && here.step !== step ? `at ${group(here.step)}`
-            : equal ? 'same bits' : ''));
+          html('td', {class: 'note'}, here && (this.view.timed || here.at !== step)
+            ? `step ${group(here.step)}` : equal ? 'same bits' : ''));
       });
     }
 
@@ -624,7 +520,7 @@ const InvarChart = (() => {
       this.view.runs.forEach((run, i) => {
         if (this.view.hidden.has(i)) return;
         for (const mark of run.marks)
-          if (mark.step === step) out.push(html('p', {class: `mark ${mark.kind}`,
+          if (this.view.place(i, mark.step) === step) out.push(html('p', {class: `mark ${mark.kind}`,
             '--run': run.color}, html('i', {class: 'swatch'}), mark.text));
       });
       return out.slice(0, 6);
@@ -640,7 +536,7 @@ const InvarChart = (() => {
       this.needle.setAttribute('x1', this.px(step));
       this.needle.setAttribute('x2', this.px(step));
       for (const line of this.shown()) {
-        const {x, y} = decode(line.series);
+        const {x, y} = this.points(line);
         const i = nearest(x, step);
         if (i >= 0 && x[i] === step && this.drawable(y[i]))
           this.dots.append(svg('circle', {class: 'dot', '--run': this.view.runs[line.run].color,
@@ -649,5 +545,5 @@ const InvarChart = (() => {
     }
   }
 
-  return {html, svg, format, group, ticks, decode, double, firstDifference, View, Chart, GLYPHS};
+  return {View, Chart, GLYPHS};
 })();

@@ -10,99 +10,37 @@
 'use strict';
 
 (() => {
-  const {html, svg, format, group, ticks, decode, double, firstDifference, GLYPHS} = InvarChart;
+  const {html, svg, format, group, ticks, duration, when, byId, put, plural, color, tag, note,
+    number, hash, same, stepsOf, scroller, table, row, pairs, runName, toggle, flip} = InvarPage;
+  const {decode, double, zero} = InvarSeries;
   const root = document.documentElement;
-  const COLORS = 8; // that report.css has for runs
 
-  /* What is drawn first: of `any` the first metric that a run has, of `all` every one; of `below`
-     those whose names go on from there. */
-  const FEATURED = [
-    {title: 'Reward', any: ['rollout/raw_reward', 'rollout/rewards']},
-    {title: 'Parts of the reward', below: 'rollout/reward/'},
-    {title: 'KL divergence', any: ['train/kl_loss', 'train/ppo_kl']},
-    {title: 'Gradient norm', any: ['train/grad_norm']},
-    {title: 'Entropy', any: ['train/entropy_loss', 'rollout/entropy']},
-    {title: 'Log-prob difference', all: [['train/logp_diff_max', 'max'],
-      ['train/logp_diff_p99', 'p99'], ['train/train_rollout_logprob_abs_diff', 'mean']]},
-    {title: 'Response length', all: [['rollout/response_len/mean', 'mean'],
-      ['rollout/response_len/max', 'max'], ['rollout/response_len/min', 'min']]},
-    {title: 'Loss', any: ['train/loss', 'train/pg_loss']},
-  ];
-  const FEATURED_EVALUATIONS = 6;
-  const OPEN_METRICS = 40; // up to so many the groups of the others are unfolded
   const OPEN_RANKS = 32; // of a run: those that computed longest
+  /* What tells how well a run does, where it has one of these. */
+  const GOALS = [['Reward', 'rollout/raw_reward'], ['Reward', 'rollout/rewards'],
+    ['Loss', 'train/loss'], ['Loss', 'loss']];
 
   const STATES = {equal: 'equal', different: 'different', records: 'other metrics or samples',
     mixed: 'some differ', a: 'only in the first run', b: 'only in the other run'};
-  const SCOPES = ['identity', 'build', 'host', 'gpu', 'free']; // first, in this order
+  const SCOPES = ['identity', 'free', 'build', 'host', 'gpu']; // first, in this order
+  const KEYS = ['identity', 'free']; // scopes of a recipe's keys
   const TONES = {identical: 'good', nothing: 'warn', error: 'bad', warning: 'warn',
     different: 'bad', nondeterministic: 'bad'};
 
-  /* ---- small things -------------------------------------------------------------------------- */
-
-  const byId = id => document.getElementById(id);
-  const plural = (n, one, many) => `${group(n)} ${n === 1 ? one : many || `${one}s`}`;
-  const color = run => `var(--run${run % COLORS})`;
-  const swatch = run => html('i', {class: 'swatch', '--run': color(run)});
-  const tag = (text, tone) => html('b', {class: `tag ${tone || ''}`}, text);
-  const note = text => html('p', {class: 'note'}, text);
-  const number = text => html('span', {class: 'num'}, text);
-  const hash = (text, about) =>
-    html('code', {class: 'hash', title: about ? `${about}: ${text}` : text}, text);
-  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-  const stepsOf = run => run.last < 0 ? 0 : run.last - run.first + 1;
-  const eventsOf = run => Object.values(run.levels).reduce((sum, count) => sum + count, 0);
-  const thinned = series => series.at.length < series.count;
-  const zero = series => series.at.length > 0 && /^0*$/.test(series.bits);
-
-  function duration(ms) {
-    if (ms >= 120e3) return `${Math.floor(ms / 60e3)} min ${Math.floor(ms / 1e3) % 60} s`;
-    const [size, unit] = ms >= 1e3 ? [1e3, 's'] : ms >= 1 ? [1, 'ms'] : [1e-3, '\u00b5s'];
-    return `${Number((ms / size).toPrecision(3))} ${unit}`;
-  }
-
-  function when(ms) {
-    return new Date(ms).toISOString().replace('T', ' ').replace(/\.\d+Z$/, ' UTC');
-  }
-
-  /* A box that scrolls by itself, also with the keyboard. */
-  function scroller(label, inside) {
-    return html('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label}, inside);
-  }
-
-  function table(label, heads, rows) {
-    const head = html('tr', {}, heads.map(text => html('th', {scope: 'col'}, text)));
-    return scroller(label, html('table', {}, html('thead', {}, head), html('tbody', {}, rows)));
-  }
-
-  function row(...cells) {
-    return html('tr', {}, cells.map(cell => html('td', {}, cell)));
-  }
-
-  /* Names and values; what has no value is left out. */
-  function pairs(list, wide) {
-    return html('dl', {class: wide ? 'wide' : null}, list.filter(([, value]) => value !== null && value !== '')
-      .map(([name, value]) => html('div', {}, html('dt', {}, name), html('dd', {}, value))));
-  }
-
-  function runName(data, i) {
-    return html('span', {}, swatch(i), data.runs[i].label);
-  }
-
-  /* A button that is pressed or not; `act` returns which from now on. */
-  function toggle(inside, props, pressed, act) {
-    const press = now => button.setAttribute('aria-pressed', String(now));
-    const button = html('button', {...props, type: 'button', onclick: () => press(act())}, inside);
-    press(pressed);
-    return button;
-  }
-
-  /* Adds or removes; true: it is in the set now. */
-  function flip(set, item) {
-    return set.delete(item) ? false : Boolean(set.add(item));
-  }
-
   /* ---- head ---------------------------------------------------------------------------------- */
+
+  const eventsOf = run => Object.values(run.levels).reduce((sum, count) => sum + count, 0);
+
+  /* The newest value of a fact of the i-th run; null: it has none. */
+  function factOf(data, i, scope, key) {
+    const values = ((data.facts[scope] || {})[key] || [])[i];
+    return values ? values[values.length - 1] : null;
+  }
+
+  /* How long its processes lived, in milliseconds; the pauses between them do not count. */
+  function lived(run) {
+    return run.segments.reduce((sum, one) => sum + Math.max(0, one.end - one.ms), 0);
+  }
 
   function stateOf(run) {
     const last = run.segments[run.segments.length - 1];
@@ -160,17 +98,69 @@
     return html('ul', {class: 'findings'}, out);
   }
 
+  /* First and last value of what tells how well it does: [title, text, about]. */
+  function goal(run) {
+    for (const [title, name] of GOALS) {
+      const series = run.series.find(one => one.name === name);
+      if (!series || !series.at.length) continue;
+      const {x, y} = decode(series);
+      return [title, y.length === 1 ? format(y[0], 3)
+        : `${format(y[0], 3)} \u2192 ${format(y[y.length - 1], 3)}`,
+      `${name}, step ${group(x[0])} to ${group(x[x.length - 1])}`];
+    }
+    return null;
+  }
+
+  /* The best value of the first evaluation that has any: of each set its reward has its name. */
+  function best(run) {
+    const sets = run.series.filter(one => one.kind === 'evaluation' && one.at.length);
+    const plain = sets.filter(one => !/[-/]/.test(one.name.replace(/^eval\//, '')));
+    const series = plain[0] || sets[0];
+    if (!series) return null;
+    const {x, y} = decode(series);
+    const at = y.reduce((top, value, i) => value > y[top] || Number.isNaN(y[top]) ? i : top, 0);
+    const when_ = x[at] < 0 ? 'before training' : `at step ${group(x[at])}`;
+    return ['Best evaluation', format(y[at], 3), `${series.name} ${when_}`];
+  }
+
+  /* Name or shape of the model. */
+  function modelOf(fact) {
+    const folder = fact('free', 'hf-checkpoint') || fact('free', 'load');
+    const shape = [['num-layers', 'layers'], ['hidden-size', 'wide']]
+      .map(([key, word]) => [fact('identity', key), word])
+      .filter(([value]) => value && value !== '0').map(one => one.join(' ')).join(', ');
+    const family = fact('identity', 'model-type');
+    const name = folder ? folder.replace(/\/+$/, '').split('/').pop() : family;
+    return name ? ['Model', name, folder ? family : shape] : null;
+  }
+
+  /* What people ask first: large words with a line below each. */
+  function tiles(data, run, i) {
+    const fact = (scope, key) => factOf(data, i, scope, key);
+    const ms = lived(run);
+    const device = fact('free', 'device');
+    const list = [goal(run), best(run),
+      run.segments.length ? ['Duration', duration(ms),
+        `${plural(stepsOf(run), 'step')}, ${plural(run.segments.length, 'segment')}`] : null,
+      run.tokens && ms > 0 ? ['Tokens/s', format(Number((1e3 * run.tokens / ms).toPrecision(3))),
+        `${group(run.tokens)} tokens of samples`] : null,
+      modelOf(fact),
+      fact('identity', 'dtype') ? ['Format', fact('identity', 'dtype'),
+        [fact('identity', 'numerics') && `numerics ${fact('identity', 'numerics')}`, device]
+          .filter(Boolean).join(', ')] : null];
+    return html('ul', {class: 'tiles'}, list.filter(Boolean).map(([title, text, about]) =>
+      html('li', {}, html('span', {}, title), html('b', {}, text), html('small', {}, about))));
+  }
+
   function card(data, run, i) {
-    const fact = (scope, key) => {
-      const values = ((data.facts[scope] || {})[key] || [])[i];
-      return values ? values[values.length - 1] : null;
-    };
+    const fact = (scope, key) => factOf(data, i, scope, key);
     const commit = fact('build', 'commit');
     const dirty = fact('build', 'dirty');
     const resumes = run.segments.slice(1).slice(-4).map(one => group(one.after));
     return html('article', {class: 'card', '--run': color(i)}, html('h3', {}, run.label),
       html('p', {class: 'tags'}, tag(run.kind), tag(...stateOf(run)),
         run.seals ? tag('sealed') : null),
+      tiles(data, run, i),
       findings(run),
       pairs([
         ['uuid', hash(run.uuid)],
@@ -192,10 +182,10 @@
 
   function summary(data) {
     const [word, tone, sentence] = verdict(data);
-    byId('pill').append(tag(word, `big ${tone}`));
+    put('pill', tag(word, `big ${tone}`));
     byId('verdict').textContent = sentence;
     document.title = `${sentence} \u00b7 Invar report`;
-    byId('cards').append(...data.runs.map((run, i) => card(data, run, i)));
+    put('cards', data.runs.map((run, i) => card(data, run, i)));
   }
 
   /* ---- where they part ----------------------------------------------------------------------- */
@@ -289,6 +279,18 @@
         more(pair.metrics.length, metrics)) : null];
   }
 
+  /* The keys that say that these are two experiments; before any hash that follows from them. */
+  function experiments(data, pair) {
+    const keys = data.facts.identity || {};
+    const apart = Object.keys(keys).sort().filter(key => !same(keys[key][0], keys[key][pair.b]));
+    if (!apart.length) return null;
+    const value = list => html('span', {class: 'value'}, list ? list.join(' \u2192 ') : '\u2013');
+    return [html('h4', {}, `Not the same experiment: ${plural(apart.length, 'key differs',
+      'keys differ')}`), table('Keys of the identity that differ',
+      ['key', runName(data, 0), runName(data, pair.b)], apart.map(key =>
+        row(html('code', {}, key), value(keys[key][0]), value(keys[key][pair.b]))))];
+  }
+
   function pairBlock(data, pair, full) {
     const word = pair.verdict === 'nothing' ? 'nothing compared' : pair.verdict;
     const self = pair.self ? data.runs[pair.self === 'a' ? 0 : pair.b].label : null;
@@ -297,6 +299,7 @@
         runName(data, pair.b), tag(word, TONES[pair.verdict])),
       self ? note(`${self} executed step ${group(pair.first)} twice, with two results.`) : null,
       pair.twins ? note('Same identity and same program, other bits.') : null,
+      experiments(data, pair),
       strip(pair, full),
       pair.first === null ? null : [origin(pair),
         pair.heat.length ? [html('h4', {}, 'Points that differ at this step'), heat(pair)] : null,
@@ -308,7 +311,7 @@
     const states = Object.entries(STATES).filter(([state]) =>
       data.pairs.some(pair => pair.strip.some(part => part[2] === state)));
     const born = data.pairs.some(pair => pair.heat.length && pair.point);
-    byId('pairs').append(...data.pairs.map(pair => pairBlock(data, pair, full)),
+    put('pairs', data.pairs.map(pair => pairBlock(data, pair, full)),
       html('p', {class: 'key'}, states.map(([state, text]) =>
         html('span', {}, html('i', {class: `box ${state}`}), text)),
       born ? html('span', {}, html('i', {class: 'box born'}), 'the first difference') : null));
@@ -327,186 +330,68 @@
       ...alarms].sort((a, b) => a.step - b.step);
   }
 
-  /* What can be said about all runs' values. Times and speeds have no claim to be equal. */
-  function chip(lines) {
-    const main = lines.filter(line => !line.minor);
-    if (main.every(line => zero(line.series))) return tag('exactly 0', 'good');
-    if (main.length < 2 || ['gauge', 'time'].includes(main[0].series.kind)) return null;
-    const apart = main.slice(1).map(line => firstDifference(main[0].series, line.series))
-      .filter(step => step !== null);
-    const some = main.some(line => thinned(line.series));
-    if (apart.length) return tag(`${some ? 'differ at' : 'part at'} ${group(Math.min(...apart))}`);
-    return tag(some ? 'same bits where shown' : 'same bits', 'good');
-  }
-
-  function lastValue(series) {
-    const {y} = decode(series);
-    return y.length
-      ? html('span', {class: 'last', title: 'last value'}, format(y[y.length - 1], 5)) : null;
-  }
-
-  function chartCard(view, host, spec) {
-    const figure = html('figure', {class: spec.rug ? 'chart' : 'chart small',
-      'data-name': spec.names.join(' ').toLowerCase()});
-    const log = toggle('log', {class: 'small', title: 'logarithmic axis'}, false, () => {
-      chart.log = !chart.log;
-      chart.stale();
-      return chart.log;
-    });
-    figure.append(html('figcaption', {},
-      html('span', {class: 'what'}, html('span', {class: 'name'}, spec.title),
-        spec.rug ? html('code', {}, spec.names[0]) : null),
-      html('span', {class: 'side'},
-        chip(spec.lines) || (view.runs.length > 1 ? null : lastValue(spec.lines[0].series)), log)));
-    host.append(figure);
-    const chart = new InvarChart.Chart(view, figure, spec);
-  }
-
-  /* {run, series} of every run that has the metric. */
-  function linesOf(data, name, more) {
-    return data.runs.flatMap((run, i) => run.series.filter(series => series.name === name)
-      .map(series => ({run: i, series, ...more})));
-  }
-
-  /* Every name once, of the series that are wanted. */
-  function namesOf(data, wanted) {
-    return [...new Set(data.runs.flatMap(run => run.series.filter(wanted)
-      .map(series => series.name)))].sort();
-  }
-
-  /* Returns the names that it has drawn. */
-  function featured(data, view) {
-    const names = new Set(namesOf(data, () => true));
-    const used = new Set();
-    const draw = (title, list) => {
-      if (!list.length) return;
-      list.forEach(([name]) => used.add(name));
-      const lines = list.flatMap(([name, label], i) =>
-        linesOf(data, name, {label: list.length > 1 ? label : '', minor: i > 0}));
-      chartCard(view, byId('featured'),
-        {title, names: list.map(([name]) => name), lines, height: 210, rug: true});
-    };
-    const wanted = ({any, all, below}) => {
-      if (below)
-        return [...names].filter(name => name.startsWith(below)).sort()
-          .map(name => [name, name.slice(below.length)]);
-      return all ? all.filter(([name]) => names.has(name))
-        : any.filter(name => names.has(name)).slice(0, 1).map(name => [name, '']);
-    };
-    for (const feature of FEATURED) draw(feature.title, wanted(feature));
-    for (const name of namesOf(data, series => series.kind === 'evaluation')
-      .slice(0, FEATURED_EVALUATIONS))
-      draw(`Evaluation: ${name.replace(/^eval\//, '')}`, [[name, '']]);
-    return used;
-  }
-
-  function others(data, view, used) {
-    const names = namesOf(data, series => !used.has(series.name));
-    const groups = new Map();
-    for (const name of names) {
-      const prefix = name.includes('/') ? name.split('/')[0] : 'other';
-      groups.set(prefix, [...groups.get(prefix) || [], name]);
-    }
-    byId('metrics').hidden = names.length === 0;
-    for (const [prefix, members] of groups) {
-      const grid = html('div', {class: 'charts small'});
-      const about = ` ${plural(members.length, 'metric')}${prefix === 'time' ? ', seconds' : ''}`;
-      byId('groups').append(html('details', {open: names.length <= OPEN_METRICS},
-        html('summary', {}, prefix, html('span', {class: 'note'}, about)), grid));
-      for (const name of members) chartCard(view, grid,
-        {title: name, names: [name], lines: linesOf(data, name, {label: ''}), height: 130});
-    }
-    byId('metric-search').addEventListener('input', () => search(names.length));
-    search(names.length);
-  }
-
-  function search(total) {
-    const wanted = byId('metric-search').value.trim().toLowerCase();
-    let found = 0;
-    for (const fold of byId('groups').children) {
-      let here = 0;
-      for (const figure of fold.querySelectorAll('figure')) {
-        figure.hidden = !figure.dataset.name.includes(wanted);
-        here += figure.hidden ? 0 : 1;
-      }
-      fold.hidden = here === 0;
-      if (wanted) fold.open = true;
-      found += here;
-    }
-    byId('metric-count').textContent =
-      (wanted ? `${group(found)} of ` : '') + plural(total, 'metric');
-  }
-
-  function bar(data, view) {
-    const legend = data.runs.map((run, i) => toggle(
-      [html('i', {class: 'swatch'}), html('span', {}, run.label)],
-      {class: 'run', '--run': color(i), title: 'show or hide this run'}, true, () => {
-        const hidden = flip(view.hidden, i);
-        view.update({});
-        return !hidden;
-      }));
-    const value = html('output', {}, 'off');
-    const slider = html('input', {type: 'range', min: 0, max: 0.99, step: 0.01, value: 0});
-    slider.addEventListener('input', () => {
-      const smooth = Number(slider.value);
-      value.textContent = smooth ? smooth.toFixed(2) : 'off';
-      view.update({smooth});
-    });
-    const reset = html('button', {type: 'button', hidden: true, onclick: () => view.reset()});
-    view.listeners.push(() => {
-      reset.hidden = same(view.range, view.full);
-      reset.textContent = `Steps ${view.range.map(group).join(' to ')}: show all`;
-    });
-    byId('bar').append(html('div', {class: 'legend'}, legend.length > 1 ? legend : null), reset,
-      html('label', {class: 'smooth'}, 'Smoothing', slider, value));
-  }
-
-  function curvesNote(data, view) {
-    const words = {error: 'error', warning: 'warning', resume: 'resumed', checkpoint: 'checkpoint',
-      nan: 'NaN', up: 'infinite'};
-    const kinds = new Set(view.runs.flatMap(run => run.marks.map(mark => mark.kind)));
-    if (data.runs.some(run => run.series.some(series => series.odd))) kinds.add('nan').add('up');
-    const few = data.runs.reduce((sum, run) => sum + run.series.filter(thinned).length, 0);
-    byId('curves-note').textContent = 'Drag to zoom, double-click to reset.' +
-      (data.runs.length > 1 ? ' A line in several colours: equal bits.' : '') +
-      (few ? ` ${plural(few, 'series has', 'series have')} more points than a page can show: ` +
-        'of each stretch of steps the least and the greatest value are here, so no extreme is lost.'
-        : '');
-    byId('curves-key').append(...Object.keys(words).filter(kind => kinds.has(kind)).map(kind =>
-      html('span', {}, svg('svg', {viewBox: '-6 -6 12 12', 'aria-hidden': 'true'},
-        svg('path', {class: `glyph ${kind}`, d: GLYPHS[kind]})), words[kind])));
+  /* The clock only ever goes on: a step that an earlier process did last is not before its turn. */
+  function clockOf(run) {
+    let last = 0;
+    return run.clock.length ? [[run.first - 1, 0], ...run.clock.map(([step, ms]) =>
+      [step, last = Math.max(last, ms)])] : [];
   }
 
   /* ---- tables -------------------------------------------------------------------------------- */
 
-  function facts(data) {
+  /* Every fact: {scope, key, values: [[value] | null]}, one list a run. */
+  function factsOf(data) {
     const rank = scope => (SCOPES.indexOf(scope) + SCOPES.length + 1) % (SCOPES.length + 1);
-    const all = Object.keys(data.facts).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))
+    return Object.keys(data.facts).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))
       .flatMap(scope => Object.keys(data.facts[scope]).sort()
         .map(key => ({scope, key, values: data.facts[scope][key]})));
+  }
+
+  /* A key that somebody set; hashes only follow from what was set. */
+  function isSet(data, {scope, key, values}) {
+    if (!KEYS.includes(scope) || / hash$/.test(key)) return false;
+    const usual = data.defaults[key];
+    return values.some(list => list && list.some(value => value !== usual));
+  }
+
+  function factTable(data, label, list, wide) {
     const name = one => html('span', {class: 'fact'}, html('small', {}, one.scope), one.key);
-    const value = (list, first) =>
-      html('span', {class: same(list, first) ? 'value' : 'value other'},
-        list ? list.join(' \u2192 ') : '\u2013');
+    const value = (values, first) =>
+      html('span', {class: same(values, first) ? 'value' : 'value other'},
+        values ? values.join(' \u2192 ') : '\u2013');
+    const heads = wide ? data.runs.map((run, i) => runName(data, i))
+      : [data.runs.length > 1 ? 'all runs' : data.runs[0].label];
+    return table(label, ['', ...heads], list.map(one => row(name(one),
+      ...(wide ? one.values : one.values.slice(0, 1)).map(list_ => value(list_, one.values[0])))));
+  }
+
+  function facts(data) {
+    const all = factsOf(data);
     const differs = one => one.values.some(list => !same(list, one.values[0]));
     const apart = all.filter(differs);
     const alike = all.filter(one => !differs(one));
+    const chosen = alike.filter(one => isSet(data, one));
+    const usual = alike.filter(one => KEYS.includes(one.scope) && !chosen.includes(one));
+    const other = alike.filter(one => !KEYS.includes(one.scope));
     const many = data.runs.length > 1;
-    if (many) byId('facts-body').append(apart.length
-      ? table('Facts that differ', ['', ...data.runs.map((run, i) => runName(data, i))],
-        apart.map(one => row(name(one), ...one.values.map(list => value(list, one.values[0])))))
-      : note('No recorded fact differs.'));
-    if (alike.length) byId('facts-body').append(html('details', {open: !many},
-      html('summary', {}, plural(alike.length, many ? 'fact is equal' : 'fact',
-        many ? 'facts are equal' : 'facts')),
-      table('Facts', ['', many ? 'all runs' : data.runs[0].label],
-        alike.map(one => row(name(one), value(one.values[0], one.values[0]))))));
+    const same_ = many ? ', the same in all runs' : '';
+    const fold = (open, title, label, list) => list.length ? html('details', {open},
+      html('summary', {}, title), factTable(data, label, list, false)) : null;
+    put('facts-body',
+      many ? apart.length ? factTable(data, 'Facts that differ', apart, true)
+        : note('No recorded fact differs.') : null,
+      fold(true, plural(chosen.length, 'key') + (Object.keys(data.defaults).length
+        ? ' with another value than the default' : '') + same_, 'Keys that are set', chosen),
+      fold(false, `${plural(usual.length, 'key')} at the default, and hashes${same_}`,
+        'Keys at their default', usual),
+      fold(false, `${plural(other.length, 'fact')} about build, host and ops${same_}`, 'Other facts',
+        other));
   }
 
   function slow(data) {
     const rows = data.runs.flatMap((run, i) => run.slow.map(one => ({...one, run: i})))
       .sort((a, b) => b.times_median - a.times_median);
-    byId('slow-body').append(rows.length
+    put('slow-body', rows.length
       ? table('Slow steps', ['step', 'run', 'phase', 'took', 'its median', 'ratio'],
         rows.map(one => row(number(group(one.step)), runName(data, one.run), one.phase,
           number(duration(one.ms)), number(duration(one.median_ms)), html('span', {class: 'meter',
@@ -552,7 +437,7 @@
   function ranks(data) {
     const tables = data.runs.map((run, i) => run.ranks.length ? rankTable(data, run, i) : null);
     byId('ranks').hidden = !tables.some(Boolean);
-    byId('ranks-body').append(...tables.flat().filter(Boolean), html('p', {class: 'key'},
+    put('ranks-body', tables, html('p', {class: 'key'},
       [['compute', 'computing'], ['wait', 'waiting'], ['turn', 'computed longest']]
         .map(([kind, text]) => html('span', {}, html('i', {class: `box ${kind}`}), text))));
   }
@@ -576,7 +461,7 @@
       if (missing) byId('events-body').append(
         note(`${plural(missing, 'event')} of lesser weight left out; the ledger has all.`));
     };
-    byId('events-tools').append(...levels.map(level => toggle(
+    put('events-tools', levels.map(level => toggle(
       `${level} ${group(all.filter(event => event.level === level).length)}`, {class: 'small'},
       shown.has(level), () => {
         const on = flip(shown, level);
@@ -587,15 +472,14 @@
   }
 
   function compared(data) {
-    const body = byId('compared-body');
-    if (data.pairs.length) body.append(table('What was compared',
+    put('compared-body', data.pairs.length ? table('What was compared',
       ['with the first run', 'verdict', 'steps compared', 'only in the first', 'only in this one',
         'facts equal', 'facts different'],
       data.pairs.map(({b, verdict: word, compared: sum}) => row(runName(data, b),
         tag(word, TONES[word]), number(group(sum.steps)), number(group(sum.only_a)),
         number(group(sum.only_b)), number(group(sum.facts_equal)),
-        number(group(sum.facts_different))))));
-    body.append(table('What is in this report',
+        number(group(sum.facts_different))))) : null,
+    table('What is in this report',
       ['run', 'steps', 'series', 'values', 'values here', 'not finite', 'events', 'checkpoints'],
       data.runs.map((run, i) => {
         const sum = take => group(run.series.reduce((total, series) => total + take(series), 0));
@@ -617,11 +501,11 @@
   }
 
   function nav() {
-    for (const section of document.querySelectorAll('main section[id]')) {
+    put('nav', [...document.querySelectorAll('main section[id]')].map(section => {
       const title = section.querySelector('h2');
-      if (title && !section.hidden)
-        byId('nav').append(html('a', {href: `#${section.id}`}, title.textContent));
-    }
+      return title && !section.hidden
+        ? html('a', {href: `#${section.id}`}, title.textContent) : null;
+    }));
   }
 
   /* [first, last] step of all runs; an evaluation may stand before the first, at -1. */
@@ -632,17 +516,14 @@
       Math.max(1, ...ran.map(run => run.last))];
   }
 
-  function build() {
-    const data = JSON.parse(byId('data').textContent);
+  function build(data) {
     distinguish(data.runs);
     const full = extent(data.runs);
     const view = new InvarChart.View(data.runs.map((run, i) =>
-      ({label: run.label, color: color(i), marks: marksOf(run)})), full);
+      ({label: run.label, color: color(i), clock: clockOf(run), marks: marksOf(run)})), full);
     summary(data);
     parting(data, full);
-    bar(data, view);
-    curvesNote(data, view);
-    others(data, view, featured(data, view));
+    InvarCurves.show(data, view);
     facts(data);
     slow(data);
     ranks(data);
@@ -655,5 +536,5 @@
   }
 
   addEventListener('error', event => root.setAttribute('data-failed', event.message));
-  build();
+  build(JSON.parse(byId('data').textContent));
 })();

@@ -300,16 +300,38 @@ class Look:
             b.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
         self.expect(b.ask("document.getElementById('tip').innerText.startsWith('Step 2')"),
                     "the arrow key does not move the cursor")
+        before = b.ask(labels)
+        b.ask("document.querySelectorAll('.axis button')[1].click()")
+        self.expect(b.wait(f"{labels} !== {json.dumps(before)}"), "no axis of time")
+        b.ask("document.querySelector('.chart > svg').focus()")
+        b.call("Input.dispatchKeyEvent", type="keyDown", key="End", code="End")
+        tip = b.ask("document.getElementById('tip').innerText")
+        self.expect(re.match(r"[\d.]+ s|\d+:\d\d", tip) and "step" in tip,
+                    f"in time the tooltip says {tip!r}")
         b.ask("(s => { s.value = 'kl'; s.dispatchEvent(new Event('input')); })"
               "(document.getElementById('metric-search'))")
         shown = b.ask("[...document.querySelectorAll('#groups figure')]"
                       ".filter(e => e.checkVisibility()).map(e => e.dataset.name)")
         self.expect(shown and all("kl" in name for name in shown), f"the search finds {shown}")
-        self.expect(b.ask("document.querySelectorAll('script').length") == 3, "a script was added")
+        self.expect(b.ask("document.querySelectorAll('script').length") == 6, "a script was added")
         pdf = base64.b64decode(b.call("Page.printToPDF", printBackground=True)["data"])
         self.expect(pdf.startswith(b"%PDF") and len(pdf) > 20000, "it cannot be printed")
         for alarm in self.alarms():
             self.expect(False, f"controls: {alarm}")
+
+    def head(self, path):
+        """What people ask first, and what they rarely do: values that never change."""
+        b = self.browser
+        b.show(path, 1200, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        tiles = b.ask("[...document.querySelectorAll('.tiles li')].map(e => e.innerText)")
+        for word in ("Reward", "Best evaluation", "Duration", "Tokens/s"):
+            self.expect(any(tile.startswith(word) for tile in tiles), f"no {word} in {tiles}")
+        still = b.ask("[...document.querySelectorAll('#constants tbody tr')].map(e => e.innerText)")
+        self.expect(still, "no metric is constant")
+        drawn = b.ask("[...document.querySelectorAll('figure')].map(e => e.dataset.name)")
+        for line in still:
+            self.expect(line.split()[0] not in " ".join(drawn).split(), f"{line} is drawn, too")
 
     def marks(self, path):
         """What a line cannot show has marks; the strip and the heat map show the difference."""
@@ -367,7 +389,7 @@ class Look:
             "foreign-script": text.replace("<footer>", "<script>var x;</script><footer>"),
             "broken-data": text.replace('"runs":', '"sunr":'),
             "loads": text.replace("<footer>", '<img src="http://localhost:9/x.png"><footer>'),
-            "wide": text.replace('<p id="pill">', '<p id="pill"><svg width="3000"></svg>'),
+            "wide": text.replace('<p id="pill">', '<svg width="3000"></svg><p id="pill">'),
             "faint": text.replace("--quiet: #59606e", "--quiet: #c9ccd2"),
         }
         # a changed style sheet is refused, which is a finding too, but not the one that is meant
@@ -425,6 +447,7 @@ def main():
     first = next(iter(pages))
     look.marks(first)
     look.controls(first)
+    look.head(folder / "one.html")
     look.control(first)
     look.ranks(folder / "ranks.html", folder / "alone.html")
     look.search(folder / "bisect-found.html")

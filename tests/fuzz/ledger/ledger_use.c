@@ -93,7 +93,7 @@ bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query)
     compare(sink, ledger, other);
     check(invar_export_csv(sink, ledger, 1));
     check(invar_export_jsonl(sink, ledger, 1));
-    check(invar_report_write(sink, both, 2));
+    check(invar_report_write(sink, both, 2, &(invar_report_options){0}));
     status = invar_ledger_verify(&verdict, ledger, NULL, NULL);
     check(status);
     alarm(0);

@@ -13,9 +13,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "ledger/internal.h"
 #include "ledger/sha256.h"
 #include "tests/ledger.h"
 #include "tests/support.h"
@@ -42,12 +44,15 @@ typedef struct page {
     json_t *data;
 } page;
 
+static const invar_ledger_pair defaults[] = {{"lr", "1e-06"}, {"dtype", "bf16"}};
+static const invar_report_options options = {defaults, sizeof defaults / sizeof *defaults};
+
 static invar_status write_page(page *out, const invar_report_run *runs, size_t count)
 {
     FILE *stream = open_memstream(&out->text, &out->bytes);
 
     assert_non_null(stream);
-    invar_status status = invar_report_write(stream, runs, count);
+    invar_status status = invar_report_write(stream, runs, count, &options);
     assert_int_equal(fclose(stream), 0);
     return status;
 }
@@ -478,6 +483,71 @@ static void test_ledger_report__what_a_run_is(void **state)
 }
 
 /* Rank 1 computes twice as long from step 20 on; before that all are alike, and rank 0 is first. */
+static void rest(int64_t ms)
+{
+    const struct timespec span = {.tv_nsec = (long)(ms * 1000000)};
+
+    assert_int_equal(nanosleep(&span, NULL), 0);
+}
+
+/* Two processes with a pause between them: the pause is no part of the clock. */
+static void test_ledger_report__clock(void **state)
+{
+    enum { PAUSE = 400 };
+    invar_ledger *ledger = begin_run("clock.db", "clock");
+    int64_t before = 0, now = 0;
+
+    (void)state;
+    for (int64_t step = 0; step < 4; step++) {
+        if (step == 2) {
+            const invar_ledger_options writer = {.write = true};
+            invar_digest chain;
+            int64_t last;
+            assert_ok(invar_ledger_chain(&last, &chain, ledger));
+            invar_ledger_close(ledger);
+            rest(PAUSE);
+            assert_ok(invar_ledger_open(&ledger, path_of("clock.db"), &writer));
+            assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &bare));
+            define(ledger);
+        }
+        rest(10);
+        append(ledger, step, 1.0);
+    }
+    invar_ledger_close(ledger);
+    page p = page_of("clock.db", 1);
+    assert_int_equal(json_array_size(at(&p, "runs/0/clock")), 4);
+    for (size_t i = 0; i < 4; i++, before = now) {
+        json_t *point = json_array_get(at(&p, "runs/0/clock"), i);
+        now = json_integer_value(json_array_get(point, 1));
+        assert_int_equal(json_integer_value(json_array_get(point, 0)), i);
+        assert_true(now >= before + 9);
+    }
+    int64_t pause = number_in(at(&p, "runs/0/segments/1"), "ms") -
+                    number_in(at(&p, "runs/0/segments/0"), "end");
+    int64_t all = number_in(at(&p, "runs/0/segments/1"), "end") -
+                  number_in(at(&p, "runs/0/segments/0"), "ms");
+    assert_true(pause >= PAUSE - 1);
+    assert_true(now <= all - pause + 2); // each is rounded to a millisecond
+    page_release(&p);
+}
+
+static void test_ledger_report__tokens_and_defaults(void **state)
+{
+    page p = page_of("runs.db", 1);
+    int64_t expected = 0;
+    invar_ledger *ledger = open_ledger("runs.db");
+
+    (void)state;
+    assert_ok(invar_sql_query_int(&expected, ledger->sql,
+                                  "SELECT sum(tokens) FROM samples WHERE run = ?1", 1));
+    assert_true(expected > 0);
+    assert_number(&p, "runs/0/tokens", expected);
+    assert_text(&p, "defaults/lr", "1e-06");
+    assert_int_equal(json_object_size(at(&p, "defaults")), 2);
+    invar_ledger_close(ledger);
+    page_release(&p);
+}
+
 static void test_ledger_report__ranks(void **state)
 {
     const invar_test_ledger spec = {.steps = 40,
@@ -620,9 +690,10 @@ static void test_ledger_report__policy_names_what_may_run(void **state)
     assert_int_equal(occurrences(p.text, "unsafe"), 0);
     assert_int_equal(occurrences(p.text, "{{"), 0); // all is filled in
     assert_hashed(&p, "<style>", "</style>", p.text);
-    const char *first = strstr(p.text, "<script>");
-    assert_hashed(&p, "<script>", "</script>", first);
-    assert_hashed(&p, "<script>", "</script>", first + 1);
+    int scripts = 0;
+    for (const char *at = p.text; (at = strstr(at, "<script>")) != NULL; at++, scripts++)
+        assert_hashed(&p, "<script>", "</script>", at);
+    assert_int_equal(scripts, 5);
     // it loads nothing: no address but the name of SVG's elements
     assert_int_equal(occurrences(p.text, "http"),
                      occurrences(p.text, "http-equiv") +
@@ -645,7 +716,7 @@ static void test_ledger_report__failures(void **state)
     assert_fails(write_page(&p, &run, 0), INVAR_E_INVALID, "needs a run");
     free(p.text);
     run.run = 1;
-    assert_fails(invar_report_write(full, &run, 1), INVAR_E_IO, "cannot write the page");
+    assert_fails(invar_report_write(full, &run, 1, &options), INVAR_E_IO, "cannot write the page");
     (void)fclose(full);
     invar_ledger_close(ledger);
 }
@@ -739,6 +810,8 @@ int main(void)
         cmocka_unit_test(test_ledger_report__thinning_keeps_extremes),
         cmocka_unit_test(test_ledger_report__where_runs_part),
         cmocka_unit_test(test_ledger_report__what_a_run_is),
+        cmocka_unit_test(test_ledger_report__clock),
+        cmocka_unit_test(test_ledger_report__tokens_and_defaults),
         cmocka_unit_test(test_ledger_report__ranks),
         cmocka_unit_test(test_ledger_report__one_rank),
         cmocka_unit_test(test_ledger_report__all_kinds_of_series),

@@ -1,0 +1,22 @@
+/*
+ * report.h - runs as one HTML page, which knows the defaults of recipes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_LEDGER_REPORT_H
+#define INVAR_CLI_LEDGER_REPORT_H
+
+#include "ledger/view/report/report.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* invar_report_write, with the defaults of this program's keys. */
+invar_status invar_report_page(FILE *out, const invar_report_run *runs,
+                               size_t count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
