@@ -10,6 +10,8 @@
 #ifndef INVAR_ENGINE_RUN_LOOP_H
 #define INVAR_ENGINE_RUN_LOOP_H
 
+#include <stdio.h>
+
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/files.h"
@@ -98,6 +100,15 @@ typedef struct invar_loop_looks {
     int64_t next_ms; /* no look before this time */
 } invar_loop_looks;
 
+/* train.log of the rank that writes. */
+typedef struct invar_loop_lines {
+    FILE *file;       /* NULL: not yet, or none is kept */
+    int64_t next_ms;  /* no line of a step before this time */
+    bool ended;       /* `early` is no longer filled: */
+    char early[4096]; /* what was said before the run had a folder, lines that end with a NUL */
+    size_t early_bytes;
+} invar_loop_lines;
+
 typedef struct invar_loop {
     const invar_train_options *options;
     const invar_recipe *recipe;
@@ -139,6 +150,7 @@ typedef struct invar_loop {
     invar_flat flat;           /* its numbers */
     bool told_equal;           /* rewards */
     invar_loop_looks triage;
+    invar_loop_lines log;
     bool agreed; /* all ranks fail alike: none has to be told */
 } invar_loop;
 
@@ -209,6 +221,27 @@ invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
 
 /* Before anything is written by its path: loop->at says where the folders are by now. */
 invar_status invar_loop_follow(invar_loop *loop) INVAR_MUST_USE;
+
+/* True of a file that this process prints to: the log of whoever started the run. */
+struct stat;
+bool invar_loop_is_output(const struct stat *file);
+
+/* ---- home/keep.c: recipe.ini and train.log --------------------------------------------------- */
+
+/* Once the run has begun in its folder, by the rank that writes. */
+invar_status invar_loop_keep(invar_loop *loop) INVAR_MUST_USE;
+
+/* A line in the log alone; nothing where there is none. */
+void invar_loop_log(invar_loop *loop, const char *fmt, ...);
+
+/* A line for people and for the log; `loop` is an invar_loop (invar_recorder_options.say). */
+void invar_loop_say(void *loop, const char *line);
+
+/* A step, where the last line of one is long enough ago. */
+void invar_loop_log_step(invar_loop *loop, const invar_train_progress *progress);
+
+/* The end of the run, with the last failure unless `status` is INVAR_OK. */
+void invar_loop_log_end(invar_loop *loop, invar_status status);
 
 /* ---- triage.c -------------------------------------------------------------------------------- */
 

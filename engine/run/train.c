@@ -49,6 +49,7 @@ static void show_step(invar_loop *loop, const invar_step *step)
     sum->foreign = sum->foreign || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
+    invar_loop_log_step(loop, &p);
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);
 }
@@ -648,6 +649,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
         status = invar_loop_follow(loop);
     summarise(out, loop);
     status = finish(loop, explain(loop, status));
+    invar_loop_log_end(loop, status);
     invar_loop_close(loop);
     invar_free(loop);
     return status;

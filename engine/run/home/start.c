@@ -33,17 +33,21 @@ static bool leads_through(const char *path, const char *folder, const char *name
     return strncmp(path, name, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
 }
 
-/* The log of whoever started the run. */
-static bool is_our_output(int folder, const char *name)
+bool invar_loop_is_output(const struct stat *file)
 {
-    struct stat there, out;
+    struct stat out;
 
-    if (fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) != 0)
-        return false;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fstat(fd, &out) == 0 && out.st_dev == there.st_dev && out.st_ino == there.st_ino)
+        if (fstat(fd, &out) == 0 && out.st_dev == file->st_dev && out.st_ino == file->st_ino)
             return true;
     return false;
+}
+
+static bool is_our_output(int folder, const char *name)
+{
+    struct stat there;
+
+    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && invar_loop_is_output(&there);
 }
 
 /* What people put beside a run: its log, its recipe, the script that starts it. */

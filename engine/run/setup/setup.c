@@ -23,8 +23,8 @@ static invar_status open_recorder(invar_loop *loop)
         .dev = &loop->session.dev,
         .sampler = invar_session_sampler_dev(&loop->session),
         .layout = loop->sides.samples ? loop->world : loop->ranks,
-        .say = loop->options->say,
-        .payload = loop->options->payload};
+        .say = invar_loop_say,
+        .payload = loop};
 
     return invar_recorder_open(&loop->recorder, &o);
 }
@@ -115,6 +115,7 @@ static invar_status open_outputs(invar_loop *loop)
     INVAR_TRY(invar_loop_resume(loop));
     if (loop->summary->finished)
         return INVAR_OK;
+    INVAR_TRY(invar_loop_keep(loop));
     INVAR_TRY(open_trace(loop, trace));
     started.run = loop->home.at.name;
     started.folder = loop->home.at.run;

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# keep.sh INVAR FOLDER - recipe.ini and train.log of a run's folder: what is in them, that a resumed
+# run appends, and that nothing of somebody else is lost.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+expect_verb=(train)
+
+# lines PATTERN FILE: how many have it.
+lines() { grep -c -e "$1" "$2"; }
+
+tiny_recipe 3 >tiny.ini
+expect 0 'chain ' tiny.ini --no-report --lr 0.25
+run=runs/tiny
+# the recipe: a run of it is the same run, which is found done
+identity() { "$invar" train "$@" --dry-run | sed -n 's/^identity  //p'; }
+holds [ "$(identity $run/recipe.ini)" = "$(identity tiny.ini --lr 0.25)" ]
+holds grep -qx 'lr = 0.25' $run/recipe.ini
+holds grep -qx 'name = tiny' $run/recipe.ini
+holds grep -qx 'eval-interval = 0' $run/recipe.ini
+cp $run/recipe.ini was.ini && cp $run/train.log was.log
+expect 0 'the run is finished' $run/recipe.ini --no-report
+holds cmp -s was.ini $run/recipe.ini
+holds cmp -s was.log $run/train.log
+# the log: from the beginning to the chain, each line with a time
+chain=$(column $run 'SELECT lower(hex(chain)) FROM step ORDER BY step DESC LIMIT 1')
+holds grep -q "done: 3 steps, the last is 2, chain $chain\$" $run/train.log
+holds grep -q 'step 0, rollout 1 of 3: reward ' $run/train.log
+holds [ "$(grep -cvE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z ' $run/train.log)" = 0 ]
+holds grep -q "identity $(identity tiny.ini --lr 0.25)" $run/train.log
+
+# a resumed run appends; other free keys are another file, the earlier one stays
+expect 0 'chain ' tiny.ini --no-report --lr 0.25 --num-rollout 4
+holds [ "$(head -c "$(stat -c %s was.log)" $run/train.log | cmp - was.log && echo same)" = same ]
+holds grep -q 'goes on after step 2' $run/train.log
+holds grep -q 'recipe.ini has changed: the earlier one is recipe.1.ini' $run/train.log
+holds cmp -s was.ini $run/recipe.1.ini
+holds grep -qx 'num-rollout = 4' $run/recipe.ini
+expect 0 'chain ' tiny.ini --no-report --lr 0.25 --num-rollout 5
+holds [ -e $run/recipe.2.ini ]
+holds [ "$(lines 'goes on after' $run/train.log)" = 2 ]
+
+# what is somebody else's stays
+mkdir -p other && printf '[mine]\n' >other/recipe.ini && echo mine >other/train.log
+expect 0 'chain ' tiny.ini --no-report --run other
+holds [ "$(cat other/recipe.ini)" = '[mine]' ]
+holds [ "$(head -1 other/train.log)" = mine ]
+holds grep -q 'recipe.ini is not of this run and stays as it is' other/train.log
+mkdir -p odd/train.log
+expect 2 'odd/train.log: ' tiny.ini --no-report --run odd
+mkdir -p pipe && mkfifo pipe/train.log
+expect 2 'pipe/train.log: ' tiny.ini --no-report --run pipe
+
+# a log that the caller keeps himself has each line once
+mkdir -p shell && "$invar" train tiny.ini --run shell --no-report >shell/train.log 2>&1
+holds [ "$(lines 'chain ' shell/train.log)" = 1 ]
+
+# what fails says so; values of a URL are not kept
+sed 's|^rm-type.*|rm-type = remote_rm\nrm-url = http://127.0.0.1:9/?key=s3cret|' tiny.ini >url.ini
+"$invar" train url.ini --no-report --run url --plugin-timeout 1 >/dev/null 2>&1
+holds grep -q ' failed: .*127.0.0.1' url/train.log
+holds grep -q ' ended: 0 steps' url/train.log
+holds grep -q '^rm-url = http://127.0.0.1:9/' url/recipe.ini
+holds [ "$(cat url/*.ini url/*.log | lines s3cret -)" = 0 ]
+
+# ranks: one of them writes
+expect 0 'chain ' tiny.ini --no-report --run ranks --ranks 2
+holds [ "$(lines 'done: 3 steps' ranks/train.log)" = 1 ]
+holds [ "$(lines 'run ' ranks/train.log)" = 1 ]
+# a replay leaves no mark
+cp ranks/train.log was.log
+expect_verb=()
+expect 0 identical replay ranks --step 1
+holds cmp -s was.log ranks/train.log
+
+echo "$checks checks"
+exit $failed
