@@ -1,5 +1,5 @@
 /*
- * ab.c - two programs on the same recipe, seed by seed.
+ * ab.c - two programs on the same recipe, or two recipes, seed by seed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -126,7 +126,8 @@ static invar_status make_sides(bool *ready_out, invar_ab_work *w)
     INVAR_TRY(invar_slot_take(&slot, w->workshop));
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK; i++)
         status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->answer->sides[i],
-                                      &slot, w->repo, w->what);
+                                      invar_ab_side_names(w->what, i), w->what->own_recipe, &slot,
+                                      w->repo);
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK && ready; i++) {
         status = build_side(w, i, &slot);
         ready = status == INVAR_OK && !is_broken(w, i);
@@ -177,14 +178,16 @@ static invar_status lock_experiment(invar_ab_work *w)
 
 static invar_status pin_recipe(invar_ab_work *w, int i)
 {
-    const char *slash = strrchr(w->what->recipe, '/');
+    const char *named = invar_ab_side_names(w->what, i), *slash = strrchr(named, '/');
     char folder[INVAR_PATH_SIZE];
     invar_ab_side *side = &w->answer->sides[i];
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, w->answer->folder, invar_ab_letters[i]));
     INVAR_TRY(invar_folder_make(folder));
-    INVAR_TRY(invar_path_join(side->recipe, sizeof side->recipe, folder,
-                              slash ? slash + 1 : w->what->recipe));
+    if (w->what->recipe_b)
+        (void)snprintf(side->named, sizeof side->named, "%s", named);
+    INVAR_TRY(
+        invar_path_join(side->recipe, sizeof side->recipe, folder, slash ? slash + 1 : named));
     return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
 }
 

@@ -1,6 +1,6 @@
 /*
- * ab.h - two programs on the same recipe, seed by seed: the same bits, or where they part and what
- * that does to the metrics.
+ * ab.h - two programs on the same recipe, or two recipes, seed by seed: the same bits, or where
+ * they part and what that does to the metrics.
  *
  * First A against A: its first seed twice, the second time with other free keys, which must not
  * change a bit. When they do, nothing that A is compared with can be trusted, and the experiment is
@@ -45,8 +45,9 @@ typedef struct invar_ab_case {
      * "file:" before it say which.
      */
     const char *sides[INVAR_AB_SIDES];
-    const char *recipe;       /* file; with own_recipe relative to the root of each side's tree */
-    bool own_recipe;          /* each side runs the recipe that its own tree has */
+    const char *recipe;   /* file; with own_recipe relative to the root of each side's tree */
+    const char *recipe_b; /* another one for side B, whose seeds are still A's; NULL: the same */
+    bool own_recipe;      /* each side runs the recipe that its own tree has */
     const char *const *flags; /* keys of the recipe, as words; ended by NULL; NULL: none */
     const char *build;        /* for sh -c in the tree; NULL: that of Invar */
     const char *program;      /* that the build makes; NULL: "@invar" */
@@ -79,6 +80,7 @@ typedef struct invar_ab_side {
     char given[INVAR_PATH_SIZE]; /* as it was named, less the prefix */
     invar_repo_commit commit;    /* of a revision */
     invar_built built;
+    char named[INVAR_PATH_SIZE];  /* its recipe as it was named; "": that of both */
     char recipe[INVAR_PATH_SIZE]; /* the pinned one */
     double seconds;               /* of the runs of all seeds */
     int64_t peak_bytes;           /* of memory, the largest of them */
@@ -112,6 +114,7 @@ typedef struct invar_ab_pair {
 
 /* What the runs of the first seed say differently about themselves; identity first. */
 typedef struct invar_ab_fact {
+    bool is_key; /* of a recipe */
     char scope[INVAR_AB_VALUE], key[INVAR_AB_VALUE];
     char values[INVAR_AB_SIDES][INVAR_AB_VALUE]; /* cut where long; "": not there */
 } invar_ab_fact;

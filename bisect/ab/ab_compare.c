@@ -83,6 +83,13 @@ static bool is_noise(const invar_diff_fact *fact)
     return false;
 }
 
+/* Keys are words: beside them an identity has hashes, "data hash". */
+static bool is_key(const invar_diff_fact *fact)
+{
+    return (strcmp(fact->scope, "identity") == 0 || strcmp(fact->scope, "free") == 0) &&
+           !strchr(fact->key, ' ');
+}
+
 static void take_facts(void *payload, const invar_diff *diff)
 {
     invar_ab_answer *answer = payload;
@@ -97,6 +104,7 @@ static void take_facts(void *payload, const invar_diff *diff)
             if (answer->n_facts == INVAR_AB_FACTS)
                 continue;
             answer->n_facts++;
+            out->is_key = is_key(fact);
             copy_value(out->scope, fact->scope);
             copy_value(out->key, fact->key);
             copy_value(out->values[INVAR_AB_A], fact->a);

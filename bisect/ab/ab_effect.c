@@ -56,6 +56,21 @@ void invar_ab_sum_pairs(invar_ab_sum *out, const double *a, const double *b, siz
         out->error = sqrt(squares / (n * (n - 1)));
 }
 
+/* ---- which are pinned ------------------------------------------------------------------------ */
+
+#define PINNED 3
+
+/* What a run is for comes first: the reward, its parts, evaluations; then all else. */
+static int rank(const char *name)
+{
+    static const char *const pinned[PINNED] = {"rollout/raw_reward", "rollout/reward/", "eval/"};
+    int i = 0;
+
+    while (i < PINNED && strncmp(name, pinned[i], strlen(pinned[i])) != 0)
+        i++;
+    return i;
+}
+
 /* ---- one pass over the ledger ---------------------------------------------------------------- */
 
 /* What is known of one seed: of the present metric, and there of the present and the last step. */
@@ -151,6 +166,7 @@ static invar_status end_metric(pass *p)
     }
     invar_ab_sum_pairs(&p->now.tail, a, b, p->count);
     invar_text_quote(p->now.name, sizeof p->now.name, p->name, p->bytes);
+    p->now.pinned = rank(p->now.name) < PINNED;
     INVAR_TRY(reserve(p));
     p->out->items[p->out->count++] = p->now;
     p->out->n_same += p->now.same;
@@ -267,9 +283,12 @@ static int compare(const void *x, const void *y)
 {
     const invar_ab_effect *a = x, *b = y;
     double wa = weight(a), wb = weight(b);
+    int ra = rank(a->name), rb = rank(b->name);
 
     if (a->same != b->same)
         return a->same ? 1 : -1;
+    if (ra != rb)
+        return ra - rb;
     return wa != wb ? (wa > wb ? -1 : 1) : strcmp(a->name, b->name);
 }
 

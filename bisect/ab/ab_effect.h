@@ -43,6 +43,7 @@ void invar_ab_sum_pairs(invar_ab_sum *out, const double *a, const double *b, siz
 typedef struct invar_ab_effect {
     char name[INVAR_AB_NAME]; /* printable; an evaluation is "eval/DATASET/NAME" */
     bool same;                /* all values of all steps and seeds are the same bits */
+    bool pinned;              /* a reward or an evaluation: shown whatever it is */
     int64_t step;             /* the last one at which a seed has it on both sides */
     invar_ab_sum last;        /* at that step */
     invar_ab_sum tail;        /* of the means over the steps from `tail_first` on */
@@ -50,7 +51,8 @@ typedef struct invar_ab_effect {
 } invar_ab_effect;
 
 typedef struct invar_ab_effects {
-    invar_ab_effect *items; /* by |mean| / error at the last step, then by name; equal ones last */
+    invar_ab_effect *items; /* equal ones last; pinned ones first, rewards before evaluations; then
+                               by |mean| / error at the last step, then by name */
     size_t count, n_same;   /* of them `same` */
     int64_t first, last;    /* steps that all runs have */
     int64_t tail_first;     /* of the last tenth of them, at least one */

@@ -120,21 +120,26 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, 
 
 /* ---- its recipe ------------------------------------------------------------------------------ */
 
-invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  invar_slot *slot, invar_repo *repo, const invar_ab_case *what)
+const char *invar_ab_side_names(const invar_ab_case *what, int side)
 {
-    char path[INVAR_PATH_SIZE];
+    return side == INVAR_AB_B && what->recipe_b ? what->recipe_b : what->recipe;
+}
 
-    if (!what->own_recipe)
-        return invar_recipe_flatten(out, bytes_out, what->recipe);
+invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
+                                  const char *path, bool own_recipe, invar_slot *slot,
+                                  invar_repo *repo)
+{
+    char inside[INVAR_PATH_SIZE];
+
+    if (!own_recipe)
+        return invar_recipe_flatten(out, bytes_out, path);
     if (side->kind == INVAR_AB_FILE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a program has no tree with a recipe of its own");
     if (side->kind == INVAR_AB_COMMIT)
         INVAR_TRY(invar_repo_checkout(repo, side->commit.id, slot->source));
-    INVAR_TRY(invar_path_join(path, sizeof path,
-                              side->kind == INVAR_AB_COMMIT ? slot->source : side->given,
-                              what->recipe));
-    return invar_recipe_flatten(out, bytes_out, path);
+    INVAR_TRY(invar_path_join(inside, sizeof inside,
+                              side->kind == INVAR_AB_COMMIT ? slot->source : side->given, path));
+    return invar_recipe_flatten(out, bytes_out, inside);
 }
 
 bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,

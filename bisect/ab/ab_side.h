@@ -23,10 +23,13 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, 
                                  invar_repo *repo, const invar_ab_case *what,
                                  const invar_ab_options *options) INVAR_MUST_USE;
 
-/* The recipe's text; the caller owns *out (invar_free). */
+/* The recipe that the case has for a side, INVAR_AB_A or INVAR_AB_B. */
+const char *invar_ab_side_names(const invar_ab_case *what, int side);
+
+/* Its text, from `path`; the caller owns *out (invar_free). */
 invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  invar_slot *slot, invar_repo *repo,
-                                  const invar_ab_case *what) INVAR_MUST_USE;
+                                  const char *path, bool own_recipe, invar_slot *slot,
+                                  invar_repo *repo) INVAR_MUST_USE;
 
 /* The value that a key has in the flags, else in the recipe's text; false: it is in neither. */
 bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,

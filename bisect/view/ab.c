@@ -122,6 +122,10 @@ static void print_side(FILE *f, const invar_ab_side *s, char letter)
         fprintf(f, " = %.12s ", s->commit.id);
         put(f, s->commit.subject);
     }
+    if (s->named[0]) {
+        fputs(", recipe ", f);
+        put(f, s->named);
+    }
     fputc('\n', f);
 }
 
@@ -134,23 +138,39 @@ static void print_gate(FILE *f, const invar_ab_gate *g, char letter)
     fputc('\n', f);
 }
 
-static void print_facts(FILE *f, const invar_ab_answer *a)
+/* With two recipes their keys are the question: all of them, before the other facts. */
+static void print_facts_of(FILE *f, const invar_ab_answer *a, bool keys, size_t limit)
 {
-    size_t shown = a->n_facts < SHOWN_FACTS ? a->n_facts : SHOWN_FACTS;
+    const bool two = a->sides[INVAR_AB_A].named[0] != '\0';
+    size_t shown = 0;
+    int64_t all = 0;
 
-    if (a->n_facts == 0)
+    for (size_t i = 0; i < a->n_facts; i++)
+        all += (two && a->facts[i].is_key) == keys;
+    if (all == 0 && !(keys && two))
         return;
-    fputs("\nfacts that differ\n", f);
-    for (size_t i = 0; i < shown; i++) {
+    if (!keys) // those that the answer has no place for are listed last, too
+        all += a->all_facts - (int64_t)a->n_facts;
+    fprintf(f, "\n%s that differ%s\n", keys ? "keys" : "facts", all == 0 ? ": none" : "");
+    for (size_t i = 0; i < a->n_facts && shown < limit; i++) {
         const invar_ab_fact *fact = &a->facts[i];
+        if ((two && fact->is_key) != keys)
+            continue;
+        shown++;
         fprintf(f, "  %s %s: ", fact->scope, fact->key);
         put(f, fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing");
         fputs(" -> ", f);
         put(f, fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
         fputc('\n', f);
     }
-    if (a->all_facts > (int64_t)shown)
-        fprintf(f, "  and %" PRId64 " more\n", a->all_facts - (int64_t)shown);
+    if (all > (int64_t)shown)
+        fprintf(f, "  and %" PRId64 " more\n", all - (int64_t)shown);
+}
+
+static void print_facts(FILE *f, const invar_ab_answer *a)
+{
+    print_facts_of(f, a, true, INVAR_AB_FACTS);
+    print_facts_of(f, a, false, SHOWN_FACTS);
 }
 
 static void print_pairs(FILE *f, const invar_ab_answer *a)
@@ -203,11 +223,35 @@ static int name_width(const invar_ab_effects *e, size_t shown)
     return width > 48 ? 48 : (int)width;
 }
 
+/* Of the items from `first` on: pinned ones stand first. */
+static size_t count_pinned(const invar_ab_effects *e, size_t first, size_t end)
+{
+    size_t i = first;
+
+    while (i < end && e->items[i].pinned)
+        i++;
+    return i - first;
+}
+
+/* Rewards and evaluations in which no bit differs are told by name. */
+static void print_equal(FILE *f, const invar_ab_effects *e)
+{
+    size_t apart = e->count - e->n_same, pinned = count_pinned(e, apart, e->count);
+
+    for (size_t i = apart; i < apart + pinned; i++)
+        fprintf(f, "  %s: equal in every bit\n", e->items[i].name);
+    fprintf(f, "  %zu metric%s equal in every bit\n", e->n_same,
+            invar_text_plural((int64_t)e->n_same));
+}
+
 static void print_effects(FILE *f, const invar_ab_answer *a)
 {
     const invar_ab_effects *e = &a->effects;
-    size_t apart = e->count - e->n_same, shown = apart < SHOWN_EFFECTS ? apart : SHOWN_EFFECTS;
-    int width = name_width(e, shown);
+    size_t apart = e->count - e->n_same, shown = count_pinned(e, 0, apart) + SHOWN_EFFECTS;
+    int width;
+
+    shown = shown < apart ? shown : apart;
+    width = name_width(e, shown);
 
     if (e->count == 0)
         return;
@@ -233,8 +277,7 @@ static void print_effects(FILE *f, const invar_ab_answer *a)
         if (apart > shown)
             fprintf(f, "  and %zu more\n", apart - shown);
     }
-    fprintf(f, "  %zu metric%s equal in every bit\n", e->n_same,
-            invar_text_plural((int64_t)e->n_same));
+    print_equal(f, e);
 }
 
 static void print_cost(FILE *f, const invar_ab_answer *a)

@@ -22,16 +22,17 @@ static json_t *side(const invar_ab_side *s)
     char binary[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(binary, &s->built.binary);
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:I, s:I}", "kind",
-                     invar_ab_kind_name(s->kind), "given", invar_view_text_or_null(s->given),
-                     "commit", invar_view_text_or_null(s->commit.id), "author",
-                     invar_view_text_or_null(s->commit.author), "subject",
-                     invar_view_text_or_null(s->commit.subject), "program",
-                     invar_view_text_or_null(s->built.path), "binary",
-                     invar_view_text_or_null(s->built.path[0] ? binary : ""), "build_s",
-                     invar_view_real(s->built.seconds), "build_cached", s->built.cached, "recipe",
-                     invar_view_text_or_null(s->recipe), "run_s", invar_view_real(s->seconds),
-                     "peak_bytes", (json_int_t)s->peak_bytes, "runs_cached", (json_int_t)s->cached);
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I}", "kind",
+        invar_ab_kind_name(s->kind), "given", invar_view_text_or_null(s->given), "commit",
+        invar_view_text_or_null(s->commit.id), "author", invar_view_text_or_null(s->commit.author),
+        "subject", invar_view_text_or_null(s->commit.subject), "program",
+        invar_view_text_or_null(s->built.path), "binary",
+        invar_view_text_or_null(s->built.path[0] ? binary : ""), "build_s",
+        invar_view_real(s->built.seconds), "build_cached", s->built.cached, "recipe",
+        invar_view_text_or_null(s->recipe), "recipe_named", invar_view_text_or_null(s->named),
+        "run_s", invar_view_real(s->seconds), "peak_bytes", (json_int_t)s->peak_bytes,
+        "runs_cached", (json_int_t)s->cached);
 }
 
 static json_t *gate(const invar_ab_gate *g)
@@ -70,8 +71,8 @@ static json_t *fact(const void *item)
 {
     const invar_ab_fact *f = item;
 
-    return json_pack("{s:o, s:o, s:o, s:o}", "scope", invar_view_text_or_null(f->scope), "key",
-                     invar_view_text_or_null(f->key), "a",
+    return json_pack("{s:o, s:o, s:b, s:o, s:o}", "scope", invar_view_text_or_null(f->scope), "key",
+                     invar_view_text_or_null(f->key), "is_key", f->is_key, "a",
                      invar_view_text_or_null(f->values[INVAR_AB_A]), "b",
                      invar_view_text_or_null(f->values[INVAR_AB_B]));
 }
@@ -89,7 +90,8 @@ static json_t *effect(const void *item)
 {
     const invar_ab_effect *e = item;
 
-    return json_pack("{s:o, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name), "step",
+    return json_pack("{s:o, s:b, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name),
+                     "pinned", e->pinned, "step",
                      e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step), "odd",
                      (json_int_t)e->odd, "last", sum(&e->last), "tail", sum(&e->tail));
 }
@@ -113,14 +115,16 @@ json_t *invar_ab_object(const invar_ab_answer *a)
 {
     const invar_ab_side *x = &a->sides[INVAR_AB_A], *y = &a->sides[INVAR_AB_B];
     const invar_ab_effects *e = &a->effects;
-    size_t apart = e->count - e->n_same;
+    size_t apart = e->count - e->n_same, pinned = 0;
     bool blamed = a->verdict == INVAR_AB_NONDETERMINISTIC || a->verdict == INVAR_AB_UNTESTABLE;
     char headline[INVAR_AB_LINE];
 
     invar_ab_headline(headline, a);
+    while (apart + pinned < e->count && e->items[apart + pinned].pinned)
+        pinned++;
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o}, s:o, s:I, s:o, s:o, "
-        "s:I, s:o, s:o, s:o, s:{s:o, s:o}}",
+        "s:I, s:o, s:o, s:o, s:o, s:{s:o, s:o}}",
         "verdict", invar_ab_verdict_name(a->verdict), "headline", invar_view_text_or_null(headline),
         "experiment", invar_view_text_or_null(a->id), "folder", invar_view_text_or_null(a->folder),
         "ledger", invar_view_text_or_null(a->ledger), "who",
@@ -132,7 +136,8 @@ json_t *invar_ab_object(const invar_ab_answer *a)
         (json_int_t)a->n_different, "place", invar_view_place(&a->place), "facts",
         invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact), "facts_different",
         (json_int_t)a->all_facts, "steps", steps(e), "effects",
-        invar_view_list(e->items, apart, sizeof *e->items, effect), "equal_metrics",
+        invar_view_list(e->items, apart, sizeof *e->items, effect), "pinned_equal",
+        invar_view_list(e->items + apart, pinned, sizeof *e->items, effect), "equal_metrics",
         invar_view_list(e->items + apart, e->n_same, sizeof *e->items, effect_name), "ratios",
         "time", ratio(y->seconds, x->seconds), "memory",
         ratio((double)y->peak_bytes, (double)x->peak_bytes));

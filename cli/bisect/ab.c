@@ -1,14 +1,16 @@
 /*
- * ab.c - invar ab: two versions of a program on the same recipe and seeds.
+ * ab.c - invar ab: two versions of a program, or two recipes, on the same seeds.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "bisect/ab/ab.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/console/term.h"
@@ -139,7 +141,11 @@ static const invar_option *options(settings *s)
 static invar_status check(const settings *s, const char *path)
 {
     if (!s->what.sides[INVAR_AB_A] || !s->what.sides[INVAR_AB_B])
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "both sides are needed: --a and --b");
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "both sides are needed: --a and --b, or two recipes without them");
+    if (s->what.own_recipe && s->what.recipe_b)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--own-recipe: one recipe is in both trees; give one, or leave it out");
     if (s->what.own_recipe && path[0] == '/')
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--own-recipe: the recipe is named by its path in the trees");
@@ -148,14 +154,35 @@ static invar_status check(const settings *s, const char *path)
     return INVAR_OK;
 }
 
-/* The recipe is the only word that is neither an option nor a key. */
+/* Two recipes without sides: this program runs both. */
+static invar_status fill_sides(settings *s)
+{
+    static char self[INVAR_PATH_SIZE] = "file:";
+    const size_t prefix = strlen("file:");
+    ssize_t length;
+
+    if (!s->what.recipe_b || s->what.sides[INVAR_AB_A] || s->what.sides[INVAR_AB_B])
+        return INVAR_OK;
+    length = readlink("/proc/self/exe", self + prefix, sizeof self - prefix - 1);
+    if (length <= 0)
+        return INVAR_FAIL(INVAR_E_IO, errno,
+                          "this program cannot be found: %s; name both sides with --a and --b",
+                          strerror(errno));
+    self[prefix + (size_t)length] = '\0';
+    s->what.sides[INVAR_AB_A] = s->what.sides[INVAR_AB_B] = self;
+    return INVAR_OK;
+}
+
+/* Recipes are the only words that are neither options nor keys. */
 static invar_status parse(settings *s, const char ***flags_out, int argc, char **argv)
 {
     int words;
 
     INVAR_TRY(invar_flags_words(flags_out, options(s), &argc, argv));
-    INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "a RECIPE", 1, 1));
+    INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "one RECIPE or two", 1, 2));
     s->what.recipe = argv[0];
+    s->what.recipe_b = words == 2 ? argv[1] : NULL;
+    INVAR_TRY(fill_sides(s));
     s->what.flags = *flags_out;
     return check(s, argv[0]);
 }
@@ -209,7 +236,10 @@ static void help(void)
     invar_help_text(
         "Runs a recipe with two versions of the program, on the same seeds, prompts and schedule.\n"
         "The answer is 'identical', or where the two diverge, down to the op, and how every\n"
-        "metric changes.\n"
+        "metric changes, rewards and evaluations first.\n"
+        "\n"
+        "With two recipes, A runs the first and B the second, both by this program unless --a and\n"
+        "--b say otherwise; the keys that differ are named. The seeds are those of the first.\n"
         "\n"
         "A side is an executable file, a folder (a work tree with its uncommitted changes; it is\n"
         "only read) or a git revision. Write file:, dir: or rev: before it when the kind is\n"
@@ -233,7 +263,8 @@ static void help(void)
 
 const invar_verb invar_verb_ab = {
     .name = "ab",
-    .summary = "compare two versions on the same recipe and seeds",
+    .summary = "compare two versions, or two recipes, on the same seeds",
     .run = run,
     .help = help,
-    .arguments = "--a REV|DIR|FILE --b REV|DIR|FILE RECIPE [--option value ...] [--key value ...]"};
+    .arguments = "[--a REV|DIR|FILE --b REV|DIR|FILE] RECIPE [RECIPE] [--option value ...] "
+                 "[--key value ...]"};

@@ -52,11 +52,12 @@
     const what = data.sides[side];
     const gate = data.gates[side];
     return html('article', {class: 'card', '--run': COLORS[side]},
-      html('h3', {}, letter(side), what.given),
+      html('h3', {}, letter(side), what.recipe_named || what.given),
       html('p', {class: 'tags'}, tag(what.kind),
         gate ? tag(gate.same ? 'repeats itself' : 'does not repeat itself',
           gate.same ? 'good' : 'bad') : null),
       pairs([
+        ['side', what.recipe_named && what.given],
         ['commit', what.commit && hash(what.commit)],
         ['subject', what.subject],
         ['author', what.author],
@@ -108,19 +109,22 @@
     if (!data.steps) return;
     const {first, last, tail_first: tail} = data.steps;
     const equal = data.equal_metrics.length;
+    const shown = [...data.effects.filter(one => one.pinned), ...data.pinned_equal,
+      ...data.effects.filter(one => !one.pinned)];
     show('effect');
     byId('effect-note').textContent = `Of B against A, ${plural(data.seeds.length, 'seed')}: the ` +
       'mean of b \u2212 a, its standard error, and the seeds in which b is higher, lower, equal. ' +
       `At the last step, and for the mean over the steps ${group(tail)} to ${group(last)} of ` +
       `${group(first)} to ${group(last)}.`;
-    if (data.effects.length) byId('effect-body').append(table('Effect on metrics',
+    if (shown.length) byId('effect-body').append(table('Effect on metrics',
       ['metric', 'A', 'B', `b \u2212 a at step ${group(last)}`, 'error', '+ / \u2212 / =',
         'b \u2212 a, last tenth', 'error', '+ / \u2212 / =', ''],
-      data.effects.map(one => row(html('code', {}, one.name),
+      shown.map(one => row(html('code', {}, one.name),
         number(one.last.mean_a === null ? '\u2013' : format(one.last.mean_a, 6)),
         number(one.last.mean_b === null ? '\u2013' : format(one.last.mean_b, 6)),
         ...sum(one.last), ...sum(one.tail),
-        [one.step !== null && one.step !== last ? `step ${group(one.step)} ` : '',
+        [data.pinned_equal.includes(one) ? 'equal in every bit ' : '',
+          one.step !== null && one.step !== last ? `step ${group(one.step)} ` : '',
           one.odd ? `${plural(one.odd, 'value')} left out` : ''].join(''))), 'effect'));
     byId('effect-body').append(html('details', {},
       html('summary', {}, `${plural(equal, 'metric')} equal in every bit`),
@@ -171,7 +175,8 @@
           button.setAttribute('aria-pressed', String(!hide));
           view.update({});
         }}, html('i', {class: 'swatch'}),
-      html('span', {}, `${side.toUpperCase()} ${data.sides[side].given}`));
+      html('span', {}, `${side.toUpperCase()} ` +
+        (data.sides[side].recipe_named || data.sides[side].given)));
       return button;
     });
     const value = html('output', {}, 'off');
@@ -195,7 +200,8 @@
     const {first, last} = data.steps;
     const view = new InvarChart.View(data.runs.map(run => ({color: COLORS[run.side], marks: [],
       label: `${run.side.toUpperCase()}, seed ${run.seed}`})), [first, Math.max(last, first + 1)]);
-    const names = [...new Set([...data.effects.map(one => one.name), ...data.equal_metrics])];
+    const names = [...new Set([...data.effects.filter(one => one.pinned), ...data.pinned_equal,
+      ...data.effects].map(one => one.name).concat(data.equal_metrics))];
     const few = data.runs.length < 2 * data.seeds.length;
     show('curves');
     bar(data, view);
@@ -224,7 +230,8 @@
   function facts(data) {
     const value = text => html('span', {class: 'value'}, text === null ? '\u2013' : text);
     byId('facts-body').append(data.facts.length
-      ? table('Facts that differ', ['', letter('a'), letter('b')], data.facts.map(one =>
+      ? table('Facts that differ', ['', letter('a'), letter('b')], [...data.facts].sort((x, y) =>
+        y.is_key - x.is_key).map(one =>
         row(html('span', {class: 'fact'}, html('small', {}, one.scope), one.key), value(one.a),
           value(one.b))))
       : note('No recorded fact differs.'));

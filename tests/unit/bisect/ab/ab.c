@@ -267,14 +267,17 @@ static void test_ab_effects__odd_metrics(void **state)
 
 static void test_ab_effects__order(void **state)
 {
-    static const char *const order[] = {"begun", "constant", "eval/gsm8k/reward", "rising",
+    static const char *const order[] = {"eval/gsm8k/reward", "begun", "constant", "rising",
                                         "shifted"};
     invar_ab_effects effects;
 
     (void)state;
     effects_of(&effects, "order.db", STEPS);
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) // infinitely sure ones by name first
+    // what is pinned, then infinitely sure ones by name
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         assert_string_equal(effects.items[i].name, order[i]);
+        assert_int_equal(effects.items[i].pinned, i == 0);
+    }
     assert_string_equal(effects.items[effects.count - 2].name, "gone"); // no pair
     assert_string_equal(effects.items[effects.count - 1].name, "same");
     invar_ab_effects_release(&effects);

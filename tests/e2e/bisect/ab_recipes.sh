@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# ab_recipes.sh INVAR FOLDER - invar ab of two recipes: the keys that differ are named, rewards and
+# evaluations are always shown, numbers are computed again by ab_numbers.py.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+export XDG_CACHE_HOME=$folder/cache
+expect_verb=(ab --seeds 2)
+
+# ab CODE ARGUMENT ...: the answer is in `out`.
+ab() {
+    local code=$1 rc=0
+    shift
+    checks=$((checks + 1))
+    "$invar" ab --seeds 2 "$@" >out 2>err </dev/null || rc=$?
+    ((rc == code)) || complain "ab $*: exit code $rc, expected $code" "$(cat out err)"
+}
+
+# field EXPRESSION: of the answer in `out`, as Python sees it.
+field() { python3 -c "import json, sys; a = json.load(open('out')); print($1)"; }
+
+tiny_recipe 3 | sed 's/^rollout-batch-size.*/rollout-batch-size = 4/
+    s/^n-samples.*/n-samples-per-prompt = 4/' >a.ini
+printf '[eval]\neval-interval = 2\neval-prompt-data = max task:max\n' >>a.ini
+printf '[optimizer]\nlr = 0.01\n' >>a.ini
+printf 'include = a.ini\n[optimizer]\nlr = 0.02\nweight-decay = 0.5\n[perf]\nthreads = 2\n' >b.ini
+
+# ---- different ---------------------------------------------------------------------------------
+ab 1 a.ini b.ini
+holds grep -q '^A  *file .*, recipe a.ini$' out
+holds [ "$(sed -n '/^keys that differ$/,/^$/p' out | grep -c ' -> ')" = 3 ]
+holds grep -q '^  identity lr: 0.01 -> 0.02$' out
+holds grep -q '^  identity weight-decay: 0.01 -> 0.5$' out
+holds grep -q '^  free threads: 1 -> 2$' out
+holds grep -q 'rollout/raw_reward' out
+holds grep -q 'eval/max/' out
+ab 1 a.ini b.ini --json --html page.html
+holds "$here/ab_numbers.py" "$invar" out page.html >/dev/null
+holds [ "$(field 'sorted(f["key"] for f in a["facts"] if f["is_key"])')" = \
+    "['lr', 'threads', 'weight-decay']" ]
+holds [ "$(field 'a["sides"]["a"]["recipe_named"], a["sides"]["b"]["recipe_named"]')" = \
+    'a.ini b.ini' ]
+names='[e["name"] for e in a["effects"] + a["pinned_equal"]]'
+holds [ "$(field "$names.count('rollout/raw_reward')")" = 1 ]
+# pinned ones come first, and what is pinned is a reward or an evaluation
+holds [ "$(field '[e["pinned"] for e in a["effects"]] == sorted((e["pinned"] for e in a["effects"]),
+    reverse=True)')" = True ]
+holds [ "$(field 'all(e["name"].startswith(("eval/", "rollout/raw_reward", "rollout/reward/")) ==
+    e["pinned"] for e in a["effects"] + a["pinned_equal"])')" = True ]
+holds [ "$(field 'sum(e["pinned"] for e in a["effects"] + a["pinned_equal"]) >= 2')" = True ]
+
+# ---- the same ----------------------------------------------------------------------------------
+sed 's/^threads.*/threads = 2/' a.ini >c.ini
+ab 0 a.ini c.ini
+holds grep -q '^  free threads: 1 -> 2$' out
+holds grep -q '^  rollout/raw_reward: equal in every bit$' out
+cp a.ini same.ini
+ab 0 a.ini same.ini
+holds grep -q '^keys that differ: none$' out
+# the seeds are those of the first; the second's own is overridden on both sides alike
+printf 'include = a.ini\n[model]\nseed = 99\n' >seed.ini
+ab 0 a.ini seed.ini
+
+# ---- refused -----------------------------------------------------------------------------------
+expect 129 'both sides are needed' a.ini
+expect 129 'both sides are needed' a.ini b.ini --a HEAD
+expect 129 'one recipe is in both trees' a.ini b.ini --a "$invar" --b "$invar" --own-recipe
+expect 129 "unexpected argument 'c.ini'" a.ini b.ini c.ini
+expect 1 'lr: 0.01 -> 0.02' a.ini b.ini --a "$invar" --b "$invar"
+
+echo "$checks checks"
+exit $failed
