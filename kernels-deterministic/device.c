@@ -163,22 +163,13 @@ invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op o
     return INVAR_OK;
 }
 
-invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args)
+static invar_status run(const invar_device *dev, invar_op op, const void *args, size_t bytes)
 {
-    const invar_op_impl *impl;
+    const invar_op_impl *impl = &dev->backend->ops[op];
     void *workspace = NULL;
-    size_t bytes, mark;
     invar_status status;
+    size_t mark;
 
-    INVAR_TRY(invar_op_workspace(&bytes, dev, op, args));
-    // a library built with fast math may have switched it; pool threads inherit their creator's
-    if (!invar_rounding_is_default())
-        return INVAR_FAIL(
-            INVAR_E_STATE, 0,
-            "%s: this thread rounds otherwise than to nearest, or flushes subnormals; "
-            "restore the floating-point environment",
-            facts[op].name);
-    impl = &dev->backend->ops[op];
     if (bytes == 0)
         return impl->run(dev, args, NULL);
     if (!dev->scratch)
@@ -189,4 +180,22 @@ invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args
     status = impl->run(dev, args, workspace);
     INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
     return status;
+}
+
+invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args)
+{
+    invar_op_meter_call call = {.op = op, .args = args};
+    bool begun;
+
+    INVAR_TRY(invar_op_workspace(&call.bytes, dev, op, args));
+    // a library built with fast math may have switched it; pool threads inherit their creator's
+    if (!invar_rounding_is_default())
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%s: this thread rounds otherwise than to nearest, or flushes subnormals; "
+            "restore the floating-point environment",
+            facts[op].name);
+    call.name = facts[op].name;
+    begun = invar_op_meter_begin(dev, &call);
+    return invar_op_meter_end(dev, begun, run(dev, op, args, call.bytes));
 }

@@ -48,18 +48,40 @@ typedef enum invar_op {
 typedef enum invar_cpu_path { INVAR_CPU_PATH_SIMD, INVAR_CPU_PATH_PORTABLE } invar_cpu_path;
 
 typedef struct invar_backend invar_backend;
+typedef struct invar_device invar_device;
+
+/* An op or a copy, for whoever measures it. */
+typedef struct invar_op_meter_call {
+    const char *name; /* "linear.fwd", "put"; a constant */
+    int op;           /* invar_op; -1: none, and without arguments */
+    const void *args; /* borrowed until `begin` returns */
+    size_t bytes;     /* of scratch, or that are copied */
+} invar_op_meter_call;
+
+/*
+ * Who measures what runs on a device; no result depends on it. One thread calls ops of a device at
+ * a time, and so `begin` and `end`; `on` may be switched by another one at any time. What an op
+ * itself copies is measured within it.
+ */
+typedef struct invar_op_meter {
+    bool on; /* read and written by the builtins of atomics alone */
+    void (*begin)(struct invar_op_meter *meter, const invar_device *dev,
+                  const invar_op_meter_call *call);
+    void (*end)(struct invar_op_meter *meter, const invar_device *dev);
+} invar_op_meter;
 
 /* All that a call of an op needs besides its arguments. Caller-owned; fields are set directly. */
-typedef struct invar_device {
+struct invar_device {
     const invar_backend *backend;
     invar_numerics numerics;
     invar_cpu_path cpu_path;
-    invar_pool *pool;     /* NULL: the calling thread alone */
-    invar_arena *scratch; /* reserved; ops push what they need and rewind it */
-    int ordinal;          /* which of the machine's; from the last on, the first follows again */
-    bool urgent;          /* opened so, its ops go before those of others on the same one */
-    void *context;        /* the backend's own, made by its `open`; NULL where it has none */
-} invar_device;
+    invar_pool *pool;      /* NULL: the calling thread alone */
+    invar_arena *scratch;  /* reserved; ops push what they need and rewind it */
+    int ordinal;           /* which of the machine's; from the last on, the first follows again */
+    bool urgent;           /* opened so, its ops go before those of others on the same one */
+    void *context;         /* the backend's own, made by its `open`; NULL where it has none */
+    invar_op_meter *meter; /* borrowed; NULL: none */
+};
 
 /*
  * The native code of an INVAR_E_NOMEM that means memory of a device whose memory is far: CUDA's own
@@ -78,6 +100,8 @@ typedef struct invar_memory {
     void (*give_host)(const invar_device *dev, void *block);
     /* Bytes that could be taken now, more or less. NULL: nobody knows. */
     size_t (*room)(const invar_device *dev);
+    /* Bytes that this process has taken and not given back. NULL: those of the process count. */
+    size_t (*used)(const invar_device *dev);
     /* From the host; `from` may be changed as soon as the call returns. */
     invar_status (*put)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* To the host, once everything before it has run. */
@@ -113,6 +137,19 @@ typedef struct invar_graphs {
     void (*free)(const invar_device *dev, invar_graph *graph);
 } invar_graphs;
 
+/* When ops ran, where a call may return before its op has run. */
+typedef struct invar_marks {
+    /* Mark number `at`, below INVAR_MARKS_MOST, stands behind all calls so far. NULL: an op has run
+       when its call returns. */
+    invar_status (*set)(const invar_device *dev, int64_t at);
+    /* Waits for the marks before number `count`: nanoseconds from mark 0 to each of them. */
+    invar_status (*read)(const invar_device *dev, int64_t *ns_out, int64_t count);
+    /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none look. */
+    void (*range)(const char *name);
+} invar_marks;
+
+#define INVAR_MARKS_MOST 8192
+
 /* What a backend knows about the machine beneath it. */
 typedef struct invar_device_facts {
     char name[128];   /* "NVIDIA H200" */
@@ -133,7 +170,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 10
+#define INVAR_BACKEND_ABI 11
 
 struct invar_backend {
     int abi;
@@ -145,6 +182,7 @@ struct invar_backend {
     invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
     invar_memory memory;
     invar_graphs graphs;
+    invar_marks marks;
     invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
 };
 
@@ -181,6 +219,38 @@ static inline size_t invar_device_ample(const invar_device *dev, size_t bytes, s
     return dev->backend->memory.tight ? bytes : bytes + bytes / part;
 }
 
+/* Does anybody measure it now? */
+static inline bool invar_device_measured(const invar_device *dev)
+{
+    return dev->meter && __atomic_load_n(&dev->meter->on, __ATOMIC_ACQUIRE);
+}
+
+/* Whether the call is measured; then `end` follows it. */
+static inline bool invar_op_meter_begin(const invar_device *dev, const invar_op_meter_call *call)
+{
+    if (!invar_device_measured(dev))
+        return false;
+    dev->meter->begin(dev->meter, dev, call);
+    return true;
+}
+
+static inline invar_status invar_op_meter_end(const invar_device *dev, bool begun,
+                                              invar_status status)
+{
+    if (begun)
+        dev->meter->end(dev->meter, dev);
+    return status;
+}
+
+/* A copy or a wait. */
+static inline bool invar_op_meter_begin_copy(const invar_device *dev, const char *name,
+                                             size_t bytes)
+{
+    invar_op_meter_call call = {name, -1, NULL, bytes};
+
+    return invar_op_meter_begin(dev, &call);
+}
+
 static inline invar_status invar_device_take(const invar_device *dev, void **out, size_t bytes,
                                              const char *what)
 {
@@ -206,36 +276,49 @@ static inline void invar_device_give_host(const invar_device *dev, void *block)
 static inline invar_status invar_device_put(const invar_device *dev, void *to, const void *from,
                                             size_t bytes)
 {
-    return dev->backend->memory.put(dev, to, from, bytes);
+    bool begun = invar_op_meter_begin_copy(dev, "put", bytes);
+
+    return invar_op_meter_end(dev, begun, dev->backend->memory.put(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_get(const invar_device *dev, void *to, const void *from,
                                             size_t bytes)
 {
-    return dev->backend->memory.get(dev, to, from, bytes);
+    bool begun = invar_op_meter_begin_copy(dev, "get", bytes);
+
+    return invar_op_meter_end(dev, begun, dev->backend->memory.get(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_copy(const invar_device *dev, void *to, const void *from,
                                              size_t bytes)
 {
-    return dev->backend->memory.copy(dev, to, from, bytes);
+    bool begun = invar_op_meter_begin_copy(dev, "copy", bytes);
+
+    return invar_op_meter_end(dev, begun, dev->backend->memory.copy(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_copy_each(const invar_device *dev, void *to,
                                                   const void *from, size_t bytes, size_t stride,
                                                   size_t count)
 {
-    return dev->backend->memory.copy_each(dev, to, from, bytes, stride, count);
+    bool begun = invar_op_meter_begin_copy(dev, "copy", bytes * count);
+
+    return invar_op_meter_end(dev, begun,
+                              dev->backend->memory.copy_each(dev, to, from, bytes, stride, count));
 }
 
 static inline invar_status invar_device_zero(const invar_device *dev, void *at, size_t bytes)
 {
-    return dev->backend->memory.zero(dev, at, bytes);
+    bool begun = invar_op_meter_begin_copy(dev, "zero", bytes);
+
+    return invar_op_meter_end(dev, begun, dev->backend->memory.zero(dev, at, bytes));
 }
 
 static inline invar_status invar_device_wait(const invar_device *dev)
 {
-    return dev->backend->memory.wait(dev);
+    bool begun = invar_op_meter_begin_copy(dev, "wait", 0);
+
+    return invar_op_meter_end(dev, begun, dev->backend->memory.wait(dev));
 }
 
 /* An arena in the device's memory; `dev` outlives it. */

@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define INVAR_LEDGER_VERSION 4      /* of the schema: this one is written, no newer one is read */
+#define INVAR_LEDGER_VERSION 5      /* of the schema: this one is written, no newer one is read */
 #define INVAR_LEDGER_NAME_BYTES 255 /* of names, keys, kinds and the like, at most */
 #define INVAR_LEDGER_UUID_SIZE 33   /* 32 hexadecimal digits and the terminating NUL */
 
@@ -238,6 +238,13 @@ typedef struct invar_ledger_work {
     int64_t sent, received; /* bytes, to and from other ranks */
 } invar_ledger_work;
 
+/* All calls of an op by a rank in a phase, where ops were measured; never part of a result. */
+typedef struct invar_ledger_op {
+    int64_t rank; /* from 0 */
+    const char *phase, *op;
+    int64_t calls, duration_ns, longest_ns;
+} invar_ledger_op;
+
 typedef struct invar_ledger_event {
     int64_t step;      /* -1: at no step; ignored inside a step */
     const char *level; /* debug info warning error */
@@ -275,6 +282,8 @@ typedef struct invar_ledger_step {
     size_t n_timings;
     const invar_ledger_work *work; /* of all ranks, where there are several */
     size_t n_work;
+    const invar_ledger_op *ops; /* of all ranks, where they were measured */
+    size_t n_ops;
     const invar_ledger_metric *gauges; /* volatile: speeds, memory */
     size_t n_gauges;
     const invar_ledger_event *events;

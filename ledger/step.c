@@ -108,6 +108,16 @@ static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger
     memcpy(row, values, sizeof values);
 }
 
+static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_op *op)
+{
+    const invar_row values = {invar_value_int(d->step->step),   invar_value_int(d->seg),
+                              invar_value_int(op->rank),        invar_value_text(op->phase),
+                              invar_value_text(op->op),         invar_value_int(op->calls),
+                              invar_value_int(op->duration_ns), invar_value_int(op->longest_ns)};
+
+    memcpy(row, values, sizeof values);
+}
+
 /* ---- what was handed in ---------------------------------------------------------------------- */
 
 static invar_status check_samples(const invar_ledger_step *step)
@@ -181,6 +191,22 @@ static invar_status check_work(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
+static invar_status check_ops(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_ops; i++) {
+        const invar_ledger_op *op = &step->ops[i];
+
+        if (op->rank < 0 || op->calls < 1 || op->duration_ns < 0 || op->longest_ns < 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: %" PRId64 " calls of an op by rank %" PRId64
+                              ", which took %" PRId64 " ns, the longest %" PRId64,
+                              op->calls, op->rank, op->duration_ns, op->longest_ns);
+        INVAR_TRY(invar_input_name("the phase of an op", op->phase));
+        INVAR_TRY(invar_input_name("an op", op->op));
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_led(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_led; i++) {
@@ -215,6 +241,7 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
     for (size_t i = 0; i < step->n_events; i++)
         INVAR_TRY(invar_input_event(&step->events[i]));
     INVAR_TRY(check_led(step));
+    INVAR_TRY(check_ops(step));
     return check_work(step);
 }
 
@@ -312,6 +339,10 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
     for (size_t i = 0; i < s->n_work; i++) {
         work_row(row, d, &s->work[i]);
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_WORK, row));
+    }
+    for (size_t i = 0; i < s->n_ops; i++) {
+        op_row(row, d, &s->ops[i]);
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_OP_TIME, row));
     }
     for (size_t i = 0; i < s->n_led; i++)
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_LED_SAMPLE,

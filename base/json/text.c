@@ -154,6 +154,15 @@ void invar_json_text_int(invar_json_text *text, int64_t value)
     invar_json_text_value(text, digits, (size_t)bytes);
 }
 
+void invar_json_text_thousandths(invar_json_text *text, int64_t value)
+{
+    char number[32];
+    int bytes =
+        snprintf(number, sizeof number, "%" PRId64 ".%03d", value / 1000, (int)(value % 1000));
+
+    invar_json_text_value(text, number, (size_t)bytes);
+}
+
 void invar_json_text_bool(invar_json_text *text, bool value)
 {
     if (value)

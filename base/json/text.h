@@ -47,6 +47,8 @@ void invar_json_text_key(invar_json_text *text, const char *key);
 /* UTF-8, also with NULs inside; other bytes are a failure. */
 void invar_json_text_string(invar_json_text *text, const char *string, size_t bytes);
 void invar_json_text_int(invar_json_text *text, int64_t value);
+/* A number of thousandths: 1234567 is 1234.567. Not negative. */
+void invar_json_text_thousandths(invar_json_text *text, int64_t value);
 void invar_json_text_bool(invar_json_text *text, bool value);
 void invar_json_text_null(invar_json_text *text);
 void invar_json_text_digest(invar_json_text *text, const invar_digest *digest);

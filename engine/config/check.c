@@ -605,6 +605,11 @@ static invar_status check_debug(const invar_config_facts *f)
             return invar_config_refuse(r, numbered[i],
                                        "must contain {rollout_id}: there is one per rollout");
     }
+    if (invar_recipe_int(r, INVAR_KEY_PROFILE_STEP_START) > 0 &&
+        invar_recipe_int(r, INVAR_KEY_PROFILE_STEP_START) >=
+            invar_recipe_int(r, INVAR_KEY_PROFILE_STEP_END))
+        return invar_config_refuse(r, INVAR_KEY_PROFILE_STEP_START,
+                                   "is not before profile-step-end: no step would be profiled");
     return check_dump(r);
 }
 

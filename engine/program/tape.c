@@ -146,10 +146,13 @@ static invar_status open_part(invar_tape *tape)
 
 void invar_tape_begin(invar_tape *tape, const invar_tape_key *key)
 {
-    tape->listens = true;
+    tape->now = NULL;
+    // whoever measures ops wants them one by one
+    tape->listens = !invar_device_measured(&tape->dev);
+    if (!tape->listens)
+        return;
     tape->track = find_track(tape, key);
     tape->flushes = 0;
-    tape->now = NULL;
 }
 
 void invar_tape_end(invar_tape *tape)
@@ -242,12 +245,16 @@ invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* Not through the callers: in a graph no scratch may grow. */
+/* Not through the callers: in a graph no scratch may grow. Nothing runs yet: nobody measures. */
 static invar_status note_calls(const part *p)
 {
     for (const call *c = (const call *)p->calls; (const char *)c < p->calls + p->used;
-         c = next_call(c))
-        INVAR_TRY(invar_op_run(&c->caller->dev, (invar_op)c->op, c + 1));
+         c = next_call(c)) {
+        invar_device dev = c->caller->dev;
+
+        dev.meter = NULL;
+        INVAR_TRY(invar_op_run(&dev, (invar_op)c->op, c + 1));
+    }
     return INVAR_OK;
 }
 

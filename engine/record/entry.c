@@ -502,6 +502,7 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     hash_samples(&step.batch, &step.rng, e);
     step.timings = invar_trace_timings(recorder->trace, &step.n_timings);
     INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
+    INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
     INVAR_TRY(invar_replicas_compare(recorder, &step, points));
     return recorder->ledger ? invar_ledger_append(recorder->ledger, &step) : INVAR_OK;
 }

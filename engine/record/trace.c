@@ -49,9 +49,11 @@ struct invar_trace {
     int n_tracks;
     invar_ledger_timing *timings;
     size_t n_timings, capacity;
-    bool asked;       /* the timings are known to the ledger */
-    invar_work *work; /* owned; NULL: of one rank there is none */
-    int named;        /* so many ranks have a track */
+    bool asked;                      /* the timings are known to the ledger */
+    invar_work *work;                /* owned; NULL: of one rank there is none */
+    invar_op_tracks *ops;            /* owned; NULL: none are measured */
+    void (*range)(const char *name); /* of the device; NULL: none */
+    int named;                       /* so many ranks have a track */
     invar_json_text line;
     invar_error failure;
     char path[INVAR_PATH_SIZE];
@@ -121,14 +123,11 @@ static invar_json_text *event(invar_trace *trace, const char *name, const char *
     return line;
 }
 
-/* Microseconds, with the nanoseconds as their fraction. */
+/* In microseconds. */
 static void put_time(invar_json_text *line, const char *key, int64_t ns)
 {
-    char text[32];
-    int bytes = snprintf(text, sizeof text, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000));
-
     invar_json_text_key(line, key);
-    invar_json_text_value(line, text, (size_t)bytes);
+    invar_json_text_thousandths(line, ns);
 }
 
 static void put_event(invar_trace *trace)
@@ -254,6 +253,7 @@ void invar_trace_close(invar_trace *trace)
             close(trace->fd);
     }
     invar_json_text_release(&trace->line);
+    invar_op_tracks_free(trace->ops);
     invar_work_free(trace->work);
     invar_free(trace->timings);
     invar_free(trace);
@@ -272,12 +272,27 @@ void invar_trace_watch(invar_trace *trace, invar_work *work)
     trace->work = work;
 }
 
+invar_status invar_trace_profile(invar_trace *trace, const invar_op_tracks_options *options)
+{
+    invar_op_tracks_options with = *options;
+
+    with.origin_ns = trace->origin_unix_ns;
+    return invar_op_tracks_new(&trace->ops, &with);
+}
+
+void invar_trace_range(invar_trace *trace, void (*range)(const char *name))
+{
+    trace->range = range;
+}
+
 /* ---- phases ---------------------------------------------------------------------------------- */
 
 void invar_trace_step(invar_trace *trace, int64_t step)
 {
-    if (trace)
-        trace->step = step;
+    if (!trace)
+        return;
+    trace->step = step;
+    invar_op_tracks_step(trace->ops, step);
 }
 
 void invar_trace_begin(invar_trace *trace, const char *phase)
@@ -288,6 +303,9 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
     trace->stack[trace->depth++] =
         (open_phase){phase, clock_ns(CLOCK_MONOTONIC), clock_ns(CLOCK_REALTIME)};
     invar_work_begin(trace->work, phase);
+    invar_op_tracks_phase(trace->ops, phase);
+    if (trace->range)
+        trace->range(phase);
 }
 
 /* The ledger has one row for a phase of a step: further ones add to the first. */
@@ -327,6 +345,9 @@ void invar_trace_end(invar_trace *trace)
     INVAR_CHECK(trace->depth > 0);
     phase = &trace->stack[--trace->depth];
     invar_work_end(trace->work);
+    invar_op_tracks_phase(trace->ops, trace->depth ? trace->stack[trace->depth - 1].name : NULL);
+    if (trace->range)
+        trace->range(NULL);
     if (trace->fd >= 0)
         put_phase(trace, phase, end_ns);
     give_up(trace, keep(trace, phase, end_ns));
@@ -428,6 +449,23 @@ invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out, 
     INVAR_TRY(invar_work_collect(&all, trace->work));
     for (size_t i = 0; i < all.n_slices && trace->fd >= 0; i++)
         put_slice(trace, &all.slices[i]);
+    *out = all.rows;
+    *count_out = all.n_rows;
+    return INVAR_OK;
+}
+
+invar_status invar_trace_ops(const invar_ledger_op **out, size_t *count_out, invar_trace *trace)
+{
+    invar_op_tracks_all all;
+
+    *out = NULL;
+    *count_out = 0;
+    if (!trace)
+        return INVAR_OK;
+    INVAR_TRY(invar_op_tracks_collect(&all, trace->ops));
+    give_up(trace, all.own);
+    if (trace->fd >= 0 && all.bytes)
+        give_up(trace, write_bytes(trace, all.text, all.bytes));
     *out = all.rows;
     *count_out = all.n_rows;
     return INVAR_OK;

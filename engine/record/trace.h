@@ -9,7 +9,7 @@
  * The file is a JSON array of events, one a line, written as phases end: what a killed run leaves
  * is still loaded, since the format does not insist on the closing bracket. Each name of a phase is
  * a track of its own. Of several ranks each has a trace, and rank 0 writes the file: it has a track
- * for every rank, too, with its phases and waits. Nothing here is part of a result. A NULL trace is
+ * for every rank, too, with its phases and waits, and in a window of steps its ops. Nothing here is part of a result. A NULL trace is
  * silent. One thread.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/record/op_tracks.h"
 #include "engine/record/work.h"
 #include "ledger/ledger.h"
 
@@ -42,6 +43,13 @@ void invar_trace_close(invar_trace *trace);
 
 /* Phases are told to `work`, too, which is owned from now on; NULL: to nobody. */
 void invar_trace_watch(invar_trace *trace, invar_work *work);
+
+/* In a window of steps, ops and memory are measured, too. A call of all ranks; origin_ns is set. */
+invar_status invar_trace_profile(invar_trace *trace,
+                                 const invar_op_tracks_options *options) INVAR_MUST_USE;
+
+/* Phases are told to the vendor's profilers, too, by a function of the device (invar_marks). */
+void invar_trace_range(invar_trace *trace, void (*range)(const char *name));
 
 /* Why the file or the timings are not complete: a full disk does not end a run by its trace. */
 invar_status invar_trace_check(const invar_trace *trace) INVAR_MUST_USE;
@@ -75,6 +83,10 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
  */
 invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out,
                               invar_trace *trace) INVAR_MUST_USE;
+
+/* Likewise: the ops that they ran, where they were measured. */
+invar_status invar_trace_ops(const invar_ledger_op **out, size_t *count_out,
+                             invar_trace *trace) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -40,6 +40,8 @@ static const struct {
     {INVAR_KEY_DEBUG_DUMP, true},
     {INVAR_KEY_DEBUG_DUMP_DIR, true},
     {INVAR_KEY_TRACE, true},
+    {INVAR_KEY_PROFILE_STEP_START, true},
+    {INVAR_KEY_PROFILE_STEP_END, true},
     {INVAR_KEY_AUDIT, true},
     {INVAR_KEY_ROLLOUT_OVERLAP, true},
     {INVAR_KEY_AGENT_RECORD, false},

@@ -340,10 +340,13 @@ static invar_status wait_for_steps(invar_loop *loop)
 {
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
     const invar_ledger_work *work;
+    const invar_ledger_op *ops;
     size_t count;
 
     for (int64_t i = 0; i < steps; i++) {
+        invar_trace_step(loop->recorder.trace, loop->place.step);
         INVAR_TRY(invar_trace_work(&work, &count, loop->recorder.trace));
+        INVAR_TRY(invar_trace_ops(&ops, &count, loop->recorder.trace));
         loop->place.step++;
         loop->place.weights += !invar_loop_actor_rests(loop);
     }

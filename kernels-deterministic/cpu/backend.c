@@ -71,7 +71,7 @@ static invar_status wait(const invar_device *dev)
 static const invar_backend cpu = {
     .abi = INVAR_BACKEND_ABI,
     .name = "cpu",
-    .memory = {false, take, give, take, give, NULL, copy, copy, copy, copy_each, zero, wait},
+    .memory = {false, take, give, take, give, NULL, NULL, copy, copy, copy, copy_each, zero, wait},
     .ops =
         {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

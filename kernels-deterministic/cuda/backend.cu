@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/fitness.h"
+#include "kernels-deterministic/cuda/common/marks.h"
 #include "kernels-deterministic/cuda/module.h"
 #include "kernels-deterministic/cuda/sm90/probe.h"
 
@@ -259,6 +260,18 @@ static size_t room(const invar_device *dev)
     return free_bytes + (size_t)(reserved - used);
 }
 
+static size_t used(const invar_device *dev)
+{
+    uint64_t bytes = 0;
+    cudaMemPool_t pool;
+
+    (void)enter(dev);
+    if (cudaDeviceGetDefaultMemPool(&pool, invar_cuda_of(dev)->ordinal) != cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes) != cudaSuccess)
+        return 0;
+    return (size_t)bytes;
+}
+
 /* Goes on to the next slot; waits until its copies have run. */
 static invar_status turn(invar_cuda *cuda)
 {
@@ -418,6 +431,20 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
     invar_free(graph);
 }
 
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static invar_status mark_set(const invar_device *dev, int64_t at)
+{
+    (void)enter(dev);
+    return invar_cuda_mark_set(dev, at);
+}
+
+static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
+{
+    (void)enter(dev);
+    return invar_cuda_mark_read(dev, ns_out, count);
+}
+
 /* ---- context --------------------------------------------------------------------------------- */
 
 static void close_context(invar_device *dev)
@@ -432,6 +459,7 @@ static void close_context(invar_device *dev)
     for (cudaEvent_t event : cuda->ring.read)
         if (event)
             (void)cudaEventDestroy(event);
+    invar_cuda_marks_free(cuda);
     (void)cudaFree(cuda->fault);
     (void)cudaFreeHost(cuda->landed);
     (void)cudaFreeHost(cuda->landing);
@@ -556,9 +584,10 @@ static const invar_backend cuda_backend = {
     open_context,
     close_context,
     invar_probe_facts,
-    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait, identify,
-     false, false},
+    {true, take, give, take_host, give_host, room, used, put, get, copy, copy_each, zero, wait,
+     identify, false, false},
     {graph_begin, graph_end, graph_run, graph_free},
+    {mark_set, mark_read, invar_cuda_mark_range},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"

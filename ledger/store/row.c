@@ -212,6 +212,18 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
          {STEP, SEG, {"idx", INT, K}, {"turns", INT, 0}, {"inserted", INT, 0}},
          true,
          true},
+    [INVAR_TABLE_OP_TIME] = {"op_time",
+                             8,
+                             {STEP,
+                              SEG,
+                              {"rank", INT, K},
+                              {"phase", TEXT, K},
+                              {"op", TEXT, K},
+                              {"calls", INT, 0},
+                              {"duration_ns", INT, 0},
+                              {"longest_ns", INT, 0}},
+                             true,
+                             true},
 };
 
 const invar_table_spec *invar_table_get(invar_table table)

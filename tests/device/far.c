@@ -49,8 +49,9 @@ struct invar_graph {
 /* A device that was opened. */
 typedef struct opened {
     bool open;
-    invar_graph *graph; /* that ops go into; NULL: they run */
-    int64_t last_call;  /* when, in milliseconds */
+    invar_graph *graph;              /* that ops go into; NULL: they run */
+    int64_t last_call;               /* when, in milliseconds */
+    int64_t marks[INVAR_MARKS_MOST]; /* when, in nanoseconds */
 } opened;
 
 /* While the memory is open; blocks; calls. */
@@ -597,6 +598,36 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
     drop(graph);
 }
 
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static invar_status check_mark(const invar_device *dev)
+{
+    INVAR_TRY(check_direct(dev)); // a mark in a graph would tell nothing
+    return invar_far_counted().lost ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost")
+                                    : INVAR_OK;
+}
+
+static invar_status mark_set(const invar_device *dev, int64_t at)
+{
+    struct timespec now;
+
+    INVAR_TRY(check_mark(dev));
+    INVAR_CHECK(at >= 0 && at < INVAR_MARKS_MOST);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    opened_of(dev)->marks[at] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return INVAR_OK;
+}
+
+static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
+{
+    const opened *of = opened_of(dev);
+
+    INVAR_TRY(check_mark(dev));
+    for (int64_t i = 0; i < count; i++)
+        ns_out[i] = of->marks[i] - of->marks[0];
+    return INVAR_OK;
+}
+
 /* ---- the backend ----------------------------------------------------------------------------- */
 
 static invar_status reserve(void)
@@ -654,9 +685,10 @@ const invar_backend *invar_far_backend(void)
         .name = "far",
         .open = open_device,
         .close = close_device,
-        .memory = {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero,
-                   wait},
+        .memory = {true, take, give, take_host, give_host, room, NULL, put, get, copy, copy_each,
+                   zero, wait},
         .graphs = {graph_begin, graph_end, graph_run, graph_free},
+        .marks = {mark_set, mark_read, NULL},
         .ops =
             {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

@@ -314,6 +314,14 @@ static void led_samples(invar_ledger_led out[SAMPLES / 2], const place *at)
 #define WORK_ROWS (2 * WORK_PHASES * (INVAR_TEST_RANKS + 1))
 
 /* The others wait as much longer as a straggler computes. */
+/* Every second step was profiled. */
+static size_t op_times(invar_ledger_op out[2], const place *at)
+{
+    out[0] = (invar_ledger_op){0, "train", "linear.fwd", 7 + at->step, 1000 * at->step, 900};
+    out[1] = (invar_ledger_op){1, "rollout", "get", 1, 50, 50};
+    return at->step % 2 == 0 ? 2 : 0;
+}
+
 static void work(invar_ledger_work out[WORK_ROWS], const place *at)
 {
     static const char *const phases[WORK_PHASES][2] = {{"rollout", "samples"},
@@ -437,6 +445,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     invar_ledger_stat odd[INVAR_TEST_POINTS];
     invar_ledger_timing phases[PHASES];
     invar_ledger_work did[WORK_ROWS];
+    invar_ledger_op ops[2];
     invar_ledger_event happened[2];
     invar_ledger_replica replicas[INVAR_TEST_RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
     invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
@@ -463,6 +472,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .n_timings = PHASES,
                               .work = did,
                               .n_work = WORK_ROWS,
+                              .ops = ops,
                               .events = happened,
                               .n_events = events(happened, text, at)};
 
@@ -487,6 +497,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     step.n_metrics = metrics.count;
     timings(phases, &gauges, at);
     work(did, at);
+    step.n_ops = op_times(ops, at);
     step.gauges = gauges.metrics;
     step.n_gauges = gauges.count;
     return invar_ledger_append(ledger, &step);

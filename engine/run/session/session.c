@@ -59,8 +59,9 @@ static const invar_backend *imagined_gpu(void)
     return &imagined_table;
 }
 
-/* `any`: see INVAR_SESSION_ANY_DEVICE. */
-static invar_status open_device(invar_session *s, bool any, const invar_session_crowd *crowd)
+/* `any`: see INVAR_SESSION_ANY_DEVICE. `profiled`: ops may be measured. */
+static invar_status open_device(invar_session *s, bool any, bool profiled,
+                                const invar_session_crowd *crowd)
 {
     invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
     int64_t threads = threads_of(s, crowd);
@@ -72,6 +73,9 @@ static invar_status open_device(invar_session *s, bool any, const invar_session_
         (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool,
                        .ordinal = crowd->place};
+    if (profiled)
+        INVAR_TRY(invar_profile_new(&s->profile));
+    s->dev.meter = invar_profile_meter(s->profile);
     status = invar_backend_find(&s->dev.backend, kind);
     if (status == INVAR_OK)
         status = invar_device_open(&s->dev);
@@ -88,7 +92,10 @@ static invar_status open_beside(invar_session *s)
 {
     if (s->pool)
         INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
+    if (s->profile)
+        INVAR_TRY(invar_profile_new(&s->beside_profile));
     s->beside = s->dev;
+    s->beside.meter = invar_profile_meter(s->beside_profile);
     s->beside.pool = s->beside_pool;
     s->beside.context = NULL;
     s->beside.urgent = true; // few at a time, and each waits for the one before
@@ -279,7 +286,10 @@ static invar_status open_all(invar_session *s, unsigned wants, const invar_sessi
     INVAR_TRY(find_model(s->recipe));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(invar_session_read_specs(s, wants));
-    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0, crowd));
+    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0,
+                          (wants & (INVAR_SESSION_LEARN | INVAR_SESSION_SAMPLE)) &&
+                              invar_recipe_int(s->recipe, INVAR_KEY_PROFILE_STEP_END) > 0,
+                          crowd));
     if ((wants & INVAR_SESSION_LEARN) && invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
         INVAR_TRY(open_beside(s));
     INVAR_TRY(read_stops(s));
@@ -325,6 +335,8 @@ void invar_session_close(invar_session *session)
     invar_free(session->stop);
     invar_device_close(&session->beside);
     invar_device_close(&session->dev);
+    invar_profile_free(session->beside_profile);
+    invar_profile_free(session->profile);
     invar_pool_free(session->beside_pool);
     invar_pool_free(session->pool);
     *session = (invar_session){0};

@@ -16,6 +16,7 @@
 #include "engine/config/evals.h"
 #include "engine/data/dataset.h"
 #include "engine/model/forward.h"
+#include "engine/record/profile.h"
 #include "engine/rollout/rollout.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -39,6 +40,7 @@ typedef struct invar_session {
     bool imagined;       /* the device is a GPU that is not there; its ops have the CPU's scratch */
     invar_device beside; /* once more, of a thread that samples while others learn, */
     invar_pool *beside_pool; /* which has as many threads; no backend: nobody does */
+    invar_profile *profile, *beside_profile; /* who measures them; NULL: nobody */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;

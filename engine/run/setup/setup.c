@@ -64,6 +64,18 @@ static void tell_left_out(const invar_loop *loop)
         invar_recorder_say(&loop->recorder, "%s", line);
 }
 
+static invar_status open_profile(invar_loop *loop)
+{
+    const invar_op_tracks_options options = {
+        .layout = loop->world,
+        .device = loop->session.profile,
+        .beside = loop->session.beside_profile,
+        .first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START),
+        .end = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_END)};
+
+    return invar_trace_profile(loop->recorder.trace, &options);
+}
+
 /* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
 static invar_status open_trace(invar_loop *loop, const char *path)
 {
@@ -71,6 +83,9 @@ static invar_status open_trace(invar_loop *loop, const char *path)
     invar_work *work;
 
     INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
+    invar_trace_range(loop->recorder.trace, loop->session.dev.backend->marks.range);
+    if (loop->session.profile)
+        INVAR_TRY(open_profile(loop));
     if (!loop->world)
         return INVAR_OK;
     INVAR_TRY(invar_work_new(&work, loop->world, slices));

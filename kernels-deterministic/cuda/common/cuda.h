@@ -60,7 +60,8 @@ typedef struct invar_cuda {
     invar_cuda_fault *fault;  /* device memory */
     invar_cuda_fault *landed; /* pinned host memory */
     invar_cuda_ring ring;
-    void *landing; /* pinned host memory, for small results */
+    void *landing;      /* pinned host memory, for small results */
+    cudaEvent_t *marks; /* (INVAR_MARKS_MOST), those that were needed; NULL: none was */
 } invar_cuda;
 
 static inline invar_cuda *invar_cuda_of(const invar_device *dev)

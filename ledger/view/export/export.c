@@ -167,6 +167,9 @@ static const part parts[] = {
     {.kind = "work",
      .sql = "SELECT step, seg AS segment, rank, host, phase, move, calls, duration_ns, sent,"
             " received FROM work WHERE run = ?1 ORDER BY step, seg, rank, phase, move"},
+    {.kind = "op_time",
+     .sql = "SELECT step, seg AS segment, rank, phase, op, calls, duration_ns, longest_ns"
+            " FROM op_time WHERE run = ?1 ORDER BY step, seg, rank, phase, op"},
     {.kind = "evaluation",
      .sql = "SELECT x.step, x.seg AS segment, e.ns, x.dataset, n.name, x.value_bits AS bits"
             " FROM evaluation x LEFT JOIN series n USING(series)"

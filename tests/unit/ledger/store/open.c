@@ -186,7 +186,7 @@ static void test_ledger_open__other_schemas(void **state)
         invar_status status;
         const char *text;
     } cases[] = {
-        {"PRAGMA user_version = 99", INVAR_E_UNSUPPORTED, "version 99, this program knows 4"},
+        {"PRAGMA user_version = 99", INVAR_E_UNSUPPORTED, "version 99, this program knows 5"},
         {"PRAGMA user_version = 0", INVAR_E_CORRUPT, "version 0, which never was"},
         {"PRAGMA user_version = -1", INVAR_E_CORRUPT, "version -1, which never was"},
         {"PRAGMA application_id = 7", INVAR_E_CORRUPT, "of another program"},
@@ -197,6 +197,7 @@ static void test_ledger_open__other_schemas(void **state)
         {"DROP TRIGGER work_add", INVAR_E_CORRUPT, "in its schema"},
         {"DROP VIEW reward_parts", INVAR_E_CORRUPT, "in its schema"},
         {"DROP TRIGGER led_sample_add", INVAR_E_CORRUPT, "in its schema"},
+        {"DROP TRIGGER op_time_add", INVAR_E_CORRUPT, "in its schema"},
         {"PRAGMA user_version = 1", INVAR_E_CORRUPT, "there is a changed or foreign"},
         {"CREATE TRIGGER zz AFTER INSERT ON step BEGIN SELECT 1; END", INVAR_E_CORRUPT, "\"zz\""},
         {"CREATE VIEW aa AS SELECT 1", INVAR_E_CORRUPT, "\"aa\""},

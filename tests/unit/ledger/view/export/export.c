@@ -316,6 +316,7 @@ static const struct {
     {"reward_part", "SELECT count(*) FROM reward_part"},
     {"led_sample", "SELECT count(*) FROM led_sample"},
     {"work", "SELECT count(*) FROM work"},
+    {"op_time", "SELECT count(*) FROM op_time"},
     {"evaluation", "SELECT count(*) FROM evaluation"},
     {"checkpoint", "SELECT count(*) FROM checkpoint"},
     {"event", "SELECT count(*) FROM event"},

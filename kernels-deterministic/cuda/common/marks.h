@@ -1,0 +1,20 @@
+/*
+ * marks.h - when ops ran on the GPU: events of CUDA, and ranges for Nsight.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_COMMON_MARKS_H
+#define INVAR_KERNELS_CUDA_COMMON_MARKS_H
+
+#include "kernels-deterministic/cuda/common/cuda.h"
+
+/* Those of invar_marks; the calling thread is on the GPU of the device already. */
+invar_status invar_cuda_mark_set(const invar_device *dev, int64_t at) INVAR_MUST_USE;
+invar_status invar_cuda_mark_read(const invar_device *dev, int64_t *ns_out,
+                                  int64_t count) INVAR_MUST_USE;
+void invar_cuda_mark_range(const char *name);
+
+/* With the context. */
+void invar_cuda_marks_free(invar_cuda *cuda);
+
+#endif
