@@ -144,7 +144,7 @@ typedef struct invar_marks {
     invar_status (*set)(const invar_device *dev, int64_t at);
     /* Waits for the marks before number `count`: nanoseconds from mark 0 to each of them. */
     invar_status (*read)(const invar_device *dev, int64_t *ns_out, int64_t count);
-    /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none look. */
+    /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none. */
     void (*range)(const char *name);
 } invar_marks;
 

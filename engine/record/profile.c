@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -214,15 +215,15 @@ static void add_locked(invar_profile *p, const invar_profile_event *event)
 /* Bytes of this process in memory; 0: nobody knows. */
 static size_t resident_bytes(void)
 {
-    unsigned long all = 0, resident = 0;
     FILE *file = fopen("/proc/self/statm", "re");
+    char line[128], *second = NULL;
 
     if (!file)
         return 0;
-    if (fscanf(file, "%lu %lu", &all, &resident) != 2)
-        resident = 0;
+    if (fgets(line, sizeof line, file)) // pages: all, resident, ...
+        (void)strtoul(line, &second, 10);
     fclose(file);
-    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
+    return second ? (size_t)strtoul(second, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 static void look_at_memory(invar_profile *p, const invar_device *dev)

@@ -9,8 +9,8 @@
  * The file is a JSON array of events, one a line, written as phases end: what a killed run leaves
  * is still loaded, since the format does not insist on the closing bracket. Each name of a phase is
  * a track of its own. Of several ranks each has a trace, and rank 0 writes the file: it has a track
- * for every rank, too, with its phases and waits, and in a window of steps its ops. Nothing here is part of a result. A NULL trace is
- * silent. One thread.
+ * for every rank, too, with its phases and waits, and in a window of steps its ops. Nothing here is
+ * part of a result. A NULL trace is silent. One thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

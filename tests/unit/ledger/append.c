@@ -282,9 +282,9 @@ static void test_ledger_append__duplicates(void **state)
 static void test_ledger_append__ranges(void **state)
 {
     static const invar_ledger_stat stats[] = {{.point = -1}, {.point = POINTS}, {.rank = -1}};
-    static const invar_ledger_op ops[] = {
-        {-1, "p", "o", 1, 1, 1}, {0, "p", "o", 0, 1, 1}, {0, "p", "o", 1, -1, 1},
-        {0, "p", "o", 1, 1, -1}, {0, "", "o", 1, 1, 1},  {0, "p", "", 1, 1, 1}};
+    static const invar_ledger_op ops[] = {{-1, "p", "o", 1, 1, 1}, {0, "p", "o", 0, 1, 1},
+                                          {0, "p", "o", 1, -1, 1}, {0, "p", "o", 1, 1, -1},
+                                          {0, "", "o", 1, 1, 1},   {0, "p", "", 1, 1, 1}};
     static const invar_ledger_led led[] = {{-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
     static const invar_ledger_sample alone = {.rng = "0/1", .finish = "stop"};
     invar_ledger *ledger = fresh("ranges.db");
