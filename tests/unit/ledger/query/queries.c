@@ -372,6 +372,11 @@ static void test_ledger_queries__time(void **state)
           "rollout|60|10000\nbackward|60|637\nforward|60|318\noptimizer|60|106\n");
     control(healthy, "time-share", "run=3", "phase steps longest_ms",
             "rollout|70|1062\nbackward|70|637\nforward|70|318\noptimizer|70|106\n");
+    finds(path, "slow-ops", "run=1", "phase op steps ranks calls share mean_us longest_us",
+          "rollout|get|30|1|30|1|333817|1e+07\ntrain|linear.fwd|30|1|120|1|1000|2500\n");
+    expect(path, "slow-ops", "run=1 most=1", "op", "get\n");
+    control(healthy, "slow-ops", "run=3", "phase op calls mean_us",
+            "train|linear.fwd|140|1000\nrollout|get|35|500\n");
 }
 
 /* Rank 2 computes twice as long in the last ten of 60 steps. */
