@@ -376,7 +376,7 @@ static void test_ledger_queries__time(void **state)
           "rollout|get|30|1|30|1|333817|1e+07\ntrain|linear.fwd|30|1|120|1|1000|2500\n");
     expect(path, "slow-ops", "run=1 most=1", "op", "get\n");
     control(healthy, "slow-ops", "run=3", "phase op calls mean_us",
-            "train|linear.fwd|140|1000\nrollout|get|35|500\n");
+            "train|linear.fwd|120|1000\nrollout|get|30|500\n");
 }
 
 /* Rank 2 computes twice as long in the last ten of 60 steps. */
