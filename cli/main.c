@@ -11,6 +11,7 @@
 #include "base/process/program.h"
 #include "cli/flags.h"
 #include "cli/plain.h"
+#include "cli/schema/schema.h"
 #include "cli/verb.h"
 
 #ifdef INVAR_LEDGER
@@ -49,6 +50,7 @@ static void print_help(FILE *out)
 #ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
 #endif
+    print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
 }
 
 static int unexpected(const char *argument)
@@ -152,6 +154,8 @@ static int help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
+    if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
+        return invar_schema_help(argc - 1, argv + 1);
     if (argc == 1 && !find(invar_verbs, argv[0]) && help_key(argv[0]))
         return INVAR_EXIT_OK;
     if (!select_verb(&s, argc, argv))

@@ -1,8 +1,8 @@
 /*
- * pages.c - invar_pages FOLDER: writes manual pages and completions. The build runs it.
+ * pages.c - invar_pages FOLDER: writes manual pages, completions and schemas. The build runs it.
  *
- * FOLDER gets man/man1, man/man5, bash/invar and zsh/_invar, as they are installed. The program
- * has no part in that, but it is made of the same tables: what `invar help` says, they say.
+ * FOLDER gets man/man1, man/man5, bash/invar, zsh/_invar and schema, as they are installed. The
+ * program has no part in that, but it is made of the same tables: what `invar help` says, they say.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "cli/schema/schema.h"
 
 #include "base/invar_banned.h"
 
@@ -117,13 +118,29 @@ static invar_status write_completions(const char *folder)
     return close_sheet(&s);
 }
 
+static invar_status write_schemas(const char *folder)
+{
+    char file[80];
+    const char *name;
+    sheet s;
+
+    for (int i = 0; (name = invar_schema_name(i)) != NULL; i++) {
+        (void)snprintf(file, sizeof file, "%s.json", name);
+        INVAR_TRY(open_sheet(&s, folder, "schema", file));
+        INVAR_TRY(invar_schema_write(s.out, name));
+        INVAR_TRY(close_sheet(&s));
+    }
+    return INVAR_OK;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
         fputs("usage: invar_pages FOLDER\n", stderr);
         return INVAR_EXIT_USAGE;
     }
-    if (write_manual(argv[1]) != INVAR_OK || write_completions(argv[1]) != INVAR_OK)
+    if (write_manual(argv[1]) != INVAR_OK || write_completions(argv[1]) != INVAR_OK ||
+        write_schemas(argv[1]) != INVAR_OK)
         return invar_report_error();
     return INVAR_EXIT_OK;
 }

@@ -18,8 +18,8 @@ WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "repla
              "serve", "train"}
 # Options of other programs, and of our scripts, that the documents name.
 OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-task", "help",
-          "install", "markdown", "mpi", "prefix", "preset", "ref", "report", "target", "test-dir",
-          "tsan", "version", "yes"}
+          "install", "markdown", "mpi", "nvtx", "prefix", "preset", "ref", "report", "schema",
+          "target", "test-dir", "tsan", "version", "yes"}
 KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|far|gpu|cross|compiler|sanitizer|style|"
          "bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# schemas.py INVAR FOLDER - what every verb prints with --json, against the schema that `invar help
+# --schema` prints; recipes against theirs.
+#
+# A small checker of our own knows the words that our schemas have, and refuses others. Where
+# Python's jsonschema is at hand it must come to the same verdict. Every member of an output has to
+# be described. Controls: a member that is missing, of another type, or not described is found.
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+INVAR = str(pathlib.Path(sys.argv[1]).resolve())
+FOLDER = pathlib.Path(sys.argv[2]).resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+os.environ.pop("CI", None)  # with it nothing is recorded
+ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": str(FOLDER / "cache"),
+               "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+               "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
+               "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
+LINES = ("generate", "score")  # an object a line
+TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict,
+         "array": list, "null": type(None)}
+WORDS = {"$schema", "$defs", "$ref", "title", "description", "default", "x-effect", "x-miles",
+         "type", "enum", "anyOf", "required", "properties", "additionalProperties", "items",
+         "minimum", "maximum", "pattern"}
+TINY = """[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+num-rollout = 3
+rollout-batch-size = 4
+n-samples-per-prompt = 4
+rollout-max-response-len = 2
+rm-type = overlap
+[eval]
+eval-interval = 2
+eval-prompt-data = max task:max
+[perf]
+threads = 1
+[optimizer]
+lr = 0.01
+[engine]
+numerics = ieee
+"""
+checks = 0
+seen = {}
+
+
+def check(condition, what):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"schemas: {what}")
+
+
+# ---- the checker --------------------------------------------------------------------------------
+
+def is_of(value, name):
+    if isinstance(value, bool) and name != "boolean":
+        return False
+    return isinstance(value, TYPES[name])
+
+
+def faults(schema, value, whole, at="$"):
+    """What is wrong with a value, or not described."""
+    if not isinstance(schema, dict):
+        return [] if schema else [f"{at}: is not described"]
+    assert not set(schema) - WORDS, set(schema) - WORDS
+    if "$ref" in schema:
+        return faults(whole["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, whole, at)
+    if "anyOf" in schema:
+        found = [faults(one, value, whole, at) for one in schema["anyOf"]]
+        return min(found, key=len)
+    types = schema.get("type", list(TYPES))
+    types = [types] if isinstance(types, str) else types
+    if not any(is_of(value, name) for name in types):
+        return [f"{at}: {value!r} is no {types}"]
+    found = []
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at}: {value!r} is none of {schema['enum']}")
+    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
+        found.append(f"{at}: {value!r} does not look like {schema['pattern']}")
+    if is_of(value, "number") and not (schema.get("minimum", value) <= value
+                                       <= schema.get("maximum", value)):
+        found.append(f"{at}: {value!r} is out of range")
+    if isinstance(value, dict):
+        found += [f"{at}: has no {name}" for name in schema.get("required", [])
+                  if name not in value]
+        for name, one in value.items():
+            rest = schema.get("additionalProperties", False)
+            found += faults(schema.get("properties", {}).get(name, rest), one, whole,
+                            f"{at}.{name}")
+    if isinstance(value, list):
+        for i, one in enumerate(value):
+            found += faults(schema.get("items", False), one, whole, f"{at}[{i}]")
+    return found
+
+
+def agrees(schema, value):
+    """The verdict of jsonschema, where it is at hand: whether it finds no fault."""
+    return jsonschema is None or jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
+def broken(value):
+    """The same value with one member gone, and with one of another type."""
+    holder = value[0] if isinstance(value, list) and value else value
+    if not isinstance(holder, dict) or not holder:
+        return
+    name = next(iter(holder))
+    for change in ("gone", "other"):
+        wrong = copy.deepcopy(value)
+        where = wrong[0] if isinstance(wrong, list) else wrong
+        if change == "gone":
+            del where[name]
+        else:
+            where[name] = {"of": ["another", "type"]}
+        yield change, wrong
+
+
+# ---- outputs ------------------------------------------------------------------------------------
+
+def invar(*words, codes=(0,), **options):
+    result = subprocess.run([INVAR, *words], capture_output=True, text=True, env=ENVIRONMENT,
+                            cwd=FOLDER, stdin=subprocess.DEVNULL, timeout=300, **options)
+    check(result.returncode in codes, f"{words}: exit code {result.returncode}\n{result.stderr}")
+    return result.stdout
+
+
+def schema(name):
+    if name not in seen:
+        seen[name] = [json.loads(invar("help", "--schema", name)), 0]
+        if jsonschema:
+            jsonschema.Draft202012Validator.check_schema(seen[name][0])
+    return seen[name][0]
+
+
+def holds(name, *words, codes=(0,), controls=True):
+    """Runs the words with --json; what is printed is as the schema says."""
+    text = invar(*words, "--json", codes=codes)
+    values = [json.loads(line) for line in text.splitlines()] if name in LINES \
+        else [json.loads(text)]
+    check(values, f"{words}: nothing was printed")
+    for value in values:
+        found = faults(schema(name), value, schema(name))
+        check(not found, f"{words}: " + "; ".join(found[:3]))
+        check(agrees(schema(name), value), f"{words}: jsonschema finds a fault")
+    for change, wrong in broken(values[0]) if controls else ():
+        check(faults(schema(name), wrong, schema(name)), f"{words}: {change} is not noticed")
+        check(jsonschema is None or not agrees(schema(name), wrong),
+              f"{words}: {change} is not noticed by jsonschema")
+    seen[name][1] += 1
+    return values[0]
+
+
+def verbs():
+    """Every verb with an option --json, as its help says, by the name of its schema."""
+    def names(*words):
+        text = invar("help", *words)
+        return [line.split()[0] for line in text.splitlines()
+                if re.match(r"  [a-z][a-z-]* {2,}\S", line) and not line.startswith("  help")]
+    for verb in names():
+        own = invar("help", verb)
+        # a verb of verbs lists them before its options
+        subs = [name for name in names(verb)
+                if subprocess.run([INVAR, "help", verb, name], capture_output=True).returncode == 0]
+        for words in [(verb,)] + [(verb, sub) for sub in subs]:
+            if re.search(r"^  --json\b", own if words == (verb,) else invar("help", *words), re.M):
+                yield "-".join(words)
+
+
+def run_verbs():
+    (FOLDER / "a.ini").write_text(TINY)
+    (FOLDER / "b.ini").write_text("include = a.ini\n[optimizer]\nlr = 0.02\n")
+    holds("train", "train", "a.ini", "--record-golden", "own.golden")
+    holds("train", "train", "a.ini", "--golden", "own.golden")
+    holds("train", "train", "b.ini", "--no-report")
+    holds("eval", "eval", "a.ini", "--run", "runs/a")
+    holds("replay", "replay", "runs/a", "--step", "1")
+    holds("diff", "diff", "runs/a", "runs/b", codes=(1,))
+    holds("diff", "diff", "runs/a", "runs/a", codes=(0, 6))
+    holds("plan", "plan", "a.ini")
+    holds("plan", "plan", "a.ini", "--gpus", "2", codes=(0, 1, 2))
+    holds("version", "version")
+    holds("doctor", "doctor", codes=(0, 1, 2))
+    holds("doctor", "doctor", "--ranks", "2", codes=(0, 1, 2))
+    holds("selfcheck", "selfcheck")
+    holds("bench", "bench", "--op", "rope.table")
+    holds("bench", "bench", "--model", "tiny", "--repetitions", "1")
+    holds("ledger-ls", "ledger", "ls", "runs")
+    holds("ledger-show", "ledger", "show", "runs/a")
+    holds("ledger-show", "ledger", "show", "runs/a", "--step", "1")
+    holds("ledger-verify", "ledger", "verify", "runs/a")
+    holds("ledger-query", "ledger", "query")
+    holds("ledger-query", "ledger", "query", "worst-tokens", "--run", "runs/a", controls=False)
+    holds("ledger-sql", "ledger", "sql", "SELECT 1 AS i, 0.5 AS r, NULL AS n, x'0f' AS b", "runs/a",
+          controls=False)
+    holds("ledger-backup", "ledger", "backup", "runs/a", "--out", "copy.db")
+    holds("ledger-import", "ledger", "import", "runs/a", "runs/b", "--into", "all.db")
+    holds("triage", "triage", "runs/a", codes=(0, 1))
+    holds("ab", "ab", "a.ini", "b.ini", "--seeds", "1", codes=(1,))
+    line = holds("generate", "generate", "a.ini", "--prompt", "12", "--load", "runs/a/checkpoints")
+    (FOLDER / "tokens").write_text(json.dumps({"tokens": line["tokens"]}) + "\n")
+    holds("score", "score", "a.ini", "--tokens", "tokens")
+    invar("ci", "record", "a.ini")
+    holds("ci-check", "ci", "check", "a.ini")
+    holds("ci-status", "ci", "status", "--cases", ".")
+    shutil.copy(FOLDER / "b.ini", FOLDER / "c.ini")
+    for ending in ("golden", "points"):
+        shutil.copy(FOLDER / f"a.{ending}", FOLDER / f"c.{ending}")
+    holds("ci-check", "ci", "check", "c.ini", codes=(1, 4))
+    holds("ci-review", "ci", "review", "c.ini", codes=(0, 1, 4, 6), controls=False)
+
+
+def run_bisect():
+    tree = FOLDER / "tree"
+    tree.mkdir()
+    git = ["git", "-C", str(tree)]
+    subprocess.run([*git, "init", "-q"], check=True, env=ENVIRONMENT)
+    for number, flags in enumerate(("", "", "--weight-decay 0.5", "--weight-decay 0.5")):
+        (tree / "invar.sh").write_text(f'#!/bin/sh\nexec {INVAR} "$@" {flags}\n# {number}\n')
+        subprocess.run([*git, "add", "-A"], check=True, env=ENVIRONMENT)
+        subprocess.run([*git, "commit", "-qm", f"commit {number}"], check=True, env=ENVIRONMENT)
+    build = 'cp invar.sh "$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"'
+    shared = ("--repo", str(tree), "--build", build, "a.ini")
+    answer = holds("bisect", "bisect", "--good", "HEAD~3", *shared)
+    check(answer["culprit"]["subject"] == "commit 2", "bisect found another commit")
+    holds("bisect-view", "bisect", "view", "--repo", str(tree))
+    log = FOLDER / "log"
+    log.write_text(invar("bisect", "log", "--repo", str(tree)))
+    holds("bisect-resume-log", "bisect", "resume-log", str(log), "--repo", str(tree), "--yes")
+    holds("blame", "blame", "--good", "HEAD~3", *shared, codes=(0, 1))
+
+
+# ---- recipes ------------------------------------------------------------------------------------
+
+def typed(text, key):
+    """A value as the type that the key has in the schema."""
+    name = key.get("type", "string")
+    return {"integer": int, "number": float, "boolean": lambda t: {"true": True, "false": False}[t],
+            "string": str}[name](text)
+
+
+def run_recipes():
+    whole = schema("recipe")
+    for path in sorted((ROOT / "recipes").glob("*.ini")):
+        recipe, section = {}, None
+        for line in path.read_text().splitlines():
+            if line.startswith("["):
+                section = line.strip()[1:-1]
+                recipe[section] = {}
+            elif line.strip() and line[0] not in "#;":
+                name, _, value = line.partition("=")
+                key = whole["properties"][section]["properties"][name.strip()]
+                recipe[section][name.strip()] = typed(value.strip(), key)
+        check(not faults(whole, recipe, whole), f"{path.name}: {faults(whole, recipe, whole)[:2]}")
+        check(agrees(whole, recipe), f"{path.name}: jsonschema finds a fault")
+    for wrong in ({"model": {"no-such-key": 1}}, {"modle": {}}, {"optimizer": {"lr": "fast"}},
+                  {"optimizer": {"lr": -1.0}}, {"model": {"dtype": "fp12"}}, {"include": "a.ini"}):
+        check(faults(whole, wrong, whole), f"{wrong} is not noticed")
+        check(jsonschema is None or not agrees(whole, wrong), f"jsonschema takes {wrong}")
+    seen["recipe"][1] += 1
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    listed = invar("help", "--schema").split()
+    wanted = list(verbs())
+    for name in wanted:
+        check(name in listed, f"{name} prints JSON and has no schema")
+    for name in listed:
+        check(name == "recipe" or name in wanted, f"{name} has a schema and prints no JSON")
+        check(json.loads(invar("help", "--schema", *name.split("-", 1)
+                               if name.split("-")[0] in ("ledger", "ci", "bisect") else [name])),
+              f"{name} is empty")
+    check("did you mean 'train'" in subprocess.run(
+        [INVAR, "help", "--schema", "trian"], capture_output=True, text=True).stderr,
+        "a near name is not offered")
+    run_verbs()
+    run_bisect()
+    run_recipes()
+    left = [name for name in listed if not seen.get(name, [0, 0])[1]]
+    check(not left, f"nobody looked at {left}")
+    print(f"{checks} checks{'' if jsonschema else ', without jsonschema'}")
+
+
+main()
