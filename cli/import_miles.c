@@ -4,7 +4,11 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/recipe/recipe.h"
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
@@ -44,6 +48,64 @@ static void tell(const invar_import *import, const char *path)
                                           : "the run would be another one: see above");
 }
 
+#define SUM "# sum " /* the last line: of all bytes before it, so that an edit is noticed */
+
+/* The line that ends the file of this content. */
+static void put_sum(char out[sizeof SUM + INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    (void)snprintf(out, sizeof SUM + INVAR_DIGEST_HEX_SIZE, SUM "%s\n", hex);
+}
+
+/* A recipe that somebody has worked on since is his. */
+static invar_status check_untouched(const char *path)
+{
+    char sum[sizeof SUM + INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text;
+    size_t bytes, last = sizeof sum - 1;
+    invar_digest digest;
+    bool same = false;
+
+    if (!path || !invar_path_exists(path))
+        return INVAR_OK;
+    if (invar_file_read(&text, &bytes, path, INVAR_RECIPE_MAX_BYTES) != INVAR_OK) {
+        invar_error_clear(); // a device, or what cannot be read: whoever opens it says so
+        return INVAR_OK;
+    }
+    if (bytes > last) {
+        invar_hash_bytes(&digest, text, bytes - last);
+        put_sum(sum, &digest);
+        same = memcmp(text + bytes - last, sum, last) == 0;
+    }
+    same = same || bytes == 0;
+    invar_free(text);
+    if (same)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: was edited since import-miles wrote it, and is not replaced; move it "
+                      "away, or give another --out",
+                      shown);
+}
+
+/* Of a file that is being written: what is in it so far. */
+static invar_status end_with_sum(const invar_output *out)
+{
+    char sum[sizeof SUM + INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+    int64_t bytes;
+
+    if (!out->other[0]) // standard output, or a device
+        return INVAR_OK;
+    if (fflush(out->stream) != 0)
+        return INVAR_OK; // closing it says why
+    INVAR_TRY(invar_file_hash(&digest, &bytes, out->other));
+    put_sum(sum, &digest);
+    fputs(sum, out->stream);
+    return INVAR_OK;
+}
+
 static invar_status convert(int *code_out, const char *script, const char *path)
 {
     invar_output out;
@@ -51,11 +113,12 @@ static invar_status convert(int *code_out, const char *script, const char *path)
     invar_status status;
 
     INVAR_TRY(invar_output_check(path ? path : "-", INVAR_IMPORT_MARK));
+    INVAR_TRY(check_untouched(path));
     INVAR_TRY(invar_import_read(&import, script));
     status = invar_output_open(&out, path ? path : "-", INVAR_IMPORT_MARK);
     if (status == INVAR_OK) {
         invar_import_write(out.stream, &import);
-        status = invar_output_close(&out, INVAR_OK);
+        status = invar_output_close(&out, end_with_sum(&out));
     }
     if (status == INVAR_OK) {
         tell(&import, path);
@@ -97,6 +160,8 @@ static void help(void)
         "Turns a launch script of Miles into a recipe: the arrays NAME_ARGS=( ... ) and the words\n"
         "behind train.py. Nothing is executed. Files of source are read if they lie beside the\n"
         "script; variables of the environment count as not set.\n"
+        "\n"
+        "A recipe that --out wrote is replaced as long as nobody has edited it.\n"
         "\n"
         "What is not taken over is listed with its reason on standard error, and as comments in\n"
         "the recipe. docs/recipes.md has more.\n"

@@ -22,9 +22,9 @@ typedef struct settings {
     bool json;
 } settings;
 
-static const char *rule_name(const invar_triage_finding *f)
+static const char *rule_name(const invar_ledger_query *rule)
 {
-    return f->rule.name + strlen(INVAR_TRIAGE_PREFIX);
+    return rule->name + strlen(INVAR_TRIAGE_PREFIX);
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -71,21 +71,24 @@ static json_t *finding_json(const invar_triage_finding *f, const settings *s)
     print_next(out, f, s);
     if (fclose(out) != 0)
         return NULL;
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s}", "rule", rule_name(f), "question",
-                     f->rule.question, "step", (json_int_t)f->step, "steps", (json_int_t)f->steps,
-                     "evidence", f->evidence, "means", f->means, "query", f->rule.name, "next",
-                     next);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s}", "rule", rule_name(&f->rule),
+                     "question", f->rule.question, "step", (json_int_t)f->step, "steps",
+                     (json_int_t)f->steps, "evidence", f->evidence, "means", f->means, "query",
+                     f->rule.name, "next", next);
 }
 
 static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
                                const settings *s)
 {
-    json_t *findings = json_array(), *all;
+    json_t *findings = json_array(), *idle = json_array(), *all;
 
     for (int i = 0; i < t->count; i++)
         (void)json_array_append_new(findings, finding_json(&t->found[i], s));
-    all = json_pack("{s:s, s:s, s:I, s:i, s:o}", "run", run->uuid, "name", run->name, "steps",
-                    (json_int_t)invar_run_steps(run), "rules", t->rules, "findings", findings);
+    for (int i = 0; i < t->n_idle; i++)
+        (void)json_array_append_new(idle, json_string(rule_name(&t->idle[i])));
+    all = json_pack("{s:s, s:s, s:I, s:i, s:o, s:o}", "run", run->uuid, "name", run->name, "steps",
+                    (json_int_t)invar_run_steps(run), "rules", t->rules, "without_data", idle,
+                    "findings", findings);
     return all ? invar_json_write(stdout, all)
                : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the findings");
 }
@@ -94,8 +97,8 @@ static invar_status write_json(const invar_triage *t, const invar_ledger_summary
 
 static void print_finding(const invar_triage_finding *f, const settings *s, bool colour)
 {
-    printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(f), colour ? "\033[0m" : "",
-           f->rule.question);
+    printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(&f->rule),
+           colour ? "\033[0m" : "", f->rule.question);
     printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
     if (f->steps > 1)
         printf("  steps      %" PRId64 " show it\n", f->steps);
@@ -111,12 +114,15 @@ static void print(const invar_triage *t, const invar_ledger_summary *run, const 
 {
     bool colour = invar_term_colour(stdout);
 
-    printf("%.8s %s: %" PRId64 " steps, %d rules, ", run->uuid, run->name, invar_run_steps(run),
-           t->rules);
+    printf("%.8s %s: %" PRId64 " steps, %d rules, %d of them had data, ", run->uuid, run->name,
+           invar_run_steps(run), t->rules, t->rules - t->n_idle);
     if (t->count == 0)
         puts("no finding");
     else
         printf("%d finding%s\n", t->count, t->count == 1 ? "" : "s");
+    for (int i = 0; i < t->n_idle; i++)
+        printf("%s%s%s", i == 0 ? "without data: " : ", ", rule_name(&t->idle[i]),
+               i == t->n_idle - 1 ? "\n" : "");
     for (int i = 0; i < t->count; i++)
         print_finding(&t->found[i], s, colour);
     if (t->count == 0) {

@@ -14,6 +14,7 @@
 #include "engine/config/config.h"
 #include "engine/run/home/folders.h"
 #include "engine/run/memory.h"
+#include "engine/run/settings.h"
 #include "engine/run/train.h"
 
 #include "base/invar_banned.h"
@@ -44,13 +45,40 @@ static void print_keys(const invar_recipe *recipe, bool changed)
     putchar('\n');
 }
 
-static invar_status print_memory(const invar_recipe *recipe)
+/* Of the ranks that train, where there are several, the one that needs most. */
+static invar_status plan(invar_memory_view *out, const invar_recipe *recipe, int ranks)
 {
-    invar_memory_view view;
-    invar_status status;
+    invar_sides_sizes sides;
+    invar_budget most = {.need = 0};
+    int train;
 
-    INVAR_TRY(invar_memory_plan(&view, recipe, 0));
-    status = invar_memory_show(&view.budget);
+    if (ranks == 1)
+        return invar_memory_plan(out, recipe, 0);
+    INVAR_TRY(invar_settings_sides(&sides, recipe));
+    train = ranks - sides.rollout_ranks;
+    if (train < 1 || train % invar_layout_parts(&sides.train) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%d ranks: the recipe wants %d that only sample, and of the others a "
+                          "multiple of %d",
+                          ranks, sides.rollout_ranks, invar_layout_parts(&sides.train));
+    INVAR_TRY(invar_memory_open(out, recipe, 0));
+    invar_memory_take_sides(out, sides.rollout_ranks ? &sides : NULL, ranks);
+    for (int stage = 0; stage < sides.train.pipeline; stage++) {
+        INVAR_TRY(invar_memory_plan_stage(out, &sides.train, train, stage));
+        most = out->budget.need > most.need ? out->budget : most;
+    }
+    out->budget = most;
+    printf("# memory of the rank that needs most, of %d that train\n", train);
+    return INVAR_OK;
+}
+
+static invar_status print_memory(const invar_recipe *recipe, int ranks)
+{
+    invar_memory_view view = {.world = 0};
+    invar_status status = plan(&view, recipe, ranks);
+
+    if (status == INVAR_OK)
+        status = invar_memory_show(&view.budget);
     putchar('\n');
     if (status == INVAR_OK && fflush(stdout) == 0)
         status = invar_budget_verdict(&view.budget, &view.ask);
@@ -69,17 +97,44 @@ static void print_digest(const char *what, const invar_digest *digest)
     printf("%-9s %s\n", what, hex);
 }
 
-invar_status invar_dry_run(const invar_recipe *recipe, const char *path)
+typedef struct scene {
+    const invar_recipe *recipe;
+    const char *path;
+    invar_train_given given; /* of rank 0 */
+} scene;
+
+static invar_status check_rank(void *payload, invar_comm *comm, int threads)
 {
-    const invar_train_options options = {.recipe_path = path, .until = -1, .say = invar_live_say};
+    scene *s = payload;
+    const bool leads = !comm || invar_comm_rank(comm) == 0;
+    const invar_train_options options = {.recipe_path = s->path,
+                                         .until = -1,
+                                         .comm = comm,
+                                         .threads_for = threads,
+                                         .say = leads ? invar_live_say : NULL};
+    invar_train_given given;
+
+    return invar_train_check(leads ? &s->given : &given, s->recipe, &options);
+}
+
+invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, const char *path)
+{
+    const int ranks = launch->comms ? invar_comm_size(launch->comms[0]) : 1;
+    const bool leads = invar_launch_leads(launch);
+    scene s = {.recipe = recipe, .path = path};
     invar_train_given given;
     invar_folders at;
 
     INVAR_TRY(invar_folders_find(&at, recipe, path));
-    print_keys(recipe, true);
-    print_keys(recipe, false);
-    INVAR_TRY(print_memory(recipe));
-    INVAR_TRY(invar_train_check(&given, recipe, &options));
+    if (leads) {
+        print_keys(recipe, true);
+        print_keys(recipe, false);
+        INVAR_TRY(print_memory(recipe, ranks));
+    }
+    INVAR_TRY(invar_launch_run(launch, check_rank, &s));
+    if (!leads)
+        return INVAR_OK;
+    given = s.given;
     printf("run       ");
     invar_plain_print(stdout, at.run);
     puts(" (nothing is written)");

@@ -450,6 +450,13 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
     return leads ? look_back(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
 }
 
+static invar_status dry_run(invar_launch *launch, const char *path, const settings *s,
+                            const invar_recipe *recipe)
+{
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
+    return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
+}
+
 static const invar_option *options(settings *s)
 {
     static invar_option list[11];
@@ -535,10 +542,9 @@ static int run(int argc, char **argv)
                        "out %s",
                        s.golden ? "--golden" : "--record-golden");
     if (status == INVAR_OK && s.dry &&
-        (s.golden || s.record || s.fork || s.json || s.fresh || s.until >= 0 || s.ranks > 1))
+        (s.golden || s.record || s.fork || s.json || s.fresh || s.until >= 0))
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
-                            "--dry-run goes with a recipe and its keys alone; for several GPUs use "
-                            "'invar plan --gpus'");
+                            "--dry-run goes with a recipe, its keys and --ranks alone");
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
     if (status == INVAR_OK)
@@ -548,7 +554,7 @@ static int run(int argc, char **argv)
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
     if (status == INVAR_OK && s.dry)
-        status = invar_dry_run(recipe, path);
+        status = dry_run(&launch, path, &s, recipe);
     else if (status == INVAR_OK)
         status = train(&code, &launch, path, &s, golden, recipe);
     invar_golden_free(golden);

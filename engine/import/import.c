@@ -44,6 +44,7 @@ typedef struct importer {
 
 static const char *const doubts[] = {
     [INVAR_SCRIPT_COMPUTED] = "a command of the script computes it, and nothing is executed",
+    [INVAR_SCRIPT_BRACES] = "bash makes several words of {a,b} and {1..3}; write them out",
     [INVAR_SCRIPT_UNSET] = "the script does not say what the variable is",
     [INVAR_SCRIPT_CONDITIONAL] = "it depends on a condition, a loop or a function of the script",
 };

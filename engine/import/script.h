@@ -26,6 +26,7 @@ extern "C" {
 typedef enum invar_script_state {
     INVAR_SCRIPT_PLAIN,
     INVAR_SCRIPT_COMPUTED,   /* by a command, or in a way that is not read */
+    INVAR_SCRIPT_BRACES,     /* {a,b} or {1..3}, of which a shell makes several words */
     INVAR_SCRIPT_UNSET,      /* a variable that the script does not set */
     INVAR_SCRIPT_CONDITIONAL /* set by what may not be executed */
 } invar_script_state;

@@ -323,6 +323,28 @@ static bool is_descriptor(const invar_shell_reader *r)
     return r->bare && r->active;
 }
 
+/* Behind a {: is this a list or a range? Alone, or around one thing, it is a letter. */
+static bool is_expansion(const char *at, const char *end)
+{
+    bool several = false;
+    int depth = 1;
+
+    for (; at < end && depth > 0 && !invar_shell_is_blank(*at) && !strchr(";&|()<>", *at); at++) {
+        const char *quote =
+            *at == '\'' || *at == '"' ? memchr(at + 1, *at, (size_t)(end - at - 1)) : NULL;
+
+        if (quote)
+            at = quote;
+        else if (*at == '\\' && at + 1 < end)
+            at++;
+        else if (*at == ',' || (*at == '.' && at + 1 < end && at[1] == '.'))
+            several = several || depth == 1;
+        else
+            depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+    }
+    return depth == 0 && several;
+}
+
 static invar_status read_array(invar_shell_reader *r);
 
 invar_status invar_shell_read_word(invar_shell_reader *r)
@@ -354,6 +376,11 @@ invar_status invar_shell_read_word(invar_shell_reader *r)
             INVAR_TRY(put(r, c));
             if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
                 return read_array(r);
+            break;
+        case '{':
+            if (is_expansion(r->at, r->end))
+                cannot_know(r, INVAR_SCRIPT_BRACES);
+            INVAR_TRY(put(r, c));
             break;
         case '*': // file names
         case '?': cannot_know(r, INVAR_SCRIPT_COMPUTED); break;

@@ -65,6 +65,30 @@ static invar_status ask(invar_triage_finding *out, invar_ledger *ledger, int64_t
                                                        .payload = out});
 }
 
+static invar_status take_truth(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    (void)columns, (void)count;
+    if (values)
+        *(bool *)payload = values[0].integer != 0;
+    return INVAR_OK;
+}
+
+static invar_status has_data(bool *out, const invar_ledger_query *rule, invar_ledger *ledger,
+                             int64_t run)
+{
+    const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
+    char needs[INVAR_TRIAGE_LINE];
+
+    *out = false;
+    read_line(needs, rule->sql, "\n-- needs: ");
+    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = needs,
+                                                               .arguments = &argument,
+                                                               .n_arguments = 1,
+                                                               .row = take_truth,
+                                                               .payload = out});
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 /* Among those before it, which are in order, to where its step belongs. */
@@ -81,6 +105,7 @@ static void sort_last(invar_triage *t)
 static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t run)
 {
     invar_triage_finding *f = &out->found[out->count];
+    bool data;
 
     INVAR_CHECK(out->rules < INVAR_TRIAGE_RULES - 1);
     f->number = out->rules++;
@@ -88,10 +113,14 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
     read_line(f->next, f->rule.sql, "\n-- next: ");
     f->steps = 0;
     INVAR_TRY(ask(f, ledger, run));
-    if (f->steps == 0)
+    if (f->steps > 0) {
+        out->count++;
+        sort_last(out);
         return INVAR_OK;
-    out->count++;
-    sort_last(out);
+    }
+    INVAR_TRY(has_data(&data, &f->rule, ledger, run));
+    if (!data)
+        out->idle[out->n_idle++] = f->rule;
     return INVAR_OK;
 }
 

@@ -2,8 +2,10 @@
  * triage.h - what is wrong with a run: rules that look at its ledger.
  *
  * A rule is a named query, a file of ledger/queries/triage. It answers with the steps that show a
- * fault, `step` and `evidence`, the first one first; a run that is well has no answer. Two more
- * lines at the head of the file say what a fault usually means and which command comes next.
+ * fault, `step` and `evidence`, the first one first; a run that is well has no answer. Three more
+ * lines at the head of the file say what a fault usually means, which command comes next, and, as a
+ * statement that is true or not, what the rule needs: a rule that has nothing to look at finds
+ * nothing, which says nothing of the run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +35,9 @@ typedef struct invar_triage_finding {
 typedef struct invar_triage {
     invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
     int count;
-    int rules; /* that were asked */
+    int rules;                                   /* that were asked */
+    invar_ledger_query idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
+    int n_idle;
 } invar_triage;
 
 /* All rules; a run without a step has no finding. `run`: its number in the ledger. */

@@ -2,6 +2,7 @@
 -- params: :run run, :window integer = 10, :share number = 0.05
 -- means: samples are all alike, so nothing is explored: lr too high, no entropy or KL term
 -- next: ledger query metric-summary --run RUN
+-- needs: SELECT count(*) >= 10 FROM metrics WHERE run = :run AND name = 'train/entropy'
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
 row AS (

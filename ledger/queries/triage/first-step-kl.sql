@@ -2,6 +2,7 @@
 -- params: :run run, :apart number = 1
 -- means: the reference is not the model that is trained: another folder, format or chat template
 -- next: ledger show RUN --step 0
+-- needs: SELECT count(*) FROM metrics WHERE run = :run AND name = 'rollout/ref_log_probs'
 -- SPDX-License-Identifier: Apache-2.0
 WITH mean AS (
   SELECT max(CASE WHEN name = 'rollout/log_probs' THEN value END) AS actor,

@@ -2,6 +2,7 @@
 -- params: :run run, :factor number = 10, :window integer = 20
 -- means: 0: nothing is taught, or all is learnt; a jump or clipping: lr, rewards, a bad batch
 -- next: ledger query metric-jump --run RUN --metric train/grad_norm
+-- needs: SELECT count(*) >= 3 FROM metrics WHERE run = :run AND name = 'train/grad_norm'
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
 reward AS (

@@ -2,6 +2,7 @@
 -- params: :run run, :window integer = 10, :factor number = 2
 -- means: length pays, or nothing does: look at what the judge rewards, at stop ids and at samples
 -- next: ledger query finish-reasons --run RUN
+-- needs: SELECT count(*) >= 10 FROM metrics WHERE run = :run AND name = 'rollout/truncated_ratio'
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
 row AS (

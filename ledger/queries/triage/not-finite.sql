@@ -2,6 +2,7 @@
 -- params: :run run
 -- means: a number has left its format: activations in fp8, a division by 0, lr too high
 -- next: ledger query nan-birth --run RUN
+-- needs: SELECT count(*) FROM metrics WHERE run = :run
 -- SPDX-License-Identifier: Apache-2.0
 WITH odd AS (
   SELECT step, 0 AS place, message AS what FROM event WHERE run = :run AND kind = 'not-finite'

@@ -2,6 +2,7 @@
 -- params: :run run, :window integer = 5, :kl number = 0.1, :clipped number = 0.3, :ess number = 0.3
 -- means: samples are too old, too many steps a rollout, or the rollout's format is too coarse
 -- next: ledger query staleness --run RUN
+-- needs: SELECT count(*) >= 5 FROM metrics WHERE run = :run AND name = 'train/pg_clipfrac'
 -- SPDX-License-Identifier: Apache-2.0
 WITH row AS (
   SELECT step, max(CASE WHEN name = 'train/train_rollout_kl' THEN value END) AS kl,

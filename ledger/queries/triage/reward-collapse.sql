@@ -2,6 +2,7 @@
 -- params: :run run, :window integer = 10, :drop number = 0.2
 -- means: what was learnt is lost: lr too high, too little KL, a judge that was fooled
 -- next: ledger query metric-jump --run RUN --metric rollout/raw_reward
+-- needs: SELECT count(*) >= 10 FROM metrics WHERE run = :run AND name = 'rollout/raw_reward'
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
 smooth AS (

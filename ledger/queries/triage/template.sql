@@ -2,6 +2,7 @@
 -- params: :run run, :steps integer = 3, :unsure number = 2
 -- means: prompts are not in the form the model was trained on: chat template, tokenizer, stop ids
 -- next: ledger show RUN --step 0
+-- needs: SELECT count(*) FROM fact WHERE run = :run AND key = 'hf-checkpoint' AND value <> ''
 -- SPDX-License-Identifier: Apache-2.0
 WITH trained AS (SELECT 1 FROM fact WHERE run = :run AND scope = 'free' AND key = 'hf-checkpoint'
                    AND value <> ''),

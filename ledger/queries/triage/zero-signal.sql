@@ -2,6 +2,7 @@
 -- params: :run run, :steps integer = 5
 -- means: all rewards equal: nothing is learnt; the judge, its label or the task tells none apart
 -- next: ledger query zero-signal --run RUN
+-- needs: SELECT count(*) >= 5 FROM metrics WHERE run = :run AND name = 'rollout/zero_std/count'
 -- SPDX-License-Identifier: Apache-2.0
 WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
 batch AS (

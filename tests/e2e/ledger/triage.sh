@@ -81,6 +81,8 @@ found = json.load(open("silent.json"))
 assert found["steps"] == 12 and found["rules"] >= 11, found
 rules = {f["rule"]: f for f in found["findings"]}
 assert rules["zero-signal"]["step"] == 4, rules
+assert "first-step-kl" in found["without_data"], found  # there is no reference
+assert not {"zero-signal", "grad-norm"} & set(found["without_data"]), found
 assert rules["zero-signal"]["next"] == "ledger query zero-signal --run silent", rules
 PYTHON
 expect 129 'RUN' triage

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes
+divided=$PWD/tests/e2e/ranks/divided.ini
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 rm -rf "$folder"
@@ -41,10 +42,25 @@ expect 129 "needs a tokenizer" none.ini --dry-run
 printf '[ckpt]\nref-load = nowhere\n' >>tiny.ini
 expect 2 'nowhere' tiny.ini --dry-run
 holds [ ! -e runs ]
-for option in --json '--until 1' '--ranks 2' '--fork made' --fresh '--golden x'; do
+for option in --json '--until 1' '--fork made' --fresh '--golden x'; do
     # shellcheck disable=SC2086
-    expect 129 'with a recipe and its keys alone' again.ini --dry-run $option
+    expect 129 'with a recipe, its keys and --ranks alone' again.ini --dry-run $option
 done
+
+# ranks, and models that they divide, have the identity of one
+own=$(identity "$divided")
+holds [ ${#own} -eq 32 ]
+for layout in '--ranks 2' '--ranks 2 --tensor-model-parallel-size 2' \
+    '--ranks 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2' \
+    '--ranks 2 --rollout-num-gpus 1'; do
+    # shellcheck disable=SC2086
+    holds [ "$own" = "$(identity "$divided" $layout)" ]
+done
+expect 0 'memory of the rank that needs most, of 2 that train' "$divided" --ranks 2 \
+    --tensor-model-parallel-size 2 --dry-run
+expect 129 'start with --ranks 2' "$divided" --tensor-model-parallel-size 2 --dry-run
+expect 129 'a multiple of 2' "$divided" --tensor-model-parallel-size 2 --ranks 3 --dry-run
+holds [ ! -e runs ]
 
 echo "$checks checks"
 exit $failed
