@@ -127,6 +127,28 @@ static invar_status find_positions(invar_driver *d)
     return INVAR_OK;
 }
 
+/* What a repository cannot tell, as a clone that is not whole, is left out of the answer. */
+static invar_status or_nothing(invar_status status)
+{
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+/* For people: what the commits are called, and what the one that was found changes. */
+static invar_status add_words(invar_driver *d)
+{
+    invar_bisect_answer *a = d->answer;
+
+    for (size_t i = 0; i < a->n_trials; i++)
+        INVAR_TRY(
+            or_nothing(invar_repo_subject(a->trials[i].subject, d->repo, a->trials[i].commit)));
+    if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
+        return INVAR_OK;
+    return or_nothing(invar_repo_patch(&a->patch, &a->patch_cut, d->repo, a->changes->commit.id));
+}
+
 static invar_status tell_all(invar_driver *d)
 {
     invar_bisect_answer *a = d->answer;
@@ -144,6 +166,7 @@ static invar_status tell_all(invar_driver *d)
         a->trials[a->n_trials++] = trials[i].trial;
         add_cost(a, &trials[i].trial);
     }
+    INVAR_TRY(add_words(d));
     return find_positions(d);
 }
 
@@ -281,5 +304,6 @@ void invar_bisect_answer_free(invar_bisect_answer *answer)
     invar_free(answer->changes);
     invar_free(answer->suspects);
     invar_free(answer->trials);
+    invar_free(answer->patch);
     invar_free(answer);
 }

@@ -53,12 +53,13 @@ typedef enum invar_bisect_event_kind {
 
 typedef struct invar_bisect_trial {
     char commit[INVAR_OID_SIZE];
-    const char *role;             /* "good end", "bad end", "merge base", "search", "again" ... */
-    const char *verdict;          /* good bad third skip */
-    char value[INVAR_VALUE_SIZE]; /* "": untestable */
-    const char *via;              /* ran, program (equal binary), tree (equal tree) */
-    int64_t parted;               /* first step that differs from the good end's; -1: none */
-    int64_t position;             /* in the range, 1 its oldest commit; 0: outside, or not known */
+    const char *role;              /* "good end", "bad end", "merge base", "search", "again" ... */
+    const char *verdict;           /* good bad third skip */
+    char value[INVAR_VALUE_SIZE];  /* "": untestable */
+    const char *via;               /* ran, program (equal binary), tree (equal tree) */
+    int64_t parted;                /* first step that differs from the good end's; -1: none */
+    int64_t position;              /* in the range, 1 its oldest commit; 0: outside, or not known */
+    char subject[INVAR_REPO_TEXT]; /* of the commit; only in an answer */
     int exit_code;
     double build_s, run_s;
     char ledger[INVAR_PATH_SIZE];       /* of its run; "": none */
@@ -113,6 +114,8 @@ typedef struct invar_bisect_answer {
 
     invar_bisect_change *changes; /* FOUND: one; CHANGES: all, oldest first */
     size_t n_changes;
+    char *patch;                 /* FOUND: what the commit changes; NULL: not known */
+    bool patch_cut;              /* there is more of it */
     invar_repo_commit *suspects; /* SUSPECTS: at most 64 of them, the last is the first bad one */
     size_t n_suspects;
     int64_t all_suspects;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "bisect/git/git.h"
 
@@ -39,7 +40,8 @@ static int tree_before(git_tree **out, invar_repo *repo, const invar_git_text *c
 }
 
 /* The difference to the first parent, or to nothing. */
-static int make_diff(git_diff **out, invar_repo *repo, const invar_git_text *commit, bool renames)
+static int make_diff(git_diff **out, invar_repo *repo, const invar_git_text *commit, bool renames,
+                     uint32_t context)
 {
     git_diff_options options;
     git_diff_find_options find;
@@ -49,7 +51,7 @@ static int make_diff(git_diff **out, invar_repo *repo, const invar_git_text *com
     INVAR_GIT(diff_options_init)(&options, GIT_DIFF_OPTIONS_VERSION);
     INVAR_GIT(diff_find_options_init)(&find, GIT_DIFF_FIND_OPTIONS_VERSION);
     options.flags = GIT_DIFF_INCLUDE_TYPECHANGE;
-    options.context_lines = 0;
+    options.context_lines = context;
     options.max_size = LARGEST_TEXT;
     find.flags = GIT_DIFF_FIND_RENAMES;
     find.rename_limit = RENAME_LIMIT;
@@ -222,9 +224,9 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
     INVAR_TRY(invar_git_oid(&id, commit));
     INVAR_TRY(invar_git_commit(&found, repo, commit));
     add_text(out, &id, &found);
-    code = make_diff(&diff, repo, &found, true);
+    code = make_diff(&diff, repo, &found, true, 0);
     if (code == GIT_ENOTFOUND) // contents that are not here: names and kinds are told all the same
-        code = make_diff(&diff, repo, &found, false);
+        code = make_diff(&diff, repo, &found, false, 0);
     // of a shallow clone's last commit, or of a tree that is not here, nothing is known
     if (code == GIT_ENOTFOUND)
         code = 0;
@@ -234,6 +236,87 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
     invar_git_text_close(&found);
     return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared")
                 : INVAR_OK;
+}
+
+invar_status invar_repo_subject(char out[INVAR_REPO_TEXT], invar_repo *repo, const char *commit)
+{
+    invar_repo_commit about = {.n_parents = 0};
+    invar_git_text found;
+
+    INVAR_TRY(invar_git_commit(&found, repo, commit));
+    add_subject(&about, found.message, found.message_bytes);
+    invar_git_text_close(&found);
+    memcpy(out, about.subject, sizeof about.subject);
+    return INVAR_OK;
+}
+
+/* ---- the patch ------------------------------------------------------------------------------- */
+
+typedef struct patch {
+    char *text; /* (INVAR_REPO_PATCH + 1) */
+    size_t used;
+    bool cut;
+} patch;
+
+/* A line, or several where it is a head; what is not printable is shown harmlessly. */
+static int take_lines(const git_diff_delta *delta, const git_diff_hunk *hunk,
+                      const git_diff_line *line, void *payload)
+{
+    const char *at = line->content, *end = at + line->content_len;
+    patch *p = payload;
+
+    (void)delta, (void)hunk;
+    while (at < end && !p->cut) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t bytes = (size_t)((newline ? newline : end) - at);
+        char shown[512], plain[2 * sizeof shown];
+        size_t length = strchr("+- ", line->origin) != NULL;
+
+        bytes = bytes < sizeof plain ? bytes : sizeof plain;
+        for (size_t i = 0; i < bytes; i++)
+            plain[i] = at[i] == '\t' ? ' ' : at[i];
+        shown[0] = line->origin;
+        invar_text_quote(shown + length, sizeof shown - length - 1, plain, bytes);
+        length = strlen(shown);
+        shown[length++] = '\n';
+        p->cut = p->used + length > INVAR_REPO_PATCH;
+        if (!p->cut)
+            memcpy(p->text + p->used, shown, length);
+        p->used += p->cut ? 0 : length;
+        at = newline ? newline + 1 : end;
+    }
+    return p->cut ? GIT_EUSER : 0;
+}
+
+invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const char *commit)
+{
+    patch p = {.text = NULL};
+    invar_git_text found;
+    git_diff *diff = NULL;
+    invar_status status;
+    int code;
+
+    *out = NULL;
+    *cut_out = false;
+    INVAR_TRY(invar_alloc((void **)&p.text, INVAR_REPO_PATCH + 1, 1, "a patch"));
+    status = invar_git_commit(&found, repo, commit);
+    if (status != INVAR_OK) {
+        invar_free(p.text);
+        return status;
+    }
+    code = make_diff(&diff, repo, &found, true, 3);
+    invar_git_text_close(&found);
+    if (code == 0)
+        code = INVAR_GIT(diff_print)(diff, GIT_DIFF_FORMAT_PATCH, take_lines, &p);
+    INVAR_GIT(diff_free)(diff);
+    if (code && code != GIT_ENOTFOUND && code != GIT_EUSER) {
+        invar_free(p.text);
+        return invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared");
+    }
+    p.text[p.used] = '\0';
+    *out = p.text;
+    *cut_out = p.cut;
+    return INVAR_OK;
 }
 
 /* ---- who signs ------------------------------------------------------------------------------- */

@@ -98,6 +98,20 @@ typedef struct invar_repo_commit {
 invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo,
                                  const char *commit) INVAR_MUST_USE;
 
+/* Its subject alone, which costs no comparison. */
+invar_status invar_repo_subject(char out[INVAR_REPO_TEXT], invar_repo *repo,
+                                const char *commit) INVAR_MUST_USE;
+
+#define INVAR_REPO_PATCH 65536 /* bytes of a patch that is shown, at most */
+
+/*
+ * What it changes against its first parent, or against nothing, as `git show` has it: whole lines,
+ * each printable UTF-8. *cut_out: there is more. The caller owns *out (invar_free); "" where
+ * contents are not here.
+ */
+invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo,
+                              const char *commit) INVAR_MUST_USE;
+
 /* The tree of a commit. */
 invar_status invar_repo_tree(char out[INVAR_OID_SIZE], invar_repo *repo,
                              const char *commit) INVAR_MUST_USE;

@@ -259,6 +259,31 @@ static void put_cost(FILE *f, const void *data)
     fputs("</dl></div>", f);
 }
 
+/* Lines of a patch, with the colours of what came and what went. */
+static void put_patch(FILE *f, const void *data)
+{
+    const invar_bisect_answer *a = data;
+
+    if (!a->patch || !a->patch[0])
+        return;
+    fputs("<section><h2>What it changes</h2><p class=\"note\">Against its first parent.</p>"
+          "<div class=\"scroll\"><pre class=\"patch\">",
+          f);
+    for (const char *line = a->patch; *line;) {
+        size_t bytes = strcspn(line, "\n");
+        const char *kind = line[0] == '+' ? "plus" : line[0] == '-' ? "minus" : "same";
+        char shown[1024];
+
+        (void)snprintf(shown, sizeof shown, "%.*s", (int)bytes, line);
+        fprintf(f, "<span class=\"%s\">", kind);
+        invar_html_text(f, shown);
+        fputs("</span>\n", f);
+        line += bytes + (line[bytes] == '\n');
+    }
+    fprintf(f, "</pre></div>%s</section>\n",
+            a->patch_cut ? "<p class=\"note\">There is more: git show has all of it.</p>" : "");
+}
+
 /* ---- lists of commits ------------------------------------------------------------------------ */
 
 /* Commit, date, author, subject. */
@@ -383,6 +408,8 @@ static void put_row(FILE *f, const invar_bisect_trial *t, double x, double y)
     text(f, head);
     fputs("</text><g><title>", f);
     text(f, head);
+    fputs(t->subject[0] ? " " : "", f);
+    text(f, t->subject);
     fputs(": ", f);
     text(f, t->verdict);
     fputs(", ", f);
@@ -474,8 +501,9 @@ static void put_search(FILE *f, const void *data)
 static void put_trials(FILE *f, const void *data)
 {
     const invar_bisect_answer *a = data;
-    static const char *const heads[] = {"Trial", "Commit", "Role",  "Verdict", "Value", "How",
-                                        "Parts", "Exit",   "Build", "Run",     "Why",   NULL};
+    static const char *const heads[] = {"Trial", "Commit", "Subject", "Role", "Verdict",
+                                        "Value", "How",    "Parts",   "Exit", "Build",
+                                        "Run",   "Why",    NULL};
     char span[INVAR_ANSWER_TIME];
 
     if (a->n_trials == 0)
@@ -486,6 +514,7 @@ static void put_trials(FILE *f, const void *data)
         fputs("<tr>", f);
         invar_html_cell_format(f, "num", "%zu", i + 1);
         cell_short(f, "commit-id", t->commit, INVAR_ANSWER_SHORT);
+        cell(f, "value", t->subject);
         cell(f, "num", t->role);
         cell(f, "num", t->verdict);
         cell_short(f, "digest", t->value, INVAR_ANSWER_SHORT);
@@ -522,19 +551,13 @@ static void put_next(FILE *f, const void *data)
 /* ---- the page -------------------------------------------------------------------------------- */
 
 static const invar_html_section sections[] = {
-    {"verdict", put_verdict},
-    {"tag", put_tag},
-    {"headline", put_headline},
-    {"advice", put_advice},
-    {"commit", put_commit},
-    {"place", put_place},
-    {"cost", put_cost},
-    {"changes", put_changes},
-    {"suspects", put_suspects},
-    {"search", put_search},
-    {"trials", put_trials},
-    {"next", put_next},
-    {NULL, NULL},
+    {"verdict", put_verdict},   {"tag", put_tag},
+    {"headline", put_headline}, {"advice", put_advice},
+    {"commit", put_commit},     {"place", put_place},
+    {"cost", put_cost},         {"changes", put_changes},
+    {"suspects", put_suspects}, {"patch", put_patch},
+    {"search", put_search},     {"trials", put_trials},
+    {"next", put_next},         {NULL, NULL},
 };
 
 invar_status invar_answer_html(FILE *out, const invar_bisect_answer *answer)

@@ -72,10 +72,11 @@ static json_t *trial(const void *item)
 {
     const invar_bisect_trial *t = item;
 
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "commit",
-                     invar_view_text(t->commit), "role", invar_view_text(t->role), "verdict",
-                     invar_view_text(t->verdict), "value", invar_view_text_or_null(t->value), "via",
-                     invar_view_text(t->via), "parted", integer_or_null(t->parted), "position",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "commit",
+                     invar_view_text(t->commit), "subject", invar_view_text_or_null(t->subject),
+                     "role", invar_view_text(t->role), "verdict", invar_view_text(t->verdict),
+                     "value", invar_view_text_or_null(t->value), "via", invar_view_text(t->via),
+                     "parted", integer_or_null(t->parted), "position",
                      integer_or_null(t->position > 0 ? t->position : -1), "exit_code", t->exit_code,
                      "build_s", invar_view_real(t->build_s), "run_s", invar_view_real(t->run_s),
                      "ledger", invar_view_text_or_null(t->ledger), "story",
@@ -102,13 +103,15 @@ static json_t *whole(const invar_bisect_answer *a)
     invar_answer_headline(headline, a);
     invar_answer_advice(advice, a);
     return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o,"
-        " s:I, s:o, s:o, s:o}",
+        "{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:I, s:o, s:o, s:I, s:b, s:b, s:o, s:o, s:o, s:o,"
+        " s:o, s:o, s:I, s:o, s:o, s:o}",
         "verdict", invar_answer_verdict(a->verdict), "headline", headline, "advice",
         invar_view_text_or_null(advice), "culprit", found ? change(a->changes) : json_null(),
-        "changes", invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change),
-        "suspects", invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit),
-        "all_suspects", (json_int_t)a->all_suspects, "place", invar_view_place(&a->place), "trials",
+        "patch", a->patch && a->patch[0] ? json_string(a->patch) : json_null(), "patch_cut",
+        a->patch_cut, "changes",
+        invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change), "suspects",
+        invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), "all_suspects",
+        (json_int_t)a->all_suspects, "place", invar_view_place(&a->place), "trials",
         invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial), "search_trials",
         (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->third, "question",
         invar_view_text(a->question), "good", invar_view_text(a->good), "bad",

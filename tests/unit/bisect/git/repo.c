@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "tests/repo.h"
 #include "tests/support.h"
 
@@ -255,6 +256,42 @@ static void test_repo_describe__counts_as_git_does(void **state)
     invar_repo_close(repo);
 }
 
+/* Lines are those of git show, and a patch that is long is cut between lines. */
+static void test_repo_patch__is_gits(void **state)
+{
+    char id[INVAR_OID_SIZE], subject[INVAR_REPO_TEXT], says[4096], *patch;
+    invar_repo *repo;
+    bool cut;
+
+    (void)state;
+    invar_test_shell(invar_test_home,
+                     "git init -q p; cd p; seq 30 >f; printf 'a\\tb\\n' >tab; commit one\n"
+                     "sed -i 's/^15$/fifteen/' f; printf 'a\\033c\\n' >tab; commit 'two words'\n"
+                     "seq 20000 >long; commit three");
+    repo = invar_test_opened(invar_test_in("p"));
+    assert_ok(invar_repo_resolve(id, repo, "main~1"));
+    assert_ok(invar_repo_subject(subject, repo, id));
+    assert_string_equal(subject, "two words");
+    assert_ok(invar_repo_patch(&patch, &cut, repo, id));
+    assert_false(cut);
+    invar_test_shell_says(says, sizeof says, invar_test_in("p"),
+                          "git show --format= main~1 | tr '\\t\\033' ' ?'");
+    assert_memory_equal(patch, says, strlen(says));
+    assert_string_equal(patch + strlen(says), "\n");
+    assert_non_null(strstr(patch, "\n-15\n+fifteen\n"));
+    assert_non_null(strstr(patch, "\n-a b\n+a?c\n"));
+    invar_free(patch);
+    assert_ok(invar_repo_resolve(id, repo, "main"));
+    assert_ok(invar_repo_patch(&patch, &cut, repo, id));
+    assert_true(cut);
+    assert_in_range(strlen(patch), INVAR_REPO_PATCH - 16, INVAR_REPO_PATCH);
+    assert_int_equal(patch[strlen(patch) - 1], '\n');
+    invar_free(patch);
+    assert_fails(invar_repo_subject(subject, repo, "1234567812345678123456781234567812345678"),
+                 INVAR_E_NOTFOUND, "");
+    invar_repo_close(repo);
+}
+
 static void test_repo_signature__is_gits(void **state)
 {
     char got[INVAR_REPO_TEXT];
@@ -390,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_repo_resolve__refuses_what_is_no_commit),
         cmocka_unit_test(test_repo_resolve__tells_of_ambiguous_ids),
         cmocka_unit_test(test_repo_describe__counts_as_git_does),
+        cmocka_unit_test(test_repo_patch__is_gits),
         cmocka_unit_test(test_repo_signature__is_gits),
         cmocka_unit_test(test_repo__of_damaged_ones),
         cmocka_unit_test(test_repo__leaves_the_repository_alone),

@@ -115,6 +115,7 @@ static void fill_trials(sample *s)
         t->parted = i == 1 ? 7 : -1;
         t->build_s = 1.5;
         t->run_s = 0.25;
+        set(t->subject, i == 2 ? "subject of <trial> 2" : "");
     }
     s->trials[3].exit_code = 2;
     set(s->trials[3].story, "exit code 2: fold.c:3: error: " HOSTILE);
@@ -499,13 +500,24 @@ static void test_answer__page_has_the_facts(void **state)
         "exit code 2: fold.c:3: error:",
     };
     sample s;
-    char *page = text_of(make(&s, INVAR_BISECT_FOUND), invar_answer_html);
+    invar_bisect_answer *a = make(&s, INVAR_BISECT_FOUND);
+    static char patch[] =
+        "diff --git a/x b/x\n@@ -1 +1 @@\n-<b>old</b>\n+new & \"better\"\n same\n";
+    char *page;
+
+    a->patch = patch;
+    a->patch_cut = true;
+    page = text_of(a, invar_answer_html);
 
     (void)state;
     keep_page("found", page);
     for (size_t i = 0; i < COUNT(facts); i++)
         assert_has(page, facts[i]);
     assert_lacks(page, "{{");
+    assert_has(page, "<span class=\"minus\">-&lt;b&gt;old&lt;/b&gt;</span>\n");
+    assert_has(page, "<span class=\"plus\">+new &amp; ");
+    assert_has(page, "There is more: git show");
+    assert_has(page, "subject of &lt;trial&gt; 2");
     assert_lacks(page, "<script");
     assert_has(page, "&lt;/script&gt;&lt;script&gt;alert(1)");
     assert_lacks(page, "\x1b");
