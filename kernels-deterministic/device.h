@@ -180,6 +180,8 @@ struct invar_backend {
     void (*close)(invar_device *dev);
     /* Measures; takes a second or so. NULL: nothing to tell. */
     invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
+    /* What its maker calls it, as in the facts, without measuring. NULL: nothing to tell. */
+    const char *(*model)(const invar_device *dev);
     invar_memory memory;
     invar_graphs graphs;
     invar_marks marks;

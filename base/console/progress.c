@@ -31,9 +31,11 @@ struct invar_progress {
     pthread_mutex_t lock;
     int64_t done;
     uint64_t started;
-    uint64_t shown; /* when the last line was written; at first, the start */
-    bool drawn;     /* terminal: there is a line to overwrite */
-    bool unshown;   /* something changed since the last line */
+    double expected;      /* seconds that are left, */
+    uint64_t expected_at; /* at this time; 0: nobody has said */
+    uint64_t shown;       /* when the last line was written; at first, the start */
+    bool drawn;           /* terminal: there is a line to overwrite */
+    bool unshown;         /* something changed since the last line */
 };
 
 /* A line under construction, limited in bytes and in columns. */
@@ -120,6 +122,16 @@ static int percent(const invar_progress *p)
     return (int)(100.0 * (double)p->done / (double)p->options.total);
 }
 
+/* Seconds until all is done, at the rate of all that was done unless somebody has said. */
+static double time_left(const invar_progress *p, double rate, uint64_t now)
+{
+    double since = (double)(now - p->expected_at) / (double)SECOND_NS;
+
+    if (p->expected_at)
+        return fmax(p->expected - since, 0);
+    return (double)(p->options.total - p->done) / rate;
+}
+
 /* "512/1000 steps, 51%, 3.4/s, ETA 2m23s, message"; at the end the time taken instead of ETA. */
 static void put_facts(line *l, const invar_progress *p, uint64_t now, bool last,
                       const char *separator)
@@ -152,7 +164,7 @@ static void put_facts(line *l, const invar_progress *p, uint64_t now, bool last,
         put(l, separator);
         if (!last)
             put(l, "ETA ");
-        format_duration(text, sizeof text, last ? elapsed : (double)left / rate);
+        format_duration(text, sizeof text, last ? elapsed : time_left(p, rate, now));
         put(l, text);
     }
     if (p->message[0]) {
@@ -284,6 +296,16 @@ void invar_progress_update(invar_progress *p, int64_t done, const char *message)
         pause = (uint64_t)(p->options.interval_s * (double)SECOND_NS);
     if (now - p->shown >= pause)
         draw(p, now, false);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void invar_progress_expect(invar_progress *p, double seconds)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->expected = seconds;
+    p->expected_at = isfinite(seconds) ? now_ns(p) : 0;
     pthread_mutex_unlock(&p->lock);
 }
 

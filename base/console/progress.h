@@ -57,6 +57,12 @@ invar_status invar_progress_new(invar_progress **out,
  */
 void invar_progress_update(invar_progress *progress, int64_t done, const char *message);
 
+/*
+ * The job will take so many seconds from now on, by somebody who knows better than the mean rate of
+ * all that was done; not finite: nobody does. A NULL progress is silent.
+ */
+void invar_progress_expect(invar_progress *progress, double seconds);
+
 /* Shows the final state (if there was any update), ends the line and frees. NULL is allowed. */
 void invar_progress_free(invar_progress *progress);
 

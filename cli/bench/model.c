@@ -257,9 +257,7 @@ typedef struct answer {
     const invar_model *model;
     const invar_device *dev;
     shape shape;
-    /* All, and those of products with a token: the embedding only where tied, of the experts those
-       that a token has. */
-    int64_t parameters, multiplied;
+    int64_t parameters;
     size_t masters, weights; /* bytes */
     invar_bench_train train;
     invar_bench_decode decode;
@@ -272,27 +270,12 @@ static void weigh(answer *a)
     for (int64_t i = 0; i < a->model->n_params; i++) {
         const invar_param *p = &a->model->params[i];
         size_t count = (size_t)elements(p);
-        bool product = p->cols && (p->kind != INVAR_PARAM_EMBEDDING || a->model->spec.tied);
 
         a->parameters += elements(p);
-        if (product && p->stack > 1)
-            a->multiplied += elements(p) / p->stack * a->model->spec.experts_per_token;
-        else if (product)
-            a->multiplied += elements(p);
         a->masters += count * sizeof(float);
         a->weights += count * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
                       invar_tensor_scale_bytes(&p->weight);
     }
-}
-
-/* 6 for every weight of a product and token; attention over half of the square, thrice. */
-static double step_flops(const answer *a)
-{
-    const invar_model_spec *s = &a->model->spec;
-    double tokens = (double)(a->train.samples * a->train.length);
-    double pairs = 2.0 * (double)(s->layers * s->heads * s->head_dim) * (double)a->train.length;
-
-    return tokens * (6.0 * (double)a->multiplied + 3.0 * pairs);
 }
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -363,7 +346,7 @@ static void print_train(const answer *a)
     printf("\ntraining, %" PRId64 " x %" PRId64 " tokens\n", t->samples, t->length);
     printf("  %-38s %10.3f ms %12.0f tokens/s", "a step", 1e3 * t->seconds, rate);
     if (invar_device_far(a->dev))
-        printf("  %.1f %% of 989 TFLOP/s", 100.0 * step_flops(a) / t->seconds / PEAK_FLOPS);
+        printf("  %.1f %% of 989 TFLOP/s", 100.0 * t->flop / t->seconds / PEAK_FLOPS);
     printf("\n");
     print_more("digests of the step, ledger", t->recorded[INVAR_PROBE_STEP].seconds, t->seconds);
     print_more("digests of its layers too", t->recorded[INVAR_PROBE_POINT].seconds, t->seconds);
@@ -513,7 +496,7 @@ static void json_train(const answer *a)
            ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, \"flops\": %.9g, "
            "\"grad_norm\": %.9g, \"recorded\": {",
            t->samples, t->length, t->seconds, (double)(t->samples * t->length) / t->seconds,
-           step_flops(a), t->norm);
+           t->flop, t->norm);
     json_record("step", &t->recorded[INVAR_PROBE_STEP], ", ");
     json_record("point", &t->recorded[INVAR_PROBE_POINT], ", ");
     json_record("full", &t->recorded[INVAR_PROBE_FULL], "}");

@@ -98,6 +98,7 @@ typedef struct invar_bench_train {
     int64_t micro_batch;     /* samples; 0: all */
     /* out */
     double seconds; /* a step */
+    double flop;    /* of it: invar_flop_train */
     invar_bench_record recorded[INVAR_BENCH_LEVELS];
     double peer_seconds;                                     /* 0: no peer */
     double peer_norm_ratio;                                  /* of the peer's gradient to ours */

@@ -20,6 +20,7 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/model.h"
 #include "engine/record/recorder.h"
+#include "engine/train/flop.h"
 
 #include "base/invar_banned.h"
 
@@ -341,6 +342,7 @@ static invar_status open_lesson(lesson *l)
                                            .unwatched = true};
 
     INVAR_TRY(make_samples(l));
+    l->train->flop = invar_flop_train(on->model, l->samples.items, l->samples.count);
     INVAR_TRY(make_flat(l));
     INVAR_TRY(invar_trainer_new(&l->trainer, &on->dev, &options));
     return invar_learner_open(&l->learner, on->model, true, &learner);

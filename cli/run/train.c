@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +58,7 @@ typedef struct screen {
     const settings *set;
     invar_progress *progress;
     const invar_golden *golden; /* to compare with, or to replace; NULL: none */
-    char last[160];
+    char last[128];
 } screen;
 
 /* Not after hours: that a golden cannot be equal, or only by chance, is known at the beginning. */
@@ -80,10 +81,24 @@ static invar_status compare_identity(void *payload, const invar_digest *identity
     return INVAR_OK;
 }
 
+/* "  12.3k tok/s  MFU 41.2%", as far as it is known. */
+static void format_pace(char *out, size_t size, const invar_train_progress *p)
+{
+    const bool many = p->tokens_per_s >= 1000.0;
+    int used = 0;
+
+    out[0] = '\0';
+    if (isfinite(p->tokens_per_s))
+        used = snprintf(out, size, "  %.*f%s tok/s", many ? 1 : 0,
+                        many ? p->tokens_per_s / 1000.0 : p->tokens_per_s, many ? "k" : "");
+    if (isfinite(p->mfu))
+        (void)snprintf(out + used, size - (size_t)used, "  MFU %.1f%%", 100.0 * p->mfu);
+}
+
 static void show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
-    char text[256], diff[48] = "logp not compared";
+    char text[256], pace[64], diff[48] = "logp not compared";
 
     if (!s->progress) {
         invar_progress_options o = {.stream = stderr,
@@ -98,9 +113,12 @@ static void show(void *payload, const invar_train_progress *p)
     }
     if (p->compared)
         (void)snprintf(diff, sizeof diff, "logp diff %g", p->logp_diff_max);
-    if (p->measured)
-        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  %s", p->reward,
-                       p->response_len, p->grad_norm, diff);
+    if (p->measured) {
+        format_pace(pace, sizeof pace, p);
+        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  %s%s", p->reward,
+                       p->response_len, p->grad_norm, diff, pace);
+        invar_progress_expect(s->progress, p->eta);
+    }
     if (p->measured)
         (void)snprintf(text, sizeof text, "%s", s->last);
     else if (p->samples > 0)
@@ -297,6 +315,11 @@ static void print_run(const invar_train_summary *run, const char *report, const 
         printf("report    %s\n", report);
 }
 
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static invar_status print_json(const invar_train_summary *run, const char *content,
                                const comparison *c)
 {
@@ -305,10 +328,11 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
 
     invar_digest_format(chain, &run->chain);
     out = json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:s, s:s, s:b}", "folder",
+        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:b}", "folder",
         invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
         "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
-        "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
+        "first_reward", run->first_reward, "last_reward", run->last_reward, "tokens_per_second",
+        real_or_null(run->tokens_per_s), "mfu", real_or_null(run->mfu), "worst_diff",
         run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
         "chain", chain, "content", content, "stopped", run->stopped != 0);
     if (out && c->word)

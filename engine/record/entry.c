@@ -23,7 +23,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_METRICS 384
-#define MAX_GAUGES 128
+#define MAX_GAUGES 160
 
 /* Everything of one entry while it is put together. */
 typedef struct entry {
@@ -478,9 +478,22 @@ static invar_status gather(entry *e, const invar_layout *layout)
     return audit_gauges(e, layout);
 }
 
+/* How fast it was; `timings` are those of the step. */
+static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_timing *timings,
+                        size_t n_timings)
+{
+    invar_ledger_metric measured[INVAR_PACE_GAUGES];
+    size_t count = invar_pace_step(measured, &recorder->pace, e->step, timings, n_timings);
+
+    for (size_t i = 0; i < count; i++)
+        gauge(e, measured[i].name, measured[i].value);
+}
+
 static invar_status append(entry *e, invar_recorder *recorder, const invar_probe_result *points)
 {
     const invar_step *s = e->step;
+    size_t n_timings;
+    const invar_ledger_timing *timings = invar_trace_timings(recorder->trace, &n_timings);
     invar_ledger_step step = {.step = s->number,
                               .weights = s->weights,
                               .digests = points->digests,
@@ -497,10 +510,12 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
                               .replies = s->replies,
                               .n_replies = s->n_replies,
                               .gauges = e->gauges,
-                              .n_gauges = e->n_gauges};
+                              .timings = timings,
+                              .n_timings = n_timings};
 
+    pace_gauges(e, recorder, timings, n_timings);
+    step.n_gauges = e->n_gauges;
     hash_samples(&step.batch, &step.rng, e);
-    step.timings = invar_trace_timings(recorder->trace, &step.n_timings);
     INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
     INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
     INVAR_TRY(invar_replicas_compare(recorder, &step, points));

@@ -17,6 +17,7 @@
 
 #include "engine/layout/layout.h"
 #include "engine/probe/sequences.h"
+#include "engine/record/pace.h"
 #include "engine/record/trace.h"
 #include "engine/rl/flat.h"
 #include "engine/rl/loss.h"
@@ -112,6 +113,7 @@ typedef struct invar_recorder {
     int64_t run;        /* its number in the ledger */
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_trace *trace; /* owned; NULL: no time is taken */
+    invar_pace pace;    /* zeroed: nobody measures it */
     invar_probe *probe;
     invar_recorder_stage stage;
     invar_sequences *sampled; /* points of the rollout that the steps are of */

@@ -42,6 +42,7 @@ static const struct {
     {INVAR_KEY_TRACE, true},
     {INVAR_KEY_PROFILE_STEP_START, true},
     {INVAR_KEY_PROFILE_STEP_END, true},
+    {INVAR_KEY_MFU_PEAK_TFLOPS, true},
     {INVAR_KEY_AUDIT, true},
     {INVAR_KEY_ROLLOUT_OVERLAP, true},
     {INVAR_KEY_AGENT_RECORD, false},

@@ -13,6 +13,22 @@ bool invar_course_ended(const invar_course *c, const invar_course_place *at)
            (c->until >= 0 && at->step > c->until);
 }
 
+static int64_t less(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t invar_course_steps(const invar_course *c, const invar_course_place *at, int64_t per_rollout)
+{
+    int64_t rollouts = c->rollouts - at->rollout;
+
+    if (c->most > 0)
+        rollouts = less(rollouts, c->most - at->done);
+    if (c->until >= 0) // the whole rollout that has the step
+        rollouts = less(rollouts, (c->until - at->step) / per_rollout + 1);
+    return at->step + rollouts * per_rollout;
+}
+
 static bool due(int64_t interval, int64_t rollout)
 {
     return interval > 0 && rollout % interval == 0;

@@ -39,6 +39,10 @@ typedef struct invar_course_turn {
 /* All that was asked for is done. */
 bool invar_course_ended(const invar_course *course, const invar_course_place *place);
 
+/* The number of steps after which it ends, with so many in a rollout, unless a signal comes. */
+int64_t invar_course_steps(const invar_course *course, const invar_course_place *place,
+                           int64_t per_rollout);
+
 /* What follows a rollout; `signal` asks for the end, 0: none does. */
 invar_course_turn invar_course_after(const invar_course *course, const invar_course_place *place,
                                      int signal);

@@ -243,6 +243,20 @@ void invar_loop_log_step(invar_loop *loop, const invar_train_progress *progress)
 /* The end of the run, with the last failure unless `status` is INVAR_OK. */
 void invar_loop_log_end(invar_loop *loop, invar_status status);
 
+/* ---- show.c ---------------------------------------------------------------------------------- */
+
+/* Before the first rollout: the clock of the pace runs from here on. */
+void invar_loop_start_pace(invar_loop *loop);
+
+/* After a step: progress for whoever started the run, and its summary. */
+void invar_loop_show_step(invar_loop *loop, const invar_step *step);
+
+/* The text of a sample, where the recipe wants it. */
+void invar_loop_show_sample(const invar_loop *loop);
+
+/* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
+void invar_loop_tell_equal_rewards(invar_loop *loop);
+
 /* ---- triage.c -------------------------------------------------------------------------------- */
 
 /* Between two rollouts, by rank 0: tells what is new. `last`: of the run, whatever the time. */

@@ -17,79 +17,6 @@
 
 #include "base/invar_banned.h"
 
-/* ---- what people see ------------------------------------------------------------------------- */
-
-static void show_step(invar_loop *loop, const invar_step *step)
-{
-    invar_train_summary *sum = loop->summary;
-    // each token was compared when the weights that drew it were there
-    const bool lagged = loop->set.stale && !step->own_weights && !step->other_format;
-    const bool before = lagged && loop->set.check_logprobs;
-    invar_train_progress p = {.rollout = loop->place.rollout,
-                              .rollouts = loop->set.course.rollouts,
-                              .step = loop->place.step,
-                              .phase = "train",
-                              .measured = true,
-                              .grad_norm = (double)loop->actor.norm,
-                              // where nothing was sampled, scoring is compared, which is no news
-                              .compared =
-                                  before || (step->compared && step->own_weights && !loop->set.sft),
-                              .logp_diff_max = before ? 0.0 : (double)step->gap.max,
-                              .chain = &sum->chain};
-
-    for (int64_t i = step->first; i < step->first + step->count; i++) {
-        p.reward += step->samples[i].reward / (double)step->count;
-        p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
-    }
-    if (sum->steps == 0)
-        sum->first_reward = p.reward;
-    sum->last_reward = p.reward;
-    sum->steps++;
-    sum->compared += p.compared;
-    sum->foreign = sum->foreign || (!step->own_weights && !lagged);
-    if (p.compared && p.logp_diff_max > sum->worst_diff)
-        sum->worst_diff = p.logp_diff_max;
-    invar_loop_log_step(loop, &p);
-    if (loop->options->progress)
-        loop->options->progress(loop->options->payload, &p);
-}
-
-static void show_sample(const invar_loop *loop)
-{
-    int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
-    const invar_rl_sample *s = loop->batch.samples.items;
-
-    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
-        return;
-    invar_recorder_say(&loop->recorder,
-                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
-                       loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
-                       s->response ? s->response : "", s->reward);
-}
-
-/* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
-static void tell_equal_rewards(invar_loop *loop)
-{
-    const invar_flat *f = &loop->flat;
-
-    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f ||
-        loop->options->replay || loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
-        return;
-    for (int64_t i = 1; i < f->samples; i++)
-        if (f->reward[i] != f->reward[0])
-            return;
-    for (int64_t t = 0; t < f->start[f->samples]; t++)
-        if (f->advantage[t] != 0.0f)
-            return;
-    invar_recorder_say(
-        &loop->recorder,
-        "all rewards of rollout %" PRId64
-        " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
-        "(debug-rollout-print-every = 1), at rm-type and at label-key",
-        loop->place.rollout, (double)f->reward[0]);
-    loop->told_equal = true;
-}
-
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
 /* The signal that asks for the end; 0: none. */
@@ -152,7 +79,7 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     loop->place.step++;
-    show_step(loop, step);
+    invar_loop_show_step(loop, step);
     return look_after_save(loop);
 }
 
@@ -362,11 +289,11 @@ static invar_status one_rollout(invar_loop *loop)
     INVAR_TRY(sample_ahead(loop));
     if (loop->sides.samples)
         return wait_for_steps(loop);
-    show_sample(loop);
+    invar_loop_show_sample(loop);
     INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
     if (loop->set.rollout_only)
         return rollout_step(loop);
-    tell_equal_rewards(loop);
+    invar_loop_tell_equal_rewards(loop);
     for (int64_t i = 0; i < loop->set.steps_per_rollout; i++)
         INVAR_TRY(one_step(loop, i));
     return INVAR_OK;
@@ -480,6 +407,7 @@ static invar_status run(invar_loop *loop)
     if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
+    invar_loop_start_pace(loop);
     INVAR_TRY(agree_signal(&signal, loop));
     loop->summary->stopped = last ? 0 : signal;
     last = last || loop->summary->stopped;
@@ -624,6 +552,8 @@ static void summarise(invar_train_summary *out, const invar_loop *loop)
     memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
     out->saves = loop->home.at.save[0];
     out->forked_after = loop->fork.step;
+    out->tokens_per_s = invar_pace_mean_tokens_per_s(&loop->recorder.pace);
+    out->mfu = invar_pace_mean_mfu(&loop->recorder.pace);
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,

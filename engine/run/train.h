@@ -30,6 +30,7 @@ typedef struct invar_train_progress {
     bool measured;                              /* a step is done: the numbers below are its own */
     bool compared;                              /* logp_diff_max is one of them */
     double reward, grad_norm, logp_diff_max, response_len;
+    double tokens_per_s, mfu, eta; /* of the pace; NaN: unknown */
     const invar_digest *chain;
 } invar_train_progress;
 
@@ -65,12 +66,13 @@ typedef struct invar_train_summary {
     invar_digest chain;    /* there */
     int64_t steps;         /* executed by this call */
     double first_reward, last_reward;
-    double worst_diff; /* largest log-prob difference of all steps compared */
-    int64_t compared;  /* steps: what they were trained on had the weights' log-probs, bit by bit */
-    bool foreign;      /* other weights had sampled what a step was trained on */
-    bool saves;        /* it has a folder of checkpoints */
-    bool finished;     /* all was done before this call, which wrote nothing */
-    int stopped;       /* the signal that ended it before its time; 0: none did */
+    double tokens_per_s, mfu; /* of these steps; NaN: unknown */
+    double worst_diff;        /* largest log-prob difference of all steps compared */
+    int64_t compared; /* steps: what they were trained on had the weights' log-probs, bit by bit */
+    bool foreign;     /* other weights had sampled what a step was trained on */
+    bool saves;       /* it has a folder of checkpoints */
+    bool finished;    /* all was done before this call, which wrote nothing */
+    int stopped;      /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
 
 /*

@@ -6,6 +6,7 @@
 #include "kernels-deterministic/cuda/common/cuda.h"
 
 #include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -481,8 +482,14 @@ static invar_status check_gpu(const invar_device *dev, invar_cuda *cuda)
     INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, cuda->ordinal));
     cuda->multiprocessors = gpu.multiProcessorCount;
     cuda->uuid = gpu.uuid;
+    snprintf(cuda->model, sizeof cuda->model, "%.*s", (int)sizeof cuda->model - 1, gpu.name);
     cuda->shared_most = (int)gpu.sharedMemPerBlockOptin;
     return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
+}
+
+static const char *model(const invar_device *dev)
+{
+    return invar_cuda_of(dev)->model;
 }
 
 static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
@@ -584,6 +591,7 @@ static const invar_backend cuda_backend = {
     open_context,
     close_context,
     invar_probe_facts,
+    model,
     {true, take, give, take_host, give_host, room, used, put, get, copy, copy_each, zero, wait,
      identify, false, false},
     {graph_begin, graph_end, graph_run, graph_free},

@@ -53,6 +53,7 @@ typedef struct invar_cuda_ring {
 typedef struct invar_cuda {
     int ordinal;
     cudaUUID_t uuid;
+    char model[128];                         /* as in the facts of a device */
     int shared_most;                         /* bytes of shared memory that a block can have */
     const void *allowed[INVAR_CUDA_KERNELS]; /* kernels that may have as much, by their hash */
     int multiprocessors;

@@ -369,7 +369,7 @@ refuses 2 "f" f "${full[@]}"
 under=()
 works f "${full[@]}"
 [[ $chain == "$whole" ]] || complain "after a full disk: chain $chain, not $whole"
-if mkdir "$folder/disk" && mount -t tmpfs -o size=300k none "$folder/disk" 2>/dev/null; then
+if mkdir "$folder/disk" && mount -t tmpfs -o size=400k none "$folder/disk" 2>/dev/null; then
     refuses 2 "" disk/run "${plain[@]}"
     umount "$folder/disk"
 else

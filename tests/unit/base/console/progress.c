@@ -8,6 +8,7 @@
 #include "base/console/progress.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -114,6 +115,29 @@ static void test_base_progress__default_interval_is_ten_seconds(void **state)
     pass(&s, 0.1);
     invar_progress_update(s.progress, 1, NULL);
     screen_end(&s, "train: 1/100, 1%, 10.0 s each, ETA 16m30s\n");
+}
+
+static void test_base_progress__an_expectation_goes_before_the_mean(void **state)
+{
+    screen s;
+
+    (void)state;
+    screen_open(&s, (invar_progress_options){.total = 100, .interval_s = 1});
+    invar_progress_expect(NULL, 1); // silent
+    pass(&s, 10);
+    invar_progress_expect(s.progress, 42);
+    invar_progress_update(s.progress, 10, NULL);
+    pass(&s, 2); // it is nearer now
+    invar_progress_update(s.progress, 10, NULL);
+    pass(&s, 60); // and never before now
+    invar_progress_update(s.progress, 10, NULL);
+    invar_progress_expect(s.progress, (double)NAN); // nobody knows: the mean
+    pass(&s, 8);
+    invar_progress_update(s.progress, 20, NULL);
+    screen_end(&s, "train: 10/100, 10%, 1.0/s, ETA 42s\n"
+                   "train: 10/100, 10%, 1.2 s each, ETA 40s\n"
+                   "train: 10/100, 10%, 7.2 s each, ETA 0s\n"
+                   "train: 20/100, 20%, 4.0 s each, ETA 5m20s\n");
 }
 
 static void test_base_progress__without_total_there_is_no_eta(void **state)
@@ -440,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_base_progress__plain_lines_keep_the_interval),
         cmocka_unit_test(test_base_progress__short_job_gives_one_line),
         cmocka_unit_test(test_base_progress__default_interval_is_ten_seconds),
+        cmocka_unit_test(test_base_progress__an_expectation_goes_before_the_mean),
         cmocka_unit_test(test_base_progress__without_total_there_is_no_eta),
         cmocka_unit_test(test_base_progress__resumed_work_is_not_in_the_rate),
         cmocka_unit_test(test_base_progress__durations_read_well),

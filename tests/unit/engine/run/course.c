@@ -60,12 +60,34 @@ static void test_course__a_signal_saves_and_ends(void **state)
     assert_int_equal(t.stopped, 0);
 }
 
+/* Counted by going there, from everywhere, for every kind of end. */
+static void test_course__knows_its_last_step(void **state)
+{
+    const int64_t sizes[] = {1, 3};
+
+    (void)state;
+    for (int i = 0; i < 2 * 6 * 4 * 5; i++) {
+        const int64_t per = sizes[i % 2], first = i / 2 % 6;
+        const invar_course course = {
+            .rollouts = 7, .most = i / 12 % 4, .until = i / 48 ? (i / 48 - 1) * per + 2 : -1};
+        const invar_course_place start = {first, first * per, 0};
+        invar_course_place at = start;
+
+        if (invar_course_ended(&course, &start))
+            continue;
+        while (!invar_course_ended(&course, &at))
+            at = (invar_course_place){at.rollout + 1, at.step + per, at.done + 1};
+        assert_int_equal(invar_course_steps(&course, &start, per), at.step);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_course__ends_when_all_is_done),
         cmocka_unit_test(test_course__has_intervals),
         cmocka_unit_test(test_course__a_signal_saves_and_ends),
+        cmocka_unit_test(test_course__knows_its_last_step),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,106 @@
+/*
+ * show.c - what people see of a run while it trains; nothing of it enters a result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* A stated peak goes before a known one. */
+static double peak_of(const invar_loop *loop)
+{
+    double stated = invar_recipe_float(loop->recipe, INVAR_KEY_MFU_PEAK_TFLOPS) * 1e12;
+    const invar_session *s = &loop->session;
+
+    return stated > 0.0 ? stated : invar_pace_peak(&s->dev, s->format);
+}
+
+void invar_loop_start_pace(invar_loop *loop)
+{
+    const invar_course_place now = {loop->place.rollout, loop->place.step, 0};
+    const int64_t per = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    const invar_pace_options options = {
+        .peak = peak_of(loop),
+        .devices = invar_agree_size(loop->ranks),
+        .steps = invar_course_steps(&loop->set.course, &now, per),
+        .per_rollout = per,
+    };
+
+    invar_pace_begin(&loop->recorder.pace, &options);
+}
+
+void invar_loop_show_step(invar_loop *loop, const invar_step *step)
+{
+    invar_train_summary *sum = loop->summary;
+    // each token was compared when the weights that drew it were there
+    const bool lagged = loop->set.stale && !step->own_weights && !step->other_format;
+    const bool before = lagged && loop->set.check_logprobs;
+    invar_train_progress p = {.rollout = loop->place.rollout,
+                              .rollouts = loop->set.course.rollouts,
+                              .step = loop->place.step,
+                              .phase = "train",
+                              .measured = true,
+                              .grad_norm = (double)loop->actor.norm,
+                              // where nothing was sampled, scoring is compared, which is no news
+                              .compared =
+                                  before || (step->compared && step->own_weights && !loop->set.sft),
+                              .logp_diff_max = before ? 0.0 : (double)step->gap.max,
+                              .tokens_per_s = loop->recorder.pace.tokens_per_s,
+                              .mfu = loop->recorder.pace.mfu,
+                              .eta = loop->recorder.pace.eta,
+                              .chain = &sum->chain};
+
+    for (int64_t i = step->first; i < step->first + step->count; i++) {
+        p.reward += step->samples[i].reward / (double)step->count;
+        p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
+    }
+    if (sum->steps == 0)
+        sum->first_reward = p.reward;
+    sum->last_reward = p.reward;
+    sum->steps++;
+    sum->compared += p.compared;
+    sum->foreign = sum->foreign || (!step->own_weights && !lagged);
+    if (p.compared && p.logp_diff_max > sum->worst_diff)
+        sum->worst_diff = p.logp_diff_max;
+    invar_loop_log_step(loop, &p);
+    if (loop->options->progress)
+        loop->options->progress(loop->options->payload, &p);
+}
+
+void invar_loop_show_sample(const invar_loop *loop)
+{
+    int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
+    const invar_rl_sample *s = loop->batch.samples.items;
+
+    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
+        return;
+    invar_recorder_say(&loop->recorder,
+                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
+                       loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                       s->response ? s->response : "", s->reward);
+}
+
+void invar_loop_tell_equal_rewards(invar_loop *loop)
+{
+    const invar_flat *f = &loop->flat;
+
+    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f ||
+        loop->options->replay || loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
+        return;
+    for (int64_t i = 1; i < f->samples; i++)
+        if (f->reward[i] != f->reward[0])
+            return;
+    for (int64_t t = 0; t < f->start[f->samples]; t++)
+        if (f->advantage[t] != 0.0f)
+            return;
+    invar_recorder_say(
+        &loop->recorder,
+        "all rewards of rollout %" PRId64
+        " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
+        "(debug-rollout-print-every = 1), at rm-type and at label-key",
+        loop->place.rollout, (double)f->reward[0]);
+    loop->told_equal = true;
+}

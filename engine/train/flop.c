@@ -1,0 +1,75 @@
+/*
+ * flop.c - how many floating-point operations training on samples needs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/flop.h"
+
+#include "engine/train/micro_batch.h"
+
+#include "base/invar_banned.h"
+
+/* Per row of the layers, per row of the head, and per pair of query and key of one layer. */
+typedef struct rates {
+    double row, head, pair;
+} rates;
+
+static void add_param(rates *to, const invar_model_spec *s, const invar_param *p, bool learns)
+{
+    // forward, the input's gradient, and that of a weight that learns
+    double flop = 2.0 * (double)(p->rows * p->cols) * (learns ? 3.0 : 2.0);
+
+    switch (p->kind) {
+    case INVAR_PARAM_HEAD: to->head += flop; break;
+    case INVAR_PARAM_EMBEDDING: to->head += s->tied && !s->value_head ? flop : 0.0; break;
+    case INVAR_PARAM_LINEAR:
+    case INVAR_PARAM_ROUTER: to->row += flop; break;
+    case INVAR_PARAM_EXPERT:
+    case INVAR_PARAM_ADAPTER:
+        to->row += p->stack > 1 ? flop * (double)s->experts_per_token : flop;
+        break;
+    case INVAR_PARAM_NORM:
+    case INVAR_PARAM_BIAS: break;
+    }
+}
+
+static rates rates_of(const invar_model *model)
+{
+    const invar_model_spec *s = &model->spec;
+    rates found = {.pair = 3.0 * 4.0 * (double)(s->heads * s->head_dim)};
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        add_param(&found, s, &model->params[i], true);
+    for (int64_t i = 0; invar_model_is_adapted(model) && i < model->n_base; i++)
+        add_param(&found, s, &model->base[i], false);
+    return found;
+}
+
+/* Pairs of a query and a key that it sees, itself included, in all layers. */
+static double pairs_of(const invar_model_spec *s, int64_t rows)
+{
+    double all = 0.5 * (double)rows * (double)(rows + 1), within = all;
+    int64_t windowed = s->window ? s->layers - s->window_from : 0;
+
+    if (s->window && rows > s->window) // queries behind the first window see `window` keys
+        within = 0.5 * (double)s->window * (double)(s->window + 1) +
+                 (double)(rows - s->window) * (double)s->window;
+    return (double)(s->layers - windowed) * all + (double)windowed * within;
+}
+
+double invar_flop_train(const invar_model *model, const invar_rl_sample *samples, int64_t count)
+{
+    const rates rate = rates_of(model);
+    double flop = 0.0;
+
+    for (int64_t i = 0; i < count; i++) {
+        const invar_rl_sample *s = &samples[i];
+        int64_t rows = invar_micro_batch_rows(s), first = 0;
+
+        flop += rate.row * (double)rows + rate.head * (double)invar_rl_sample_response(s);
+        for (int64_t k = 0; k < s->n_cuts; first = s->cuts[k++]) // branches see none before them
+            flop += rate.pair * pairs_of(&model->spec, s->cuts[k] - first);
+        flop += rate.pair * pairs_of(&model->spec, rows - first);
+    }
+    return flop;
+}
