@@ -170,7 +170,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 11
+#define INVAR_BACKEND_ABI 12
 
 struct invar_backend {
     int abi;

@@ -130,6 +130,28 @@ invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char 
                       strerror(rc));
 }
 
+/* ---- talking --------------------------------------------------------------------------------- */
+
+ssize_t invar_ext_child_write(int fd, const char *data, size_t bytes)
+{
+    struct timespec at_once = {0, 0};
+    sigset_t pipes, before, pending;
+    ssize_t put;
+    int code;
+
+    sigemptyset(&pipes);
+    sigaddset(&pipes, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipes, &before);
+    put = write(fd, data, bytes);
+    code = errno;
+    if (put < 0 && code == EPIPE && !sigismember(&pending, SIGPIPE))
+        sigtimedwait(&pipes, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return put;
+}
+
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 bool invar_ext_child_ended(const invar_ext_child *child)

@@ -33,6 +33,12 @@ typedef struct invar_ext_child {
 invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char *const *words,
                                    const int streams[3]) INVAR_MUST_USE;
 
+/*
+ * write(2) to a child's input, which a closed pipe makes fail and not deadly, whatever the process
+ * does with SIGPIPE.
+ */
+ssize_t invar_ext_child_write(int fd, const char *data, size_t bytes);
+
 /* True when it has ended by itself; it is not reaped yet. */
 bool invar_ext_child_ended(const invar_ext_child *child);
 

@@ -253,27 +253,6 @@ static invar_status report_rubbish(invar_line_program *program, const char *what
 
 /* ---- an exchange ----------------------------------------------------------------------------- */
 
-/* A write that a closed pipe makes fail and not deadly, whatever the process does with SIGPIPE. */
-static ssize_t write_quietly(int fd, const char *data, size_t bytes)
-{
-    struct timespec at_once = {0, 0};
-    sigset_t pipes, before, pending;
-    ssize_t put;
-    int code;
-
-    sigemptyset(&pipes);
-    sigaddset(&pipes, SIGPIPE);
-    sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipes, &before);
-    put = write(fd, data, bytes);
-    code = errno;
-    if (put < 0 && code == EPIPE && !sigismember(&pending, SIGPIPE))
-        sigtimedwait(&pipes, NULL, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = code;
-    return put;
-}
-
 static bool would_wait(int code)
 {
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
@@ -371,7 +350,7 @@ static invar_status converse(invar_line_program *program, const char *line, size
     while (!done) {
         INVAR_TRY(serve(&readable, &writable, program, sent < bytes, deadline));
         if (writable) {
-            ssize_t put = write_quietly(program->in, line + sent, bytes - sent);
+            ssize_t put = invar_ext_child_write(program->in, line + sent, bytes - sent);
             if (put < 0 && !would_wait(errno))
                 return report_end(program);
             sent += put > 0 ? (size_t)put : 0;

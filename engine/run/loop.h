@@ -30,6 +30,7 @@
 #include "engine/run/train.h"
 #include "engine/source/source.h"
 #include "engine/sync/sync.h"
+#include "engine/track/track.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -141,6 +142,7 @@ typedef struct invar_loop {
     int64_t synced;   /* the rollout for which those that sample have the weights; -1: none */
     invar_learner actor, critic;
     invar_recorder recorder;
+    invar_track *track; /* who is told about it, by the rank that writes; NULL: nobody */
     invar_loop_place place;
     bool untouched;            /* by the current rollout: all is as a checkpoint keeps it, but */
     invar_source_place before; /* where the source was then, */
@@ -250,6 +252,10 @@ void invar_loop_start_pace(invar_loop *loop);
 
 /* After a step: progress for whoever started the run, and its summary. */
 void invar_loop_show_step(invar_loop *loop, const invar_step *step);
+
+/* Who is told about the run, from here on; `finish` is the run's status. */
+invar_status invar_loop_open_track(invar_loop *loop) INVAR_MUST_USE;
+void invar_loop_close_track(invar_loop *loop, invar_status finish);
 
 /* The text of a sample, where the recipe wants it. */
 void invar_loop_show_sample(const invar_loop *loop);

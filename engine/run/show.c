@@ -32,6 +32,36 @@ void invar_loop_start_pace(invar_loop *loop)
     invar_pace_begin(&loop->recorder.pace, &options);
 }
 
+invar_status invar_loop_open_track(invar_loop *loop)
+{
+    const invar_track_run run = {.recipe = loop->recipe,
+                                 .ledger = loop->recorder.ledger,
+                                 .run = loop->recorder.run,
+                                 .name = loop->home.at.name,
+                                 .uuid = loop->recorder.uuid,
+                                 .folder = loop->home.at.run,
+                                 // from the start, evaluations before the first step are made again
+                                 .after =
+                                     loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
+                                 .say = loop->options->say,
+                                 .payload = loop->options->payload};
+
+    return loop->options->replay ? INVAR_OK : invar_track_open(&loop->track, &run);
+}
+
+void invar_loop_close_track(invar_loop *loop, invar_status finish)
+{
+    invar_error first;
+
+    invar_error_take(&first);
+    invar_track_tell(loop->track, loop->place.step - 1);
+    invar_track_close(loop->track, finish != INVAR_OK       ? "failed"
+                                   : loop->summary->stopped ? "stopped"
+                                                            : "done");
+    loop->track = NULL;
+    invar_error_put(&first);
+}
+
 void invar_loop_show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;

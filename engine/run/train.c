@@ -79,6 +79,7 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     loop->place.step++;
+    invar_track_tell(loop->track, loop->place.step - 2); // an evaluation may follow the last one
     invar_loop_show_step(loop, step);
     return look_after_save(loop);
 }
@@ -384,6 +385,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
+    invar_track_tell(loop->track, loop->place.step - 1);
     invar_loop_forget(loop);
     loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
@@ -407,6 +409,7 @@ static invar_status run(invar_loop *loop)
     if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
+    invar_track_tell(loop->track, loop->place.step - 1);
     invar_loop_start_pace(loop);
     INVAR_TRY(agree_signal(&signal, loop));
     loop->summary->stopped = last ? 0 : signal;
@@ -582,6 +585,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
         status = invar_loop_follow(loop);
     summarise(out, loop);
     status = finish(loop, explain(loop, status));
+    invar_loop_close_track(loop, status);
     invar_loop_log_end(loop, status);
     invar_loop_close(loop);
     invar_free(loop);

@@ -13,7 +13,8 @@
 #include "base/process/module.h"
 #include "base/process/process.h"
 #include "base/text.h"
-#include "engine/serve/module/serve_module.h"
+#include "engine/serve/meter.h"
+#include "engine/serve/prometheus.h"
 #include "engine/serve/reply.h"
 
 #include "base/invar_banned.h"
@@ -35,6 +36,7 @@ struct invar_server {
     pthread_cond_t idle;
     int64_t busy; /* requests that are answered just now */
     bool closing;
+    invar_serve_meter meter; /* under the lock */
 };
 
 /* A request that is worked on, and its reply. */
@@ -122,8 +124,12 @@ static void end_visit(talk *t)
 
 static void end_talk(talk *t)
 {
-    if (t->submitted)
+    if (t->submitted) {
         invar_dispatch_withdraw(t->server->options.dispatch, &t->ticket);
+        (void)pthread_mutex_lock(&t->server->lock);
+        invar_serve_meter_ticket(&t->server->meter, &t->ticket);
+        (void)pthread_mutex_unlock(&t->server->lock);
+    }
     end_visit(t);
     invar_reply_release(&t->reply);
     if (t->has_ticket)
@@ -390,6 +396,8 @@ static void answer_health(invar_server *s, invar_serve_exchange *e)
     give(e, 200, &text);
 }
 
+static void answer_metrics(invar_server *s, invar_serve_exchange *e);
+
 typedef struct route {
     const char *path;
     const char *method;
@@ -400,19 +408,38 @@ typedef struct route {
 
 static const route routes[] = {
     {"/health", "GET", answer_health, true, false},
+    {"/metrics", "GET", answer_metrics, false, false},
     {MODELS, "GET", answer_models, false, false},
     {MODELS "/", "GET", answer_model, false, true},
     {"/v1/completions", "POST", answer_text, false, false},
     {"/v1/chat/completions", "POST", answer_chat, false, false},
 };
 
+enum { ROUTES = sizeof routes / sizeof *routes };
+
 static const route *find_route(const char *path)
 {
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++)
+    for (int i = 0; i < ROUTES; i++)
         if (routes[i].prefix ? strncmp(path, routes[i].path, strlen(routes[i].path)) == 0
                              : strcmp(path, routes[i].path) == 0)
             return &routes[i];
     return NULL;
+}
+
+static void answer_metrics(invar_server *s, invar_serve_exchange *e)
+{
+    const char *paths[ROUTES + 1];
+    invar_json_text text = {0};
+
+    for (int i = 0; i < ROUTES; i++)
+        paths[i] = routes[i].path;
+    paths[ROUTES] = "other";
+    (void)pthread_mutex_lock(&s->lock);
+    invar_serve_meter_write(&text, &s->meter, paths, ROUTES + 1, s->options.facts,
+                            invar_dispatch_load(s->options.dispatch));
+    (void)pthread_mutex_unlock(&s->lock);
+    give(e, 200, &text);
+    e->type = INVAR_PROMETHEUS_TYPE;
 }
 
 /* ---- who may ask ----------------------------------------------------------------------------- */
@@ -446,9 +473,8 @@ static bool is_json(const char *type)
            (type[length] == '\0' || type[length] == ';' || type[length] == ' ');
 }
 
-static bool admit(void *payload, invar_serve_exchange *e)
+static bool may_ask(const invar_server *s, invar_serve_exchange *e)
 {
-    const invar_server *s = payload;
     const route *r = find_route(e->path);
     char why[160];
 
@@ -489,6 +515,24 @@ static bool admit(void *payload, invar_serve_exchange *e)
 
 /* ---- what the module calls ------------------------------------------------------------------- */
 
+static void count_reply(invar_server *s, const invar_serve_exchange *e)
+{
+    const route *r = find_route(e->path);
+
+    (void)pthread_mutex_lock(&s->lock);
+    invar_serve_meter_reply(&s->meter, r ? (int)(r - routes) : ROUTES, e->status);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static bool admit(void *payload, invar_serve_exchange *e)
+{
+    bool admitted = may_ask(payload, e);
+
+    if (!admitted)
+        count_reply(payload, e);
+    return admitted;
+}
+
 /* Counts the request; false: no more are answered. */
 static bool begin_work(invar_server *s, invar_serve_exchange *e)
 {
@@ -506,11 +550,13 @@ static void answer(void *payload, invar_serve_exchange *e)
     if (begin_work(s, e)) {
         find_route(e->path)->answer(s, e);
         invar_error_clear();
-        return;
+    } else {
+        e->retry_after = RETRY_SECONDS;
+        refuse(e, 503,
+               &(invar_reply_error){"the server is about to end", "server_error", NULL,
+                                    "unavailable"});
     }
-    e->retry_after = RETRY_SECONDS;
-    refuse(e, 503,
-           &(invar_reply_error){"the server is about to end", "server_error", NULL, "unavailable"});
+    count_reply(s, e);
 }
 
 static void release(void *payload, invar_serve_exchange *e)
@@ -536,10 +582,11 @@ bool invar_server_is_local(const char *host)
            strncmp(host, "127.", 4) == 0;
 }
 
-static invar_status load(const invar_serve_table **out, const char *file)
+invar_status invar_server_load(const invar_serve_table **out, const char *file)
 {
     const void *symbol;
 
+    file = file ? file : INVAR_MODULE_SERVE;
     INVAR_TRY(invar_error_advise(
         invar_module_load(&symbol, file, TEXT(INVAR_SERVE_TABLE), false), INVAR_E_UNSUPPORTED,
         "serve listens through it: install libmicrohttpd's headers (scripts/setup build), then "
@@ -585,7 +632,7 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
                           "serve: other machines reach host %.200s: give --api-key-file FILE, or "
                           "the key in INVAR_API_KEY",
                           options->host);
-    INVAR_TRY(load(&http, options->module ? options->module : INVAR_MODULE_SERVE));
+    INVAR_TRY(invar_server_load(&http, options->module));
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server"));
     memset(s, 0, sizeof *s);
     s->options = *options;

@@ -12,6 +12,7 @@
 
 #include "engine/serve/dispatch.h"
 #include "engine/serve/facts.h"
+#include "engine/serve/module/serve_module.h"
 #include "engine/serve/prompt.h"
 
 #ifdef __cplusplus
@@ -65,6 +66,9 @@ bool invar_server_is_local(const char *host);
  */
 invar_status invar_server_open(invar_server **out,
                                const invar_server_options *options) INVAR_MUST_USE;
+
+/* The HTTP server of a module; NULL: the program's. INVAR_E_UNSUPPORTED: there is none. */
+invar_status invar_server_load(const invar_serve_table **out, const char *file) INVAR_MUST_USE;
 
 /* Where it listens. */
 int64_t invar_server_port(const invar_server *server);

@@ -124,6 +124,9 @@ static invar_status open_outputs(invar_loop *loop)
         INVAR_TRY(invar_trace_check_path(trace));
     if (rollouts[0] && !loop->options->replay)
         INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
+    if (!loop->options->replay &&
+        (loop->options->fresh || !invar_path_exists(loop->home.at.ledger)))
+        INVAR_TRY(invar_track_check(loop->recipe, loop->home.at.name));
     INVAR_TRY(invar_loop_find_checkpoint(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
     INVAR_TRY(invar_loop_settle(loop));
@@ -132,6 +135,7 @@ static invar_status open_outputs(invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_loop_keep(loop));
     INVAR_TRY(open_trace(loop, trace));
+    INVAR_TRY(invar_loop_open_track(loop));
     started.run = loop->home.at.name;
     started.folder = loop->home.at.run;
     return invar_plugins_hook(&loop->plugins, &started, NULL);

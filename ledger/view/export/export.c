@@ -71,11 +71,12 @@ static invar_status write_scalar(void *payload, const invar_export_scalar *scala
 
 invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run)
 {
+    const invar_export_range all = {.after = -2, .upto = INT64_MAX};
     invar_export_run found;
 
     INVAR_TRY(invar_export_find(&found, ledger, run));
     fputs(INVAR_EXPORT_CSV_MARK, out);
-    INVAR_TRY(invar_export_scalars(ledger, run, false, write_scalar, out));
+    INVAR_TRY(invar_export_scalars(ledger, run, &all, write_scalar, out));
     return end(out);
 }
 

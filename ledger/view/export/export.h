@@ -50,6 +50,26 @@ invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run) IN
 invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger,
                                       int64_t run) INVAR_MUST_USE;
 
+/* ---- events while a run is written ----------------------------------------------------------- */
+
+typedef struct invar_export_events invar_export_events;
+
+/* Before a run called `name` begins: INVAR_E_INVALID where there are events already. */
+invar_status invar_export_events_check(const char *folder, const char *name) INVAR_MUST_USE;
+
+/*
+ * The same file, which grows. It goes on behind step `after` (-2: it begins): what an earlier
+ * process wrote up to there stays, what it wrote of later steps, or half, is cut off. At any time
+ * the file has the bytes of an export of the steps that were added.
+ */
+invar_status invar_export_events_open(invar_export_events **out, const char *folder,
+                                      invar_ledger *ledger, int64_t run,
+                                      int64_t after) INVAR_MUST_USE;
+
+/* Steps up to this one, whose evaluations are recorded, too. */
+invar_status invar_export_events_add(invar_export_events *events, int64_t upto) INVAR_MUST_USE;
+void invar_export_events_close(invar_export_events *events);
+
 #ifdef __cplusplus
 }
 #endif

@@ -52,20 +52,23 @@ invar_status invar_export_find(invar_export_run *out, invar_ledger *ledger, int6
 #define OF_STEPS(table)                                                                            \
     "SELECT s.step, s.seg, e.ns, n.name, x.value_bits FROM step s JOIN " table                     \
     " x USING(run, step, seg) LEFT JOIN series n USING(series)"                                    \
-    " JOIN entry e ON e.run = s.run AND e.n = s.entry WHERE s.run = ?1 AND s.seg ="                \
+    " JOIN entry e ON e.run = s.run AND e.n = s.entry WHERE s.run = ?1 AND s.step > ?3"            \
+    " AND s.step <= ?4 AND s.seg ="                                                                \
     " (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step)"
 
-static const char scalars[] = OF_STEPS("metric") " UNION ALL " OF_STEPS(
-    "gauge") " AND ?2 UNION ALL "
-             "SELECT x.step, x.seg, e.ns, " INVAR_LEDGER_EVALUATION(
-                 "x", "n") ", x.value_bits"
-                           " FROM evaluation x LEFT JOIN series n USING(series)"
-                           " JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1 AND "
-                           "x.seg ="
-                           " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = "
-                           "x.step"
-                           "  AND y.dataset = x.dataset AND y.series = x.series)"
-                           " ORDER BY 1, 4, 2, 5";
+#define OF_EVALUATIONS                                                                             \
+    "SELECT x.step, x.seg, e.ns, " INVAR_LEDGER_EVALUATION(                                        \
+        "x",                                                                                       \
+        "n") ", x.value_bits"                                                                      \
+             " FROM evaluation x LEFT JOIN series n USING(series)"                                 \
+             " JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1 AND x.step > ?3"   \
+             " AND x.step <= ?4 AND x.seg = (SELECT max(y.seg) FROM evaluation y WHERE y.run = "   \
+             "x.run"                                                                               \
+             " AND y.step = x.step AND y.dataset = x.dataset AND y.series = x.series)"
+
+static const char scalars[] =
+    OF_STEPS("metric") " UNION ALL " OF_STEPS("gauge") " AND ?2 UNION ALL " OF_EVALUATIONS
+                                                       " ORDER BY 1, 4, 2, 5";
 
 /* Names are refused when they are written; one that is none here would break whoever reads it. */
 static invar_status check_name(const char *name, size_t bytes)
@@ -96,14 +99,16 @@ static invar_status read_scalar(invar_export_scalar *out, invar_sql_stmt *row)
     return check_name(out->name, out->name_bytes);
 }
 
-static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, bool gauges,
+static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, const invar_export_range *range,
                                  invar_export_take take, void *payload)
 {
     invar_export_scalar scalar;
     bool row;
 
     INVAR_TRY(invar_sql_bind_int(stmt, 1, run));
-    INVAR_TRY(invar_sql_bind_int(stmt, 2, gauges));
+    INVAR_TRY(invar_sql_bind_int(stmt, 2, range->gauges));
+    INVAR_TRY(invar_sql_bind_int(stmt, 3, range->after));
+    INVAR_TRY(invar_sql_bind_int(stmt, 4, range->upto));
     for (;;) {
         INVAR_TRY(invar_sql_step(&row, stmt));
         if (!row)
@@ -113,14 +118,15 @@ static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, bool gauges,
     }
 }
 
-invar_status invar_export_scalars(invar_ledger *ledger, int64_t run, bool gauges,
-                                  invar_export_take take, void *payload)
+invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
+                                  const invar_export_range *range, invar_export_take take,
+                                  void *payload)
 {
     invar_sql_stmt *stmt;
     invar_status status;
 
     INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, scalars));
-    status = read_scalars(stmt, run, gauges, take, payload);
+    status = read_scalars(stmt, run, range, take, payload);
     invar_sql_free(stmt);
     return status;
 }

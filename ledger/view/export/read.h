@@ -1,5 +1,5 @@
 /*
- * read.h - what several exports read of a run. Private to them.
+ * read.h - what several exports read of a run, and whoever shows one while it is written.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,12 +39,19 @@ typedef struct invar_export_scalar {
 
 typedef invar_status (*invar_export_take)(void *payload, const invar_export_scalar *scalar);
 
+/* Which numbers: those of steps behind `after`, up to `upto`. */
+typedef struct invar_export_range {
+    bool gauges;         /* these, too */
+    int64_t after, upto; /* results before the first step have the step -1 */
+} invar_export_range;
+
 /*
  * Calls `take` for each number of the timeline, ordered by step and name: metrics of the newest
- * segment that did the step, results of the newest that evaluated there, with `gauges` also these.
+ * segment that did the step, results of the newest that evaluated there.
  */
-invar_status invar_export_scalars(invar_ledger *ledger, int64_t run, bool gauges,
-                                  invar_export_take take, void *payload) INVAR_MUST_USE;
+invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
+                                  const invar_export_range *range, invar_export_take take,
+                                  void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

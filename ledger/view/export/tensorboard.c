@@ -1,5 +1,8 @@
 /*
- * tensorboard.c - a run as an event file of TensorBoard.
+ * tensorboard.c - a run as an event file of TensorBoard: at once, or while it is written.
+ *
+ * A file that grows has at any time the bytes that the export of the same steps has: both come from
+ * the ledger, by the same statement and the same writer.
  *
  * A file is a sequence of records: le64 length, crc of that, the data, crc of it. A record is a
  * protobuf message Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (text, of the
@@ -14,7 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/beside.h"
+#include "base/file.h"
 #include "ledger/view/export/export.h"
 #include "ledger/view/export/read.h"
 
@@ -146,8 +151,17 @@ static invar_status write_scalar(void *payload, const invar_export_scalar *scala
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Where the events of a run are. */
+typedef struct place {
+    invar_export_run run;
+    char folder[PATH_BYTES];       /* FOLDER/NAME */
+    char file[128];                /* in it */
+    char path[PATH_BYTES + 136];   /* both */
+    char partial[INVAR_PATH_SIZE]; /* until it is whole */
+} place;
+
 /* TensorBoard reads every file with this word in its name and shows the sum of them. */
-static invar_status refuse_others(const char *folder)
+static invar_status refuse_others(const char *folder, const char *own)
 {
     const struct dirent *entry;
     DIR *dir = opendir(folder);
@@ -157,49 +171,13 @@ static invar_status refuse_others(const char *folder)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: the folder cannot be read: %s", folder,
                           strerror(errno));
     while (status == INVAR_OK && (entry = readdir(dir)) != NULL) {
-        if (strstr(entry->d_name, "tfevents"))
+        if (strstr(entry->d_name, "tfevents") && strcmp(entry->d_name, own) != 0)
             status = INVAR_FAIL(
                 INVAR_E_INVALID, 0,
                 "%.1000s has events already, %.1000s: remove them or name another folder", folder,
                 entry->d_name);
     }
     closedir(dir);
-    return status;
-}
-
-static invar_status write_file(const target *to, invar_ledger *ledger, int64_t run, int64_t ns)
-{
-    INVAR_TRY(write_version(to, ns));
-    INVAR_TRY(invar_export_scalars(ledger, run, true, write_scalar, (void *)to));
-    if (fflush(to->out) != 0 || invar_fd_sync(fileno(to->out)) != 0)
-        return write_failed(to->path);
-    return INVAR_OK;
-}
-
-/* Opens a file that nobody else has; it is there under its name only when it is whole. */
-static invar_status write_and_rename(const char *partial, const char *path, invar_ledger *ledger,
-                                     int64_t run, int64_t ns)
-{
-    int fd = invar_fd_open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    target to = {NULL, path};
-    invar_status status;
-
-    if (fd < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be made: %s", partial,
-                          strerror(errno));
-    to.out = fdopen(fd, "w");
-    if (!to.out) {
-        status = write_failed(path);
-        close(fd);
-    } else {
-        status = write_file(&to, ledger, run, ns);
-        if (fclose(to.out) != 0 && status == INVAR_OK)
-            status = write_failed(path);
-    }
-    if (status == INVAR_OK && rename(partial, path) != 0)
-        status = write_failed(path);
-    if (status != INVAR_OK)
-        unlink(partial);
     return status;
 }
 
@@ -214,21 +192,191 @@ static void make_harmless(char *name)
         name[0] = '_';
 }
 
+static invar_status join(char out[PATH_BYTES], const char *folder, const char *name)
+{
+    char harmless[INVAR_LEDGER_NAME_BYTES + 1];
+
+    (void)snprintf(harmless, sizeof harmless, "%s", name);
+    make_harmless(harmless);
+    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, harmless) >= PATH_BYTES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.1000s", folder);
+    return INVAR_OK;
+}
+
+/* Makes the folder; `goes_on`: it may have events of this run. */
+static invar_status find_place(place *out, const char *folder, invar_ledger *ledger, int64_t run,
+                               bool goes_on)
+{
+    char base[PATH_BYTES + 32];
+
+    INVAR_TRY(invar_export_find(&out->run, ledger, run));
+    INVAR_TRY(join(out->folder, folder, out->run.name));
+    (void)snprintf(out->file, sizeof out->file, "events.out.tfevents.%010" PRId64 ".%s",
+                   out->run.created_ns / 1000000000, out->run.uuid);
+    (void)snprintf(out->path, sizeof out->path, "%s/%s", out->folder, out->file);
+    INVAR_TRY(invar_folder_make(out->folder));
+    INVAR_TRY(refuse_others(out->folder, goes_on ? out->file : ""));
+    (void)snprintf(base, sizeof base, "%s/.invar-export", out->folder);
+    return invar_beside(out->partial, base, "new");
+}
+
+static invar_status write_file(const target *to, invar_ledger *ledger, const place *at, int64_t run,
+                               const invar_export_range *range)
+{
+    INVAR_TRY(write_version(to, at->run.created_ns));
+    INVAR_TRY(invar_export_scalars(ledger, run, range, write_scalar, (void *)to));
+    if (fflush(to->out) != 0 || invar_fd_sync(fileno(to->out)) != 0)
+        return write_failed(to->path);
+    return INVAR_OK;
+}
+
+/* Into a file that nobody else has; a failure leaves none behind. */
+static invar_status write_partial(const place *at, invar_ledger *ledger, int64_t run,
+                                  const invar_export_range *range)
+{
+    int fd = invar_fd_open(at->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    target to = {NULL, at->path};
+    invar_status status;
+
+    if (fd < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be made: %s", at->partial,
+                          strerror(errno));
+    to.out = fdopen(fd, "w");
+    if (!to.out) {
+        status = write_failed(at->path);
+        close(fd);
+    } else {
+        status = write_file(&to, ledger, at, run, range);
+        if (fclose(to.out) != 0 && status == INVAR_OK)
+            status = write_failed(at->path);
+    }
+    if (status != INVAR_OK)
+        unlink(at->partial);
+    return status;
+}
+
+/* It is there under its name only when it is whole. */
+static invar_status put_in_place(const place *at)
+{
+    invar_status status;
+
+    if (rename(at->partial, at->path) == 0)
+        return INVAR_OK;
+    status = write_failed(at->path);
+    unlink(at->partial);
+    return status;
+}
+
 invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger, int64_t run)
 {
-    char inner[PATH_BYTES], base[PATH_BYTES + 32], partial[INVAR_PATH_SIZE];
-    char path[PATH_BYTES + 128];
-    invar_export_run found;
+    const invar_export_range all = {.gauges = true, .after = -2, .upto = INT64_MAX};
+    place at;
 
-    INVAR_TRY(invar_export_find(&found, ledger, run));
-    make_harmless(found.name);
-    if ((size_t)snprintf(inner, sizeof inner, "%s/%s", folder, found.name) >= sizeof inner)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.1000s", folder);
-    INVAR_TRY(invar_folder_make(inner));
-    INVAR_TRY(refuse_others(inner));
-    snprintf(base, sizeof base, "%s/.invar-export", inner);
-    INVAR_TRY(invar_beside(partial, base, "new"));
-    snprintf(path, sizeof path, "%s/events.out.tfevents.%010" PRId64 ".%s", inner,
-             found.created_ns / 1000000000, found.uuid);
-    return write_and_rename(partial, path, ledger, run, found.created_ns);
+    INVAR_TRY(find_place(&at, folder, ledger, run, false));
+    INVAR_TRY(write_partial(&at, ledger, run, &all));
+    return put_in_place(&at);
+}
+
+/* ---- a file that grows ----------------------------------------------------------------------- */
+
+struct invar_export_events {
+    target to; /* owned */
+    invar_ledger *ledger;
+    int64_t run, told; /* the last step that was told */
+    place at;
+};
+
+invar_status invar_export_events_check(const char *folder, const char *name)
+{
+    char inner[PATH_BYTES];
+
+    INVAR_TRY(join(inner, folder, name));
+    return invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
+}
+
+/* How much of the file in place is, byte by byte, what was written anew; -1: it is another. */
+static int64_t compare_beginning(FILE *there, FILE *made)
+{
+    int64_t bytes = 0;
+    int byte;
+
+    while ((byte = getc(made)) != EOF) {
+        if (getc(there) != byte)
+            return -1;
+        bytes++;
+    }
+    return bytes;
+}
+
+/*
+ * A file that begins with these bytes is cut behind them and stays the same file: a TensorBoard
+ * that reads it goes on. Whatever else lies there under the run's own name is replaced.
+ */
+static invar_status keep_or_replace(const place *at)
+{
+    FILE *there = fopen(at->path, "rbe"), *made = fopen(at->partial, "rbe");
+    int64_t bytes = there && made ? compare_beginning(there, made) : -1;
+
+    if (there)
+        fclose(there);
+    if (made)
+        fclose(made);
+    if (bytes < 0 || truncate(at->path, (off_t)bytes) != 0)
+        return put_in_place(at);
+    unlink(at->partial);
+    return INVAR_OK;
+}
+
+invar_status invar_export_events_open(invar_export_events **out, const char *folder,
+                                      invar_ledger *ledger, int64_t run, int64_t after)
+{
+    const invar_export_range past = {.gauges = true, .after = -2, .upto = after};
+    invar_export_events *e;
+    invar_status status;
+    int fd = -1;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "events of a run"));
+    *e = (invar_export_events){.ledger = ledger, .run = run, .told = after};
+    e->to.path = e->at.path;
+    status = find_place(&e->at, folder, ledger, run, true);
+    if (status == INVAR_OK)
+        status = write_partial(&e->at, ledger, run, &past);
+    if (status == INVAR_OK)
+        status = keep_or_replace(&e->at);
+    if (status == INVAR_OK) {
+        fd = invar_fd_open(e->at.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+        e->to.out = fd >= 0 ? fdopen(fd, "a") : NULL;
+        if (!e->to.out)
+            status = write_failed(e->at.path);
+    }
+    if (status == INVAR_OK) {
+        *out = e;
+        return status;
+    }
+    if (fd >= 0)
+        close(fd);
+    invar_free(e);
+    return status;
+}
+
+invar_status invar_export_events_add(invar_export_events *e, int64_t upto)
+{
+    const invar_export_range range = {.gauges = true, .after = e->told, .upto = upto};
+
+    if (upto <= e->told)
+        return INVAR_OK;
+    INVAR_TRY(invar_export_scalars(e->ledger, e->run, &range, write_scalar, &e->to));
+    if (fflush(e->to.out) != 0)
+        return write_failed(e->to.path);
+    e->told = upto;
+    return INVAR_OK;
+}
+
+void invar_export_events_close(invar_export_events *e)
+{
+    if (!e)
+        return;
+    fclose(e->to.out);
+    invar_free(e);
 }

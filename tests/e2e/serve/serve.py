@@ -572,7 +572,8 @@ def check_key():
                             headers)[0]
         expect(status == code, f"Authorization {given}: {status}, expected {code}")
     expect(server.raw("GET", "/health", headers={})[0] == 200, "health needs no key")
-    expect(server.raw("GET", "/v1/models", headers={})[0] == 401, "the models need one")
+    for route in ("/v1/models", "/metrics"):
+        expect(server.raw("GET", route, headers={})[0] == 401, f"{route} needs one")
     server.stop()
 
 

@@ -1,0 +1,154 @@
+/*
+ * scrape.c - a server with one route, /metrics.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/serve/scrape.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/serve/prometheus.h"
+#include "engine/serve/server.h"
+
+#include "base/invar_banned.h"
+
+#define PLAIN "text/plain; charset=utf-8"
+
+enum { CONNECTIONS = 8, CLIENT_SECONDS = 10 };
+
+struct invar_scrape {
+    const invar_serve_table *http;
+    void *listener;
+    pthread_mutex_t lock;
+    char *text; /* (bytes) under the lock */
+    size_t bytes;
+};
+
+static void reply(invar_serve_exchange *e, int status, const char *type, const char *text,
+                  size_t bytes)
+{
+    e->status = status;
+    e->type = type;
+    if (invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply") != INVAR_OK) {
+        invar_error_clear();
+        e->status = 503;
+        return;
+    }
+    if (bytes)
+        memcpy(e->reply, text, bytes);
+    e->reply_bytes = bytes;
+}
+
+static bool admit(void *payload, invar_serve_exchange *e)
+{
+    static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
+
+    (void)payload;
+    if (strcmp(e->path, "/metrics") != 0) {
+        reply(e, 404, PLAIN, none, sizeof none - 1);
+        return false;
+    }
+    if (strcmp(e->method, "GET") != 0) {
+        e->allow = "GET";
+        reply(e, 405, PLAIN, other, sizeof other - 1);
+        return false;
+    }
+    return true;
+}
+
+static void answer(void *payload, invar_serve_exchange *e)
+{
+    invar_scrape *s = payload;
+
+    (void)pthread_mutex_lock(&s->lock);
+    reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void release(void *payload, invar_serve_exchange *e)
+{
+    (void)payload;
+    invar_free(e->reply);
+}
+
+/* No reply is a stream. */
+static int64_t next(void *payload, void *stream, char *out, size_t most)
+{
+    (void)payload;
+    (void)stream;
+    (void)out;
+    (void)most;
+    return -1;
+}
+
+static invar_status start(invar_scrape *s, int64_t port)
+{
+    const invar_serve_settings settings = {
+        .host = "127.0.0.1",
+        .port = (uint16_t)port,
+        .connections = CONNECTIONS,
+        .client_seconds = CLIENT_SECONDS,
+        .handler = {
+            .payload = s, .admit = admit, .answer = answer, .release = release, .next = next}};
+    char why[INVAR_SERVE_WHY_SIZE] = "";
+    uint16_t at;
+
+    s->listener = s->http->start(&settings, &at, why);
+    if (s->listener)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "prometheus-port: cannot listen at 127.0.0.1, port %" PRId64 ": %s", port,
+                      why);
+}
+
+invar_status invar_scrape_open(invar_scrape **out, int64_t port)
+{
+    const invar_serve_table *http;
+    invar_scrape *s;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_server_load(&http, NULL));
+    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
+    *s = (invar_scrape){.http = http};
+    (void)pthread_mutex_init(&s->lock, NULL);
+    status = start(s, port);
+    if (status != INVAR_OK) {
+        invar_scrape_close(s);
+        return status;
+    }
+    *out = s;
+    return INVAR_OK;
+}
+
+invar_status invar_scrape_set(invar_scrape *s, const char *text, size_t bytes)
+{
+    char *copy, *before;
+
+    INVAR_TRY(invar_alloc((void **)&copy, bytes + 1, 1, "metrics"));
+    if (bytes)
+        memcpy(copy, text, bytes);
+    (void)pthread_mutex_lock(&s->lock);
+    before = s->text;
+    s->text = copy;
+    s->bytes = bytes;
+    (void)pthread_mutex_unlock(&s->lock);
+    invar_free(before);
+    return INVAR_OK;
+}
+
+void invar_scrape_close(invar_scrape *s)
+{
+    if (!s)
+        return;
+    if (s->listener) {
+        s->http->close_door(s->listener);
+        s->http->stop(s->listener);
+    }
+    (void)pthread_mutex_destroy(&s->lock);
+    invar_free(s->text);
+    invar_free(s);
+}

@@ -1,0 +1,30 @@
+/*
+ * scrape.h - a server on this machine's loopback with one route, /metrics, for Prometheus.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_SCRAPE_H
+#define INVAR_ENGINE_SERVE_SCRAPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_scrape invar_scrape;
+
+/* Listens at 127.0.0.1. INVAR_E_IO: it cannot. INVAR_E_UNSUPPORTED: there is no HTTP server. */
+invar_status invar_scrape_open(invar_scrape **out, int64_t port) INVAR_MUST_USE;
+
+/* What is answered from now on, copied. */
+invar_status invar_scrape_set(invar_scrape *scrape, const char *text, size_t bytes) INVAR_MUST_USE;
+void invar_scrape_close(invar_scrape *scrape);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# events.py INVAR FOLDER - events that grow with their run are those of the export.
+#
+# A run to its end, one that is stopped and resumed, and some that are killed between checkpoints,
+# whose steps are then executed again: after each the file has the bytes of `invar ledger export`,
+# and so no step twice. A file that a kill has cut is whole again. No chain changes.
+# SPDX-License-Identifier: Apache-2.0
+"""Live TensorBoard."""
+import struct
+import subprocess
+import sys
+
+from scene import Scene
+
+ROLLOUTS = 40
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7f) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 0x80:
+            return value, at
+
+
+def inner(data, at, field):
+    """The bytes of a field that is a message or a text."""
+    head, at = varint(data, at)
+    length, at = varint(data, at)
+    if head != field << 3 | 2:
+        raise ValueError(f"field {head >> 3}, not {field}")
+    return data[at:at + length]
+
+
+def scalars(data):
+    """(step, tag) of all whole records, and where the last of them ends."""
+    found, at = [], 0
+    while at + 16 <= len(data):
+        length, = struct.unpack_from("<Q", data, at)
+        if at + 16 + length > len(data):
+            break
+        event = data[at + 12:at + 12 + length]
+        if event[9] == 2 << 3:  # behind the wall time; the first record has its version there
+            step, rest = varint(event, 10)
+            step -= (step >> 63) << 64
+            found.append((step, inner(inner(inner(event, rest, 5), 0, 1), 0, 1).decode()))
+        at += 16 + length
+    return found, at
+
+
+class Boards(Scene):
+    """Runs with events."""
+
+    def file(self, run):
+        """The one file of events that the run has."""
+        there = sorted((self.folder / "board" / run).iterdir())
+        self.expect(len(there) == 1 and "tfevents" in there[0].name, f"{run}: {there}")
+        return there[0]
+
+    def exported(self, run):
+        to = self.folder / f"export-{run}-{self.last_step(run)}"
+        if not to.exists():
+            subprocess.run([self.invar, "ledger", "export", str(self.folder / run),
+                            "--tensorboard", str(to)], check=True, stderr=subprocess.DEVNULL)
+        return next((to / run).iterdir())
+
+    def equal(self, run):
+        """Whether the live file is a new export."""
+        live, exported = self.file(run), self.exported(run)
+        return live.name == exported.name and live.read_bytes() == exported.read_bytes()
+
+    def check(self, run):
+        data = self.file(run).read_bytes()
+        found, end = scalars(data)
+        self.expect(self.equal(run), f"{run}: other bytes than the export")
+        self.expect(end == len(data), f"{run}: {len(data) - end} bytes behind the last record")
+        self.expect(len(set(found)) == len(found), f"{run}: a step stands there twice")
+        wanted = {step for step, in self.select(run, "SELECT step FROM timeline")}
+        self.expect(wanted <= {step for step, _ in found}, f"{run}: steps are missing")
+        evaluated = {step for step, tag in found if tag.startswith("eval/")}
+        self.expect(-1 in evaluated and 7 in evaluated, f"{run}: evaluations at {evaluated} alone")
+        return data
+
+
+def check_kill(s, flags):
+    """Killed, then damaged as a loss of power may leave it, then resumed."""
+    flags = [*flags, "--save-interval", 10]
+    damages = (lambda data: data, lambda data: data[:-5], lambda data: data[:700],
+               lambda data: data + b"rubbish", lambda data: b"x" + data[1:])
+    for n, damage in enumerate(damages):
+        run = f"killed{n}"
+        s.kill_at(37, run, *flags)
+        path = s.file(run)
+        data = path.read_bytes()
+        found, _ = scalars(data)
+        s.expect(len({step for step, _ in found}) > 20, f"{run}: a kill leaves {len(found)} values")
+        path.write_bytes(damage(data))
+        s.train(run, *flags)
+        again = s.select(run, "SELECT count(*) - count(DISTINCT step) FROM step")[0][0]
+        s.expect(again > 0, f"{run}: no step was executed again")
+        s.check(run)
+        s.expect(s.chain(run) == s.chain("whole"), f"{run}: another chain")
+
+
+def main():
+    invar, folder = sys.argv[1:]
+    s = Boards(invar, folder, ROLLOUTS)
+    flags = ["--tensorboard-dir", s.folder / "board"]
+    s.train("silent")
+    s.train("whole", *flags)
+    s.expect(s.chain("silent") == s.chain("whole"), "telling changes the chain")
+    whole = s.check("whole")
+    # stopped in between: the same file goes on
+    s.train("parts", *flags, "--until", 21)
+    inode, first = s.file("parts").stat().st_ino, s.file("parts").read_bytes()
+    s.train("parts", *flags)
+    s.expect(s.file("parts").stat().st_ino == inode, "another file")
+    parts = s.check("parts")
+    s.expect(parts.startswith(first) and len(parts) > len(first), "it was written anew")
+    s.expect(scalars(parts)[0] == scalars(whole)[0], "other steps than in one go")
+    check_kill(s, flags)
+    # a run that is done changes nothing, and another run's events are left alone
+    s.train("whole", *flags)
+    s.expect(s.file("whole").read_bytes() == whole, "a run that is done was written again")
+    told = s.train("whole", *flags, "--fresh", code=129)
+    s.expect("has events already" in told, f"events of another run: {told}")
+    s.expect(not (s.folder / "whole.1").exists(), "set aside before it was refused")
+    told = s.train("file", "--tensorboard-dir", s.recipe, code=2)
+    s.expect("tiny.ini" in told, f"a file as a folder: {told}")
+    # a negative control: one bit of the file
+    s.file("whole").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    s.expect(not s.equal("whole"), "a wrong bit was not noticed")
+    sys.exit(1 if s.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
