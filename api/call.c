@@ -9,95 +9,13 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "api/invar.h"
-#include "base/alloc.h"
-#include "base/arena.h"
+#include "api/device.h"
 #include "kernels-deterministic/fields.h"
 
 #include "base/invar_banned.h"
-
-/* ---- devices --------------------------------------------------------------------------------- */
-
-struct invar_api_device {
-    invar_device dev;
-    pthread_mutex_t busy; /* calls run one at a time: they share the scratch */
-    size_t scratch_bytes;
-};
-
-static invar_status find_word(int *out, const char *what, const char *word,
-                              const invar_choices *words)
-{
-    *out = invar_choices_find(words, word, strlen(word));
-    if (*out < 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s \"%.40s\" does not exist", what, word);
-    return INVAR_OK;
-}
-
-int32_t invar_api_device_open(invar_api_device **out, const char *kind, const char *numerics,
-                              int32_t threads)
-{
-    invar_api_device *device;
-    int chosen, way;
-    invar_status status;
-
-    *out = NULL;
-    INVAR_TRY(find_word(&chosen, "device", kind, &invar_device_kind_choices));
-    INVAR_TRY(find_word(&way, "numerics", numerics, &invar_numerics_choices));
-    if (chosen != INVAR_DEVICE_CPU)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "libinvar calls ops on the device \"cpu\" only; not on \"%s\"", kind);
-    INVAR_TRY(invar_alloc((void **)&device, 1, sizeof *device, "a device"));
-    *device = (invar_api_device){
-        .dev = {.backend = invar_backend_cpu(), .numerics = (invar_numerics)way}};
-    status = threads == 1 ? INVAR_OK : invar_pool_new(&device->dev.pool, threads);
-    if (status == INVAR_OK)
-        status = invar_device_open(&device->dev);
-    if (status != INVAR_OK) {
-        invar_pool_free(device->dev.pool);
-        invar_free(device);
-        return status;
-    }
-    INVAR_CHECK(pthread_mutex_init(&device->busy, NULL) == 0);
-    *out = device;
-    return INVAR_OK;
-}
-
-void invar_api_device_close(invar_api_device *device)
-{
-    if (!device)
-        return;
-    invar_arena_free(device->dev.scratch);
-    invar_device_close(&device->dev);
-    invar_pool_free(device->dev.pool);
-    pthread_mutex_destroy(&device->busy);
-    invar_free(device);
-}
-
-/* Scratch for a call; what is there and large enough stays. */
-static invar_status have_scratch(invar_api_device *device, size_t bytes)
-{
-    invar_arena *arena;
-    invar_status status;
-
-    if (bytes <= device->scratch_bytes)
-        return INVAR_OK;
-    INVAR_TRY(invar_device_arena(&arena, &device->dev, "scratch of ops"));
-    status = invar_arena_plan_scratch(arena, invar_aligned(bytes));
-    if (status == INVAR_OK)
-        status = invar_arena_reserve(arena);
-    if (status != INVAR_OK) {
-        invar_arena_free(arena);
-        return status;
-    }
-    invar_arena_free(device->dev.scratch);
-    device->dev.scratch = arena;
-    device->scratch_bytes = bytes;
-    return INVAR_OK;
-}
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -105,6 +23,8 @@ typedef struct call {
     const char *op;                      /* for messages */
     const invar_api_argument *arguments; /* (count) */
     int64_t count;
+    bool far;     /* the device has memory of its own */
+    bool indexed; /* it reads indices or boundaries: there a kernel may find a fault */
     invar_op_args args;
 } call;
 
@@ -193,6 +113,21 @@ static invar_status set_number(void *to, const call *c, const invar_field *field
     return INVAR_OK;
 }
 
+/* Its memory is where the op looks for it. */
+static invar_status check_place(const call *c, const invar_field *field,
+                                const invar_api_argument *a)
+{
+    bool wanted = c->far && !field->host, have = a->tensor.place == INVAR_API_DEVICE;
+
+    if (a->tensor.place != INVAR_API_HOST && !have)
+        return refuse(c, a->name, "the place of its memory is neither the host nor the device");
+    if (have == wanted)
+        return INVAR_OK;
+    return refuse(c, a->name,
+                  wanted ? "lies in the host's memory; the device needs it in its own"
+                         : "lies in a GPU's memory; it is needed in the host's");
+}
+
 static invar_status set_field(call *c, const invar_field *field, const invar_api_argument *a)
 {
     void *to = (char *)&c->args + field->offset;
@@ -202,6 +137,7 @@ static invar_status set_field(call *c, const invar_field *field, const invar_api
         return set_number(to, c, field, a);
     if (a->kind != INVAR_API_TENSOR)
         return refuse(c, a->name, "is a tensor");
+    INVAR_TRY(check_place(c, field, a));
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return read_tensor(to, c, a);
     case INVAR_FIELD_SEGMENTS: return set_segments(to, c, a);
@@ -247,6 +183,15 @@ static bool applies(const call *c, const invar_field *field)
     return field->index < among;
 }
 
+/* Boundaries, ids and lengths: what kernels look up, and the host cannot. */
+static bool is_index(const invar_field *field, const invar_api_argument *a)
+{
+    enum { INTEGER = 0 };
+
+    return field->role == INVAR_FIELD_IN && field->kind < INVAR_FIELD_I32 &&
+           a->tensor.code == INTEGER;
+}
+
 static invar_status fill(call *c, invar_op op)
 {
     int n_fields;
@@ -258,6 +203,7 @@ static invar_status fill(call *c, invar_op op)
         if (a) {
             known++;
             INVAR_TRY(set_field(c, &fields[i], a));
+            c->indexed = c->indexed || is_index(&fields[i], a);
         }
     }
     for (int64_t i = 0; i < c->count && known != c->count; i++) {
@@ -297,23 +243,42 @@ int32_t invar_api_op_revision(const char *op)
     return invar_op_revision(found);
 }
 
-int32_t invar_api_call(invar_api_device *device, const char *op,
-                       const invar_api_argument *arguments, int64_t count)
+/* For who holds `busy`. */
+static invar_status run(invar_api_device *device, invar_op op, const call *c)
 {
-    call c = {.op = op, .arguments = arguments, .count = count};
-    invar_op found;
-    invar_status status;
     size_t bytes = 0;
+
+    INVAR_TRY(invar_op_workspace(&bytes, &device->dev, op, &c->args));
+    INVAR_TRY(invar_api_device_scratch(device, bytes));
+    INVAR_TRY(invar_op_run(&device->dev, op, &c->args));
+    if (c->indexed && device->dev.backend->look)
+        return device->dev.backend->look(&device->dev);
+    return INVAR_OK;
+}
+
+int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
+                          const invar_api_argument *arguments, int64_t count)
+{
+    call c = {
+        .op = op, .arguments = arguments, .count = count, .far = invar_device_far(&device->dev)};
+    invar_status status = INVAR_OK;
+    invar_op found;
 
     INVAR_TRY(find_op(&found, op));
     memset(&c.args, 0, sizeof c.args);
     INVAR_TRY(fill(&c, found));
     pthread_mutex_lock(&device->busy);
-    status = invar_op_workspace(&bytes, &device->dev, found, &c.args);
+    if (device->dev.backend->follow)
+        status = device->dev.backend->follow(&device->dev, stream);
     if (status == INVAR_OK)
-        status = have_scratch(device, bytes);
-    if (status == INVAR_OK)
-        status = invar_op_run(&device->dev, found, &c.args);
+        status = run(device, found, &c);
     pthread_mutex_unlock(&device->busy);
     return status;
+}
+
+int32_t invar_api_call(invar_api_device *device, const char *op,
+                       const invar_api_argument *arguments, int64_t count)
+{
+    INVAR_TRY(invar_api_call_in(device, NULL, op, arguments, count));
+    return invar_api_device_wait(device);
 }

@@ -32,6 +32,8 @@ static invar_status check(size_t *bytes_out, const invar_api_tensor *t, int64_t 
 
     if (t->bits < 8 || t->bits > 128 || t->bits % 8 != 0)
         return refuse(number, "an element has not 1 to 16 whole bytes");
+    if (t->place != INVAR_API_HOST)
+        return refuse(number, "it does not lie in the host's memory");
     if (t->dims < 0 || t->dims > INVAR_API_MAX_DIMS || (t->dims > 0 && !t->shape))
         return refuse(number, "it has not 0 to 64 dimensions");
     bytes = (size_t)t->bits / 8;

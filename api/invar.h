@@ -31,7 +31,7 @@ extern "C" {
 #define INVAR_API
 #endif
 
-#define INVAR_API_ABI 1
+#define INVAR_API_ABI 2
 #define INVAR_API_DIGEST_BYTES 16
 
 /* ---- the library ----------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ INVAR_API void invar_api_free(void *text);
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
-/* A tensor in the host's memory, described as DLPack does. */
+/* A tensor, described as DLPack does. */
 typedef struct invar_api_tensor {
     void *data;             /* its first element; may be NULL where there is none */
     const int64_t *shape;   /* (dims) */
@@ -56,10 +56,12 @@ typedef struct invar_api_tensor {
     int32_t dims;           /* at most INVAR_API_MAX_DIMS; 0: one element */
     int32_t code;           /* DLPack's code of the type; not looked at by the hash */
     int32_t bits;           /* of an element: a multiple of 8, at most 128 */
-    int32_t reserved;       /* 0 */
+    int32_t place;          /* of its memory: INVAR_API_HOST or INVAR_API_DEVICE */
 } invar_api_tensor;
 
 #define INVAR_API_MAX_DIMS 64
+#define INVAR_API_HOST 0
+#define INVAR_API_DEVICE 1 /* a GPU's; for ops only */
 
 /* XXH3-128, as `xxhsum -H2` prints it. */
 INVAR_API int32_t invar_api_hash_bytes(uint8_t *out, const void *data, uint64_t bytes);
@@ -78,8 +80,10 @@ INVAR_API int32_t invar_api_hash_tensors(uint8_t *out, const invar_api_tensor *t
 typedef struct invar_api_device invar_api_device;
 
 /*
- * `kind` is "cpu"; `numerics` "ieee" or "sm90", which computes on a CPU what an H200 does. Bits do
- * not depend on the threads.
+ * `kind` is "cpu", "cuda" or "cuda:N". `numerics` is "ieee", or "sm90", which computes on a CPU what
+ * an H200 does. Bits do not depend on the threads. CUDA needs the module invar-cuda.so of the same
+ * build beside the library, in lib/invar or in the folder INVAR_MODULES; the status NODEVICE says
+ * why there is none.
  */
 INVAR_API int32_t invar_api_device_open(invar_api_device **out, const char *kind,
                                         const char *numerics, int32_t threads);
@@ -93,7 +97,7 @@ INVAR_API void invar_api_device_close(invar_api_device *device);
 /*
  * One argument of an op, by the name of its field: kernels-deterministic/fields.def. Tensors are
  * f32, bf16, i32 or i64 of 1 to 4 dimensions, of which only the first may be strided; segments are
- * vectors of i64.
+ * vectors of i64. All lie in the memory of the device, except the fields of HOST there.
  */
 typedef struct invar_api_argument {
     const char *name;
@@ -105,11 +109,25 @@ typedef struct invar_api_argument {
 } invar_api_argument;
 
 /*
- * Runs an op, "linear.fwd". Arguments that are wrong, missing or unknown are refused before
- * anything is written; docs/arithmetic.md says what each op computes, in which order.
+ * Runs an op, "linear.fwd", and returns when it has run. Arguments that are wrong, missing or
+ * unknown are refused before anything is written; docs/arithmetic.md says what each op computes, in
+ * which order.
  */
 INVAR_API int32_t invar_api_call(invar_api_device *device, const char *op,
                                  const invar_api_argument *arguments, int64_t count);
+
+/*
+ * The same on a GPU in a CUDA stream of the caller's (a cudaStream_t, NULL: the default one): the op
+ * runs behind what is in the stream, and the call may return before that. Memory is not looked at
+ * by the host there, so that an index out of range is replaced by a harmless one, and reported by a
+ * later call or by the wait. Calls on one device run in their order, whatever their streams; a
+ * stream outlives the next call. Streams that a CUDA graph captures are not offered.
+ */
+INVAR_API int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
+                                    const invar_api_argument *arguments, int64_t count);
+
+/* Until everything has run. Fails with what failed in it. */
+INVAR_API int32_t invar_api_device_wait(invar_api_device *device);
 
 /* The numerics revision of an op: it rises when a bit of its results may change. */
 INVAR_API int32_t invar_api_op_revision(const char *op);

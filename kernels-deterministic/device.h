@@ -77,7 +77,8 @@ struct invar_device {
     invar_cpu_path cpu_path;
     invar_pool *pool;      /* NULL: the calling thread alone */
     invar_arena *scratch;  /* reserved; ops push what they need and rewind it */
-    int ordinal;           /* which of the machine's; from the last on, the first follows again */
+    int ordinal;           /* which of the machine's; from the last on, the first follows again,
+                              and once it is open, the one that it is */
     bool urgent;           /* opened so, its ops go before those of others on the same one */
     void *context;         /* the backend's own, made by its `open`; NULL where it has none */
     invar_op_meter *meter; /* borrowed; NULL: none */
@@ -170,7 +171,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 12
+#define INVAR_BACKEND_ABI 13
 
 struct invar_backend {
     int abi;
@@ -182,6 +183,13 @@ struct invar_backend {
     invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
     /* What its maker calls it, as in the facts, without measuring. NULL: nothing to tell. */
     const char *(*model)(const invar_device *dev);
+    /*
+     * Ops and copies go into a stream of the caller's from now on (a cudaStream_t, NULL: CUDA's
+     * default one), behind all that the device was asked for before. NULL: there are no streams.
+     */
+    invar_status (*follow)(const invar_device *dev, void *stream);
+    /* What failed, as far as it is known without waiting. NULL: nothing fails late. */
+    invar_status (*look)(const invar_device *dev);
     invar_memory memory;
     invar_graphs graphs;
     invar_marks marks;

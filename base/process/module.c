@@ -3,9 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE 1 // dladdr1
+
 #include "base/process/module.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,13 +44,29 @@ void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const c
         (void)snprintf(out, INVAR_PATH_SIZE, "%s%s", program, ending);
 }
 
-/* The folder of this program; "": nobody knows. */
-static void program_folder(char out[INVAR_PATH_SIZE / 2])
+/* The file of the shared library that this code is part of; NULL: it is the program's. */
+static const char *own_library(void)
 {
-    ssize_t length = readlink("/proc/self/exe", out, INVAR_PATH_SIZE / 2 - 1);
+    struct link_map *map;
+    Dl_info info;
+
+    if (dladdr1(invar_module_names, &info, (void **)&map, RTLD_DL_LINKMAP) == 0)
+        return NULL;
+    return map->l_name[0] ? map->l_name : NULL; // the program's name is empty here
+}
+
+/* The folder of this program, or of this library; "": nobody knows. */
+static void own_folder(char out[INVAR_PATH_SIZE / 2])
+{
+    const char *library = own_library();
+    ssize_t length;
     char *slash;
 
-    out[length > 0 ? length : 0] = '\0';
+    if (library)
+        length = snprintf(out, INVAR_PATH_SIZE / 2, "%s", library);
+    else
+        length = readlink("/proc/self/exe", out, INVAR_PATH_SIZE / 2 - 1);
+    out[length > 0 && length < INVAR_PATH_SIZE / 2 ? length : 0] = '\0';
     slash = strrchr(out, '/');
     out[slash ? slash - out : 0] = '\0';
 }
@@ -55,7 +74,8 @@ static void program_folder(char out[INVAR_PATH_SIZE / 2])
 invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file)
 {
     char folder[INVAR_PATH_SIZE / 2];
-    const char *asked = getenv("INVAR_MODULES"), *place = "beside the program";
+    const char *asked = getenv("INVAR_MODULES");
+    const char *place = own_library() ? "beside the library" : "beside the program";
 
     if (strchr(file, '/')) {
         place = "there";
@@ -66,7 +86,7 @@ invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file)
         if (invar_module_find(out, asked, file))
             return INVAR_OK;
     } else {
-        program_folder(folder);
+        own_folder(folder);
         if (invar_module_find(out, folder, file))
             return INVAR_OK;
     }
@@ -81,6 +101,9 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
 
     *out = NULL;
     INVAR_TRY(invar_module_path(path, file));
+    // a module finds the program's functions by itself, but those of a library only if all may
+    if (own_library())
+        (void)dlopen(own_library(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
     library = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     *out = library ? dlsym(library, symbol) : NULL;
     if (*out)

@@ -4,7 +4,9 @@
  * A module is compiled against what not every machine has, such as CUDA or MPI: one program serves
  * machines with and without. Modules lie beside the program or, where that is PREFIX/bin/invar, in
  * PREFIX/lib/invar; INVAR_MODULES in the environment names another folder. They belong to a program
- * as its own code does: what copies or hashes a program takes them along.
+ * as its own code does: what copies or hashes a program takes them along. Where this code is part
+ * of a shared library (libinvar.so), that library takes the place of the program, and what it
+ * exports is visible to all that is loaded after its first module.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -325,6 +325,7 @@ static invar_status wait(const invar_device *dev)
     for (bool &full : cuda->ring.full)
         full = false;
     cuda->ring.used = 0;
+    cuda->asked = false;
     return take_fault(cuda);
 }
 
@@ -378,6 +379,42 @@ static void identify(const invar_device *dev, invar_digest *out)
 {
     static_assert(sizeof(cudaUUID_t) == sizeof out->bytes, "a digest has room for it");
     memcpy(out->bytes, &invar_cuda_of(dev)->uuid, sizeof out->bytes);
+}
+
+/* ---- a stream of the caller's ---------------------------------------------------------------- */
+
+static invar_status follow(const invar_device *dev, void *stream)
+{
+    invar_cuda *cuda = enter(dev);
+
+    if (cuda->stream == (cudaStream_t)stream)
+        return INVAR_OK;
+    INVAR_CUDA_TRY("stream", cudaEventRecord(cuda->passed, cuda->stream));
+    INVAR_CUDA_TRY("stream", cudaStreamWaitEvent((cudaStream_t)stream, cuda->passed, 0));
+    cuda->stream = (cudaStream_t)stream;
+    return INVAR_OK;
+}
+
+/* One question at a time is on its way. */
+static invar_status look(const invar_device *dev)
+{
+    invar_cuda *cuda = enter(dev);
+
+    if (cuda->asked) {
+        cudaError_t code = cudaEventQuery(cuda->told);
+        if (code == cudaErrorNotReady) {
+            (void)cudaGetLastError();
+            return INVAR_OK;
+        }
+        cuda->asked = false;
+        INVAR_CUDA_TRY("ops", code);
+        INVAR_TRY(take_fault(cuda));
+    }
+    INVAR_CUDA_TRY("ops", cudaMemcpyAsync(cuda->landed, cuda->fault, sizeof *cuda->landed,
+                                          cudaMemcpyDeviceToHost, cuda->stream));
+    INVAR_CUDA_TRY("ops", cudaEventRecord(cuda->told, cuda->stream));
+    cuda->asked = true;
+    return INVAR_OK;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -453,10 +490,13 @@ static void close_context(invar_device *dev)
     if (!dev->context)
         return;
     invar_cuda *cuda = enter(dev);
-    if (cuda->stream) {
+    if (cuda->own) {
         (void)cudaStreamSynchronize(cuda->stream);
-        (void)cudaStreamDestroy(cuda->stream);
+        (void)cudaStreamDestroy(cuda->own);
     }
+    for (cudaEvent_t event : {cuda->passed, cuda->told})
+        if (event)
+            (void)cudaEventDestroy(event);
     for (cudaEvent_t event : cuda->ring.read)
         if (event)
             (void)cudaEventDestroy(event);
@@ -500,8 +540,11 @@ static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
 
     INVAR_TRY(check_gpu(dev, cuda));
     INVAR_CUDA_TRY("stream", cudaDeviceGetStreamPriorityRange(&last, &first));
-    INVAR_CUDA_TRY("stream", cudaStreamCreateWithPriority(&cuda->stream, cudaStreamNonBlocking,
+    INVAR_CUDA_TRY("stream", cudaStreamCreateWithPriority(&cuda->own, cudaStreamNonBlocking,
                                                           dev->urgent ? first : last));
+    cuda->stream = cuda->own;
+    for (cudaEvent_t *event : {&cuda->passed, &cuda->told})
+        INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     // what was given back is kept for the next request instead of being unmapped
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
     INVAR_CUDA_TRY("memory pool",
@@ -562,7 +605,9 @@ static invar_status open_context(invar_device *dev)
         status = open_pinned(cuda);
     if (status == INVAR_OK)
         status = check_numerics(dev);
-    if (status != INVAR_OK)
+    if (status == INVAR_OK)
+        dev->ordinal = cuda->ordinal;
+    else
         close_context(dev);
     return status;
 }
@@ -592,6 +637,8 @@ static const invar_backend cuda_backend = {
     close_context,
     invar_probe_facts,
     model,
+    follow,
+    look,
     {true, take, give, take_host, give_host, room, used, put, get, copy, copy_each, zero, wait,
      identify, false, false},
     {graph_begin, graph_end, graph_run, graph_free},

@@ -11,11 +11,12 @@ import pathlib
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any, Iterable, Optional
 
-ABI = 1
+ABI = 2
 DIGEST_BYTES = 16
 READ, WRITE, CREATE = 0, 1, 2
 NULL, INT, REAL, TEXT, BLOB = range(5)
 TENSOR, INTEGER, FLOAT = range(3)
+HOST, DEVICE = range(2)
 
 
 class Error(RuntimeError):
@@ -29,7 +30,7 @@ class Error(RuntimeError):
 class Tensor(ctypes.Structure):
     """invar_api_tensor."""
     _fields_ = [("data", c_void_p), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
-                ("dims", c_int32), ("code", c_int32), ("bits", c_int32), ("reserved", c_int32)]
+                ("dims", c_int32), ("code", c_int32), ("bits", c_int32), ("place", c_int32)]
 
 
 class Argument(ctypes.Structure):
@@ -87,7 +88,8 @@ STATUS = {
     "hash_bytes": [c_char_p, c_void_p, c_uint64],
     "hash_tensors": [c_char_p, POINTER(Tensor), c_int64, c_int32],
     "device_open": [POINTER(c_void_p), c_char_p, c_char_p, c_int32],
-    "call": [c_void_p, c_char_p, POINTER(Argument), c_int64],
+    "device_wait": [c_void_p],
+    "call_in": [c_void_p, c_void_p, c_char_p, POINTER(Argument), c_int64],
     "ledger_open": [POINTER(c_void_p), c_char_p, c_int32, c_char_p],
     "ledger_begin": [c_void_p, c_char_p, c_char_p, POINTER(Pair), c_int64, POINTER(Fact), c_int64],
     "ledger_resume": [c_void_p, c_int64, c_char_p, POINTER(Fact), c_int64],

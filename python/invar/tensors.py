@@ -1,19 +1,20 @@
 # tensors.py - the memory of a tensor, whoever made it: torch, buffer protocol, DLPack.
 #
-# Nothing is copied here unless the tensor lies on another device. What is described stays alive as
-# long as its View.
+# Nothing is copied here unless the tensor lies on a GPU and is wanted in the host's memory. What is
+# described stays alive as long as its View.
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of other libraries as the C library sees them."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16
 from ctypes import c_uint64, c_void_p, py_object
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
-from invar._library import Tensor
+from invar._library import DEVICE, HOST, Tensor
 
 # DLPack's codes of types, and how a type is called in a ledger.
 INTEGER, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
@@ -21,18 +22,20 @@ LETTERS = {INTEGER: "i", UNSIGNED: "u", FLOAT: "f", BFLOAT: "bf", COMPLEX: "c"}
 SMALL = {7: "f8_e3m4", 8: "f8_e4m3", 9: "f8_e4m3b11fnuz", 10: "f8_e4m3fn", 11: "f8_e4m3fnuz",
          12: "f8_e5m2", 13: "f8_e5m2fnuz", 14: "f8_e8m0fnu"}
 CODES = {name: code for code, name in SMALL.items()}
-HOST = (1, 3)  # DLPack's devices that are the host's memory: plain, and pinned for CUDA
+NEAR = (1, 3)  # DLPack's devices that are the host's memory: plain, and pinned for CUDA
+CUDA = 2
 
 
 @dataclass
 class View:
-    """A tensor in the host's memory. `owner` keeps that memory alive."""
+    """A tensor in the host's memory or a GPU's. `owner` keeps that memory alive."""
     address: int
     code: int
     bits: int
     shape: tuple[int, ...]
     strides: Optional[tuple[int, ...]]  # in elements; None: dense
     owner: Any
+    gpu: Optional[int] = None  # which one has the memory; None: the host
 
     @property
     def dtype(self) -> str:
@@ -46,7 +49,7 @@ class View:
         dims = len(self.shape)
         strides = (c_int64 * dims)(*self.strides) if self.strides is not None else None
         return Tensor(self.address, (c_int64 * dims)(*self.shape), strides, dims, self.code,
-                      self.bits, 0)
+                      self.bits, HOST if self.gpu is None else DEVICE)
 
 
 # ---- torch -------------------------------------------------------------------------------------
@@ -58,17 +61,26 @@ TORCH = {"float64": (FLOAT, 64), "float32": (FLOAT, 32), "float16": (FLOAT, 16),
          "uint32": (UNSIGNED, 32), "uint64": (UNSIGNED, 64), "bool": (BOOL, 8)}
 
 
-def _of_torch(tensor: Any) -> View:
-    tensor = tensor.detach()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    tensor = tensor.resolve_conj().resolve_neg()
-    name = str(tensor.dtype).removeprefix("torch.")
+@functools.lru_cache(maxsize=None)
+def _type_of_torch(dtype: Any) -> tuple[int, int]:
+    name = str(dtype).removeprefix("torch.")
     small = CODES.get("f8_" + name.removeprefix("float8_"))
     if name not in TORCH and small is None:
-        raise TypeError(f"a tensor of {tensor.dtype} has no type that a ledger knows")
-    code, bits = TORCH[name] if small is None else (small, 8)
-    return View(tensor.data_ptr(), code, bits, tuple(tensor.shape), tuple(tensor.stride()), tensor)
+        raise TypeError(f"a tensor of {dtype} has no type that a ledger knows")
+    return TORCH[name] if small is None else (small, 8)
+
+
+def _of_torch(tensor: Any, stay: bool) -> View:
+    tensor = tensor.detach()
+    where = tensor.device
+    gpu = where.index if stay and where.type == "cuda" else None
+    if gpu is None and where.type != "cpu":
+        tensor = tensor.cpu()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    code, bits = _type_of_torch(tensor.dtype)
+    return View(tensor.data_ptr(), code, bits, tuple(tensor.shape), tuple(tensor.stride()), tensor,
+                gpu)
 
 
 # ---- the buffer protocol -----------------------------------------------------------------------
@@ -138,11 +150,13 @@ _pointer.argtypes = [py_object, c_char_p]
 _pointer.restype = c_void_p
 
 
-def _of_dlpack(source: Any) -> View:
-    capsule = source.__dlpack__()
+def _of_dlpack(source: Any, stream: Optional[int]) -> View:
+    far = stream is not None and source.__dlpack_device__()[0] == CUDA
+    # the protocol has 1 for the default stream; its producer orders its own work before ours
+    capsule = source.__dlpack__(stream=stream or 1) if far else source.__dlpack__()
     address = _pointer(capsule, b"dltensor")
     t = ctypes.cast(address, POINTER(DLTensor)).contents
-    if t.device not in HOST:
+    if t.device not in NEAR and not far:
         raise TypeError(f"the tensor lies on a device (DLPack's kind {t.device}): "
                         "copy it to the CPU first")
     if t.lanes != 1 or (t.code not in LETTERS and t.code != BOOL and t.code not in SMALL):
@@ -152,7 +166,8 @@ def _of_dlpack(source: Any) -> View:
         raise TypeError(f"a tensor of {t.ndim} dimensions")
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
-    return View((t.data or 0) + t.byte_offset, t.code, t.bits, shape, strides, (source, capsule))
+    return View((t.data or 0) + t.byte_offset, t.code, t.bits, shape, strides, (source, capsule),
+                t.device_id if far else None)
 
 
 # ---- any of them -------------------------------------------------------------------------------
@@ -175,16 +190,19 @@ def is_tensor(source: Any) -> bool:
     return True
 
 
-def view(source: Any) -> View:
-    """The memory of a tensor of torch, or of what has the buffer protocol or DLPack."""
+def view(source: Any, stream: Optional[int] = None) -> View:
+    """The memory of a tensor of torch, or of what has the buffer protocol or DLPack.
+
+    Given a CUDA stream that it will be used in, memory of a GPU stays there.
+    """
     if is_torch(source):
-        return _of_torch(source)
+        return _of_torch(source, stream is not None)
     try:
         return _of_buffer(source)
     except (TypeError, ValueError, BufferError):
         if not hasattr(source, "__dlpack__"):
             raise
-    return _of_dlpack(source)
+    return _of_dlpack(source, stream)
 
 
 def describe_all(views: Sequence[View]) -> Any:

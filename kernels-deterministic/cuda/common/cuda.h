@@ -57,9 +57,13 @@ typedef struct invar_cuda {
     int shared_most;                         /* bytes of shared memory that a block can have */
     const void *allowed[INVAR_CUDA_KERNELS]; /* kernels that may have as much, by their hash */
     int multiprocessors;
-    cudaStream_t stream;
+    cudaStream_t stream; /* where ops go: its own, or one of the caller's */
+    cudaStream_t own;
+    cudaEvent_t passed;       /* all that the stream before had */
     invar_cuda_fault *fault;  /* device memory */
     invar_cuda_fault *landed; /* pinned host memory */
+    cudaEvent_t told;         /* `fault` is in `landed`, where somebody has asked for it */
+    bool asked;
     invar_cuda_ring ring;
     void *landing;      /* pinned host memory, for small results */
     cudaEvent_t *marks; /* (INVAR_MARKS_MOST), those that were needed; NULL: none was */

@@ -1,6 +1,6 @@
 # invar.torch - Invar's kernels in PyTorch, and transformers models that use them.
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels whose results do not depend on the batch, for PyTorch on CPUs.
+"""Kernels whose results do not depend on the batch, for PyTorch on CPUs and on an H100 or H200.
 
     import invar.torch
 
@@ -8,8 +8,10 @@
 
 docs/python.md says what is replaced and what then holds.
 """
+from invar.torch.calls import device, set_device
+from invar.torch.experts import moe
 from invar.torch.model import make_invariant
-from invar.torch.ops import attention, device, linear, logprob, moe, rmsnorm, set_device, swiglu
+from invar.torch.ops import attention, linear, logprob, rmsnorm, swiglu
 
 __all__ = ["attention", "device", "linear", "logprob", "make_invariant", "moe", "rmsnorm",
            "set_device", "swiglu"]

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import masking_utils
 
-from invar.torch import ops
+from invar.torch import experts, ops
 
 NAME = "invar"  # of the attention, in transformers' tables
 FAMILIES = {"llama", "qwen3", "qwen3_moe"}
@@ -46,29 +46,44 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     batch, _, q_length, dim = query.shape
     kv_length = key.shape[2]
     scale = dim ** -0.5 if scaling is None else scaling
-    if attention_mask is None:
-        attention_mask = torch.ones(batch, kv_length, dtype=torch.bool)
-    if attention_mask.ndim != 2:
+    if attention_mask is not None and attention_mask.ndim != 2:
         raise NotImplementedError("make_invariant: the attention mask is (batch, keys)")
-    keep = attention_mask.bool()
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    if q_length == kv_length:
+    if q_length != kv_length:
+        return _attend_cached(q, k, v, attention_mask, scale), None
+    rows = [x.flatten(0, 1) for x in (q, k, v)]
+    if attention_mask is None:
+        starts = torch.arange(batch + 1, device=q.device).mul_(q_length)
+        return ops.attention(*rows, starts, scale).unflatten(0, (batch, q_length)), None
+    kept, starts = _packing(attention_mask)
+    packed = ops.attention(*(x.index_select(0, kept) for x in rows), starts, scale)
+    out = torch.zeros_like(rows[0]).index_copy(0, kept, packed)
+    return out.unflatten(0, (batch, q_length)), None
+
+
+def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows are tokens, and where samples begin among them; found once for all layers."""
+    found: Optional[tuple[Tensor, Tensor]] = getattr(mask, "_invar_packing", None)
+    if found is None:
+        keep = mask.bool()
         lengths = keep.sum(1)
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        packed = ops.attention(q[keep], k[keep], v[keep], starts, scale)
-        out = torch.zeros_like(q).masked_scatter(keep[:, :, None, None], packed)
-        return out, None
-    return _attend_cached(q, k, v, keep, scale), None
+        found = (keep.flatten().nonzero()[:, 0],
+                 torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+        mask._invar_packing = found  # type: ignore[attr-defined]
+    return found
 
 
-def _attend_cached(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, scale: float) -> Tensor:
+def _attend_cached(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
+                   scale: float) -> Tensor:
     """New rows over a cache: every sequence is one page, its padding moved behind its keys."""
     batch, q_length = q.shape[:2]
+    keep = (torch.ones(k.shape[:2], dtype=torch.bool, device=k.device) if mask is None
+            else mask.bool())
     order = torch.argsort(~keep, dim=1, stable=True)
     index = order[:, :, None, None].expand_as(k)
     new = keep[:, -q_length:]
     rows = torch.cat([new.new_zeros(1, dtype=torch.int64), new.sum(1).cumsum(0)])
-    pages = torch.arange(batch, dtype=torch.int32)[:, None]
+    pages = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None]
     packed = ops.attention_paged(q[new], k.gather(1, index), v.gather(1, index), pages, rows,
                                  keep.sum(1), scale)
     return torch.zeros_like(q).masked_scatter(new[:, :, None, None], packed)
@@ -91,17 +106,40 @@ def _mlp(self: Any, x: Tensor) -> Tensor:
 
 
 def _experts(self: Any, x: Tensor) -> Tensor:
-    return ops.moe(x, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj,
-                   self.gate.top_k, self.gate.norm_topk_prob)
+    return experts.moe(x, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj,
+                       self.gate.top_k, self.gate.norm_topk_prob)
 
 
-def _forward_of(module: nn.Module) -> Optional[Callable[..., Tensor]]:
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def _rotary(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine with the same bits on every device."""
+    known = self.config.rope_parameters
+    llama3 = [float(known[name]) for name in LLAMA3] if self.rope_type == "llama3" else []
+    both = ops.rotary(position_ids.flatten(), self.config.max_position_embeddings,
+                      self.inv_freq.shape[0], float(known["rope_theta"]), llama3)
+    cosine, sine = both.to(x.dtype).unflatten(0, position_ids.shape).chunk(2, -1)
+    return torch.cat((cosine, cosine), -1), torch.cat((sine, sine), -1)
+
+
+def _has_table(module: Any) -> bool:
+    """Whether our tables have its angles; the others stay PyTorch's, which have no sums either."""
+    known = getattr(module.config, "rope_parameters", None) or {}
+    return (getattr(module, "rope_type", None) in ("default", "llama3") and
+            known.get("partial_rotary_factor", 1.0) == 1.0 and module.attention_scaling == 1.0 and
+            "rope_theta" in known)
+
+
+def _forward_of(module: nn.Module) -> Optional[Callable[..., Any]]:
     """The forward that takes the place of the module's own; None: it stays."""
     name = type(module).__name__
     if isinstance(module, nn.Linear):
         return _linear
     if name.endswith("RMSNorm"):
         return _norm
+    if name.endswith("RotaryEmbedding"):
+        return _rotary if _has_table(module) else None
     if name.endswith("SparseMoeBlock"):
         return _experts
     if name.endswith("MLP"):
@@ -142,8 +180,9 @@ def make_invariant(model: Model) -> Model:
     is padded, on which side, at which place of the batch it stands, and whether its tokens are fed
     at once or one by one with a cache. Gradients are sums in a fixed order: repeated, they repeat.
 
-    Families: llama, qwen3, qwen3_moe, in float32 or bfloat16, on the CPU. Others are refused, and
-    so are sliding windows, dropout in attention and quantised weights.
+    Families: llama, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or H200, where
+    the model may be moved before or after. Others are refused, and so are sliding windows, dropout
+    in attention, quantised weights and positions from max_position_embeddings on.
     """
     config = _check(model)
     transformers.AttentionInterface.register(NAME, _attend)

@@ -1,0 +1,71 @@
+# calls.py - ops of Invar on tensors of PyTorch: on their device, in PyTorch's current stream.
+# SPDX-License-Identifier: Apache-2.0
+"""What the operators share."""
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from invar.ops import Device
+
+# a CUDA graph would keep the address of scratch that may move
+operator = functools.partial(torch.library.custom_op, mutates_args=(),
+                             tags=(torch.Tag.cudagraph_unsafe,))
+_devices: dict[Optional[int], Device] = {}  # by the GPU; None: the CPU
+_opening = threading.Lock()
+
+
+def device(kind: str = "cpu") -> Device:
+    """The device of operators on tensors of "cpu", "cuda" or "cuda:1".
+
+    It is opened when it is first needed: on a CPU with ieee and all CPUs, on a GPU with sm90.
+    """
+    family, _, number = kind.partition(":")
+    gpu = int(number or 0) if family == "cuda" else None
+    with _opening:
+        if gpu not in _devices:
+            _devices[gpu] = Device(kind)
+        return _devices[gpu]
+
+
+def set_device(other: Device) -> None:
+    """Lets operators on such tensors run there, as on Device("cpu", numerics="sm90")."""
+    _devices[other.gpu] = other
+
+
+def run(op: str, **fields: Any) -> None:
+    """On the device of the first tensor; others elsewhere are refused."""
+    where = next(x.device for x in fields.values() if isinstance(x, Tensor))
+    if where.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"a tensor is on {where}; Invar's operators run on CPUs and CUDA")
+    known = _devices.get(where.index if where.type == "cuda" else None)
+    (known or device(str(where))).run(op, fields)
+
+
+def ready(x: Tensor) -> Tensor:
+    """A tensor as ops take it: dense."""
+    return x.contiguous()
+
+
+def like(x: Tensor) -> Tensor:
+    """An empty tensor of its type and shape, dense."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def f32(x: Tensor, *shape: int) -> Tensor:
+    """An empty tensor on the same device."""
+    return x.new_empty(shape, dtype=torch.float32)
+
+
+def i32(x: Tensor, *shape: int) -> Tensor:
+    """The same with integers."""
+    return x.new_empty(shape, dtype=torch.int32)
+
+
+def all_rows(x: Tensor) -> Tensor:
+    """One unit that has all rows; made on the device, so that nobody waits for a copy."""
+    return torch.arange(2, dtype=torch.int64, device=x.device).mul_(x.shape[0])
