@@ -5,13 +5,14 @@
  */
 #include "api/device.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/arena.h"
 
 #include "base/invar_banned.h"
+
+#define MOST_DIGITS 3 /* of the number of a GPU */
 
 static invar_status find_word(int *out, const char *what, const char *word, size_t bytes,
                               const invar_choices *words)
@@ -25,16 +26,18 @@ static invar_status find_word(int *out, const char *what, const char *word, size
 /* "cpu", "cuda", "cuda:1". */
 static invar_status read_kind(invar_device *dev, const char *kind)
 {
-    const char *colon = strchr(kind, ':');
+    size_t word = strcspn(kind, ":"), digits = 0;
     int chosen;
 
-    INVAR_TRY(find_word(&chosen, "device", kind, colon ? (size_t)(colon - kind) : strlen(kind),
-                        &invar_device_kind_choices));
-    if (colon && (chosen == INVAR_DEVICE_CPU || strspn(colon + 1, "0123456789") == 0 ||
-                  strlen(colon) > 4 || colon[1 + strspn(colon + 1, "0123456789")]))
+    INVAR_TRY(find_word(&chosen, "device", kind, word, &invar_device_kind_choices));
+    if (kind[word])
+        digits = strspn(kind + word + 1, "0123456789");
+    if (kind[word] && (chosen == INVAR_DEVICE_CPU || digits == 0 || digits > MOST_DIGITS ||
+                       kind[word + 1 + digits]))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "device \"%.40s\" does not exist; there are cpu, cuda and cuda:N", kind);
-    dev->ordinal = colon ? atoi(colon + 1) : 0;
+    for (size_t i = 0; i < digits; i++)
+        dev->ordinal = 10 * dev->ordinal + (kind[word + 1 + i] - '0');
     return invar_backend_find(&dev->backend, (invar_device_kind)chosen);
 }
 

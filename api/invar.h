@@ -80,7 +80,7 @@ INVAR_API int32_t invar_api_hash_tensors(uint8_t *out, const invar_api_tensor *t
 typedef struct invar_api_device invar_api_device;
 
 /*
- * `kind` is "cpu", "cuda" or "cuda:N". `numerics` is "ieee", or "sm90", which computes on a CPU what
+ * `kind` is "cpu", "cuda" or "cuda:N"; `numerics` "ieee", or "sm90", which computes on a CPU what
  * an H200 does. Bits do not depend on the threads. CUDA needs the module invar-cuda.so of the same
  * build beside the library, in lib/invar or in the folder INVAR_MODULES; the status NODEVICE says
  * why there is none.
@@ -117,9 +117,9 @@ INVAR_API int32_t invar_api_call(invar_api_device *device, const char *op,
                                  const invar_api_argument *arguments, int64_t count);
 
 /*
- * The same on a GPU in a CUDA stream of the caller's (a cudaStream_t, NULL: the default one): the op
- * runs behind what is in the stream, and the call may return before that. Memory is not looked at
- * by the host there, so that an index out of range is replaced by a harmless one, and reported by a
+ * The same on a GPU in a CUDA stream of the caller's (a cudaStream_t, NULL: the default one): the
+ * op runs behind what is in the stream, and the call may return before that. The host does not look
+ * at memory there, so that an index out of range is replaced by a harmless one, and reported by a
  * later call or by the wait. Calls on one device run in their order, whatever their streams; a
  * stream outlives the next call. Streams that a CUDA graph captures are not offered.
  */

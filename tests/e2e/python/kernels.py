@@ -3,6 +3,7 @@
 #
 # Operators and their gradients are compared with PyTorch's in double precision; a tolerance is for
 # that alone. Everything that is promised is compared bit by bit; the stock model is the control.
+# All of it is on PyTorch's default device: gpu.py runs it on a GPU.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.torch."""
 import sys
@@ -17,7 +18,8 @@ import invar.torch
 
 TYPES = ((torch.float32, 3e-6), (torch.bfloat16, 2e-2))
 SIZES = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+         "max_position_embeddings": 128}
 
 
 def bits(x):
@@ -29,10 +31,10 @@ def build(family, **more):
     if family == "llama":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     if family == "qwen3":
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=16, **sizes))
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
     return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
-        head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48,
-        norm_topk_prob=True, **sizes))
+        num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True,
+        **sizes))
 
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
@@ -129,8 +131,10 @@ class Operators(unittest.TestCase):
             invar.torch.linear(half, half)
         with self.assertRaises(invar.Error):
             invar.torch.linear(torch.randn(3, 4), torch.randn(3, 4).bfloat16())
+        logits = torch.randn(2, 4)
         with self.assertRaises(invar.Error):
-            invar.torch.logprob(torch.randn(2, 4), torch.tensor([0, 4]))
+            invar.torch.logprob(logits, torch.tensor([0, 4]))
+            invar.torch.device(str(logits.device)).wait()  # a GPU tells it late
 
 
 class Models(unittest.TestCase):
