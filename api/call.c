@@ -33,10 +33,11 @@ static invar_status refuse(const call *c, const char *field, const char *why)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %.60s: %s", c->op, field, why);
 }
 
+/* DLPack's codes of types. */
+enum { INTEGER = 0, UNSIGNED = 1, FLOAT = 2, BFLOAT = 4, E4M3 = 10, E8M0 = 14 };
+
 static invar_dtype dtype_of(const invar_api_tensor *t)
 {
-    enum { INTEGER = 0, FLOAT = 2, BFLOAT = 4 };
-
     if (t->code == FLOAT && t->bits == 32)
         return INVAR_DTYPE_F32;
     if (t->code == BFLOAT && t->bits == 16)
@@ -49,13 +50,14 @@ static invar_dtype dtype_of(const invar_api_tensor *t)
 }
 
 /* A view of its memory: index 0 may be strided, the others lie without gaps. */
-static invar_status read_tensor(invar_tensor *out, const call *c, const invar_api_argument *a)
+static invar_status read_view(invar_tensor *out, const call *c, const invar_api_argument *a,
+                              invar_dtype dtype)
 {
     const invar_api_tensor *t = &a->tensor;
     int64_t dense = 1;
 
-    *out = (invar_tensor){.data = t->data, .dtype = dtype_of(t), .rank = t->dims};
-    if (out->dtype == INVAR_DTYPE_NONE)
+    *out = (invar_tensor){.data = t->data, .dtype = dtype, .rank = t->dims};
+    if (dtype == INVAR_DTYPE_NONE)
         return refuse(c, a->name, "the type is none of f32, bf16, i32, i64");
     if (t->dims < 1 || t->dims > INVAR_MAX_RANK || !t->shape)
         return refuse(c, a->name, "the tensor has not 1 to 4 dimensions");
@@ -75,11 +77,117 @@ static invar_status read_tensor(invar_tensor *out, const call *c, const invar_ap
 /* Elements of a tensor that is one dense vector of memory. */
 static invar_status read_vector(invar_tensor *out, const call *c, const invar_api_argument *a)
 {
-    INVAR_TRY(read_tensor(out, c, a));
+    INVAR_TRY(read_view(out, c, a, dtype_of(&a->tensor)));
     if (out->row_stride != invar_tensor_row_elements(out) && out->shape[0] > 1)
         return refuse(c, a->name, "the array has gaps");
     return INVAR_OK;
 }
+
+/* ---- quantised tensors ----------------------------------------------------------------------- */
+
+static const char *const endings[] = {".scale", ".scale_rows", ".scale_period"};
+
+enum { SCALE, SCALE_ROWS, SCALE_PERIOD, ENDINGS };
+
+/* Whether an argument belongs to the tensor of that name. */
+static bool goes_with(const invar_api_argument *a, const char *name, int ending)
+{
+    size_t bytes = strlen(name);
+
+    return strncmp(a->name, name, bytes) == 0 && strcmp(a->name + bytes, endings[ending]) == 0;
+}
+
+static const invar_api_argument *find_with(const call *c, const char *name, int ending)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        if (goes_with(&c->arguments[i], name, ending))
+            return &c->arguments[i];
+    return NULL;
+}
+
+/* Codes and scales together say which format it is. */
+static invar_dtype format_of(const invar_api_tensor *codes, const invar_api_tensor *scale)
+{
+    bool e4m3 = codes->code == E4M3 && codes->bits == 8;
+
+    if (e4m3 && scale->code == FLOAT && scale->bits == 32)
+        return INVAR_DTYPE_FP8;
+    if (e4m3 && (scale->code == E8M0 || scale->code == UNSIGNED) && scale->bits == 8)
+        return INVAR_DTYPE_MXFP8;
+    if (codes->code == INTEGER && codes->bits == 4 && scale->code == BFLOAT && scale->bits == 16)
+        return INVAR_DTYPE_INT4;
+    return INVAR_DTYPE_NONE;
+}
+
+/* Of an argument beside a tensor: a number that fits; `absent` where there is none. */
+static invar_status read_count(int32_t *out, const call *c, const invar_api_argument *a,
+                               int32_t absent)
+{
+    *out = a ? (int32_t)a->integer : absent;
+    if (a && (a->kind != INVAR_API_INTEGER || a->integer < 0 || a->integer > INT32_MAX))
+        return refuse(c, a->name, "is an integer of at most 31 bits");
+    return INVAR_OK;
+}
+
+/* The scales lie without gaps, and are as many as the codes need. */
+static invar_status check_scale(const call *c, const invar_tensor *t, const invar_api_argument *a)
+{
+    const invar_api_tensor *scale = &a->tensor;
+    int64_t have = 1, needed;
+
+    if (scale->dims < 0 || scale->dims > INVAR_MAX_RANK || (scale->dims > 0 && !scale->shape))
+        return refuse(c, a->name, "the scales have not 0 to 4 dimensions");
+    for (int32_t i = scale->dims - 1; i >= 0; i--) {
+        if (scale->strides && scale->shape[i] > 1 && scale->strides[i] != have)
+            return refuse(c, a->name, "the scales have gaps");
+        if (scale->shape[i] < 0 || __builtin_mul_overflow(have, scale->shape[i], &have))
+            return refuse(c, a->name, "the scales are larger than memory");
+    }
+    if (__builtin_mul_overflow(invar_tensor_bands(t), invar_tensor_scale_blocks(t), &needed) ||
+        have != needed)
+        return refuse(c, a->name, "the scales are not as many as the codes have blocks");
+    return INVAR_OK;
+}
+
+/* Its memory is where the op looks for it. */
+static invar_status check_place(const call *c, const invar_field *field,
+                                const invar_api_argument *a)
+{
+    bool wanted = c->far && !field->host, have = a->tensor.place == INVAR_API_DEVICE;
+
+    if (a->tensor.place != INVAR_API_HOST && !have)
+        return refuse(c, a->name, "the place of its memory is neither the host nor the device");
+    if (have == wanted)
+        return INVAR_OK;
+    return refuse(c, a->name,
+                  wanted ? "lies in the host's memory; the device needs it in its own"
+                         : "lies in a GPU's memory; it is needed in the host's");
+}
+
+static invar_status read_tensor(invar_tensor *out, const call *c, const invar_field *field,
+                                const invar_api_argument *a)
+{
+    const invar_api_argument *scale = find_with(c, a->name, SCALE);
+
+    if (!scale)
+        return read_view(out, c, a, dtype_of(&a->tensor));
+    if (scale->kind != INVAR_API_TENSOR)
+        return refuse(c, scale->name, "is a tensor");
+    if (format_of(&a->tensor, &scale->tensor) == INVAR_DTYPE_NONE)
+        return refuse(c, a->name, "codes and scales are none of fp8, mxfp8, int4");
+    INVAR_TRY(check_place(c, field, scale));
+    INVAR_TRY(read_view(out, c, a, format_of(&a->tensor, &scale->tensor)));
+    INVAR_TRY(read_count(&out->scale_rows, c, find_with(c, a->name, SCALE_ROWS), 1));
+    INVAR_TRY(read_count(&out->scale_period, c, find_with(c, a->name, SCALE_PERIOD), 0));
+    if (out->rank != 2 || (out->scale_rows != 1 && out->scale_rows != INVAR_FP8_BLOCK))
+        return refuse(c, a->name,
+                      "quantised tensors have 2 dimensions, and scales of 1 or 128 "
+                      "rows");
+    out->scale = scale->tensor.data;
+    return check_scale(c, out, scale);
+}
+
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static invar_status set_segments(void *to, const call *c, const invar_api_argument *a)
 {
@@ -113,21 +221,6 @@ static invar_status set_number(void *to, const call *c, const invar_field *field
     return INVAR_OK;
 }
 
-/* Its memory is where the op looks for it. */
-static invar_status check_place(const call *c, const invar_field *field,
-                                const invar_api_argument *a)
-{
-    bool wanted = c->far && !field->host, have = a->tensor.place == INVAR_API_DEVICE;
-
-    if (a->tensor.place != INVAR_API_HOST && !have)
-        return refuse(c, a->name, "the place of its memory is neither the host nor the device");
-    if (have == wanted)
-        return INVAR_OK;
-    return refuse(c, a->name,
-                  wanted ? "lies in the host's memory; the device needs it in its own"
-                         : "lies in a GPU's memory; it is needed in the host's");
-}
-
 static invar_status set_field(call *c, const invar_field *field, const invar_api_argument *a)
 {
     void *to = (char *)&c->args + field->offset;
@@ -139,7 +232,7 @@ static invar_status set_field(call *c, const invar_field *field, const invar_api
         return refuse(c, a->name, "is a tensor");
     INVAR_TRY(check_place(c, field, a));
     switch (field->kind) {
-    case INVAR_FIELD_TENSOR: return read_tensor(to, c, a);
+    case INVAR_FIELD_TENSOR: return read_tensor(to, c, field, a);
     case INVAR_FIELD_SEGMENTS: return set_segments(to, c, a);
     case INVAR_FIELD_ARRAY:
         INVAR_TRY(read_vector(&memory, c, a));
@@ -186,10 +279,29 @@ static bool applies(const call *c, const invar_field *field)
 /* Boundaries, ids and lengths: what kernels look up, and the host cannot. */
 static bool is_index(const invar_field *field, const invar_api_argument *a)
 {
-    enum { INTEGER = 0 };
-
     return field->role == INVAR_FIELD_IN && field->kind < INVAR_FIELD_I32 &&
-           a->tensor.code == INTEGER;
+           a->tensor.code == INTEGER && a->tensor.bits >= 32;
+}
+
+/* How many arguments are the field's: its own and, of codes, what goes with them. */
+static int64_t count_of(const call *c, const invar_field *field)
+{
+    int64_t count = 1;
+
+    for (int ending = 0; ending < ENDINGS; ending++)
+        if (field->kind == INVAR_FIELD_TENSOR && find_with(c, field->name, SCALE) &&
+            find_with(c, field->name, ending))
+            count++;
+    return count;
+}
+
+static bool belongs_to(const invar_field *field, const invar_api_argument *a)
+{
+    bool found = strcmp(field->name, a->name) == 0;
+
+    for (int ending = 0; ending < ENDINGS; ending++)
+        found = found || (field->kind == INVAR_FIELD_TENSOR && goes_with(a, field->name, ending));
+    return found;
 }
 
 static invar_status fill(call *c, invar_op op)
@@ -201,7 +313,7 @@ static invar_status fill(call *c, invar_op op)
     for (int i = 0; i < n_fields; i++) {
         const invar_api_argument *a = find_argument(c, fields[i].name);
         if (a) {
-            known++;
+            known += count_of(c, &fields[i]);
             INVAR_TRY(set_field(c, &fields[i], a));
             c->indexed = c->indexed || is_index(&fields[i], a);
         }
@@ -209,10 +321,13 @@ static invar_status fill(call *c, invar_op op)
     for (int64_t i = 0; i < c->count && known != c->count; i++) {
         bool found = false;
         for (int k = 0; k < n_fields; k++)
-            found = found || strcmp(fields[k].name, c->arguments[i].name) == 0;
+            found = found || belongs_to(&fields[k], &c->arguments[i]);
         if (!found || find_argument(c, c->arguments[i].name) != &c->arguments[i])
             return refuse(c, c->arguments[i].name, found ? "is there twice" : "is no argument");
     }
+    if (known != c->count)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: scales without the tensor that they belong to",
+                          c->op);
     for (int i = 0; i < n_fields; i++) {
         const invar_api_argument *a = find_argument(c, fields[i].name);
         if (!a && !fields[i].optional && applies(c, &fields[i]))

@@ -98,6 +98,13 @@ INVAR_API void invar_api_device_close(invar_api_device *device);
  * One argument of an op, by the name of its field: kernels-deterministic/fields.def. Tensors are
  * f32, bf16, i32 or i64 of 1 to 4 dimensions, of which only the first may be strided; segments are
  * vectors of i64. All lie in the memory of the device, except the fields of HOST there.
+ *
+ * A quantised tensor has codes under the name of its field, and beside it NAME.scale: a dense
+ * tensor of as many scales as there are blocks. e4m3 codes (DLPack's code 10) with f32 scales are
+ * fp8, with E8M0 scales (14, or plain bytes) mxfp8; codes of 4 bits (code 0; the shape counts
+ * codes, two a byte) with bf16 scales are int4. NAME.scale_rows is 128 for the blocks of fp8
+ * weights (without it 1), NAME.scale_period the rows after which blocks begin anew, those of an
+ * expert (without it 0).
  */
 typedef struct invar_api_argument {
     const char *name;

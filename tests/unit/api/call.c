@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/invar.h"
@@ -10,30 +11,64 @@
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 
-enum { MOST_FIELDS = 40 };
+enum { MOST_FIELDS = 80 };
 
 /* A call in the words of the interface; what its tensors point to is kept here, too. */
 typedef struct spelled {
     invar_api_argument arguments[MOST_FIELDS];
     int64_t shapes[MOST_FIELDS][INVAR_MAX_RANK], strides[MOST_FIELDS][INVAR_MAX_RANK];
+    char names[MOST_FIELDS][48];
     int64_t count;
-    bool can; /* the interface has words for all of it */
+    int64_t quantised; /* tensors */
+    bool can;          /* the interface has words for all of it */
 } spelled;
+
+/* DLPack's codes of the types, and of their scales' types with these bits. */
+static const int32_t codes[INVAR_DTYPE_COUNT] = {
+    [INVAR_DTYPE_F32] = 2,    [INVAR_DTYPE_BF16] = 4, [INVAR_DTYPE_FP8] = 10,
+    [INVAR_DTYPE_MXFP8] = 10, [INVAR_DTYPE_INT4] = 0,
+};
+static const int32_t scale_codes[INVAR_DTYPE_COUNT][2] = {
+    [INVAR_DTYPE_FP8] = {2, 32}, [INVAR_DTYPE_MXFP8] = {14, 8}, [INVAR_DTYPE_INT4] = {4, 16}};
+
+/* An argument that goes with the tensor `name`. */
+static invar_api_argument *spell_with(spelled *s, const char *name, const char *ending)
+{
+    invar_api_argument *a = &s->arguments[s->count];
+
+    (void)snprintf(s->names[s->count], sizeof s->names[0], "%s%s", name, ending);
+    *a = (invar_api_argument){.name = s->names[s->count++], .kind = INVAR_API_INTEGER};
+    return a;
+}
+
+static void spell_scales(spelled *s, const char *name, const invar_tensor *t)
+{
+    int64_t *shape = s->shapes[s->count];
+    invar_api_argument *a = spell_with(s, name, ".scale");
+
+    shape[0] = invar_tensor_bands(t);
+    shape[1] = invar_tensor_scale_blocks(t);
+    a->kind = INVAR_API_TENSOR;
+    a->tensor = (invar_api_tensor){
+        t->scale, shape, NULL, 2, scale_codes[t->dtype][0], scale_codes[t->dtype][1], 0};
+    if (t->scale_rows != 1 || s->count % 2)
+        spell_with(s, name, ".scale_rows")->integer = t->scale_rows;
+    if (t->scale_period != 0)
+        spell_with(s, name, ".scale_period")->integer = t->scale_period;
+    s->quantised++;
+}
 
 static void spell_tensor(spelled *s, invar_api_argument *a, const invar_tensor *t)
 {
     int64_t *shape = s->shapes[s->count], *strides = s->strides[s->count], dense = 1;
-    bool real = t->dtype == INVAR_DTYPE_F32, brain = t->dtype == INVAR_DTYPE_BF16;
 
-    s->can =
-        s->can && (real || brain || t->dtype == INVAR_DTYPE_I32 || t->dtype == INVAR_DTYPE_I64);
     for (int i = t->rank - 1; i >= 0; i--) {
         shape[i] = t->shape[i];
         strides[i] = i > 0 ? dense : t->row_stride;
         dense *= t->shape[i];
     }
     a->tensor = (invar_api_tensor){
-        t->data, shape, strides, t->rank, real ? 2 : brain ? 4 : 0, invar_dtype_bits(t->dtype), 0};
+        t->data, shape, strides, t->rank, codes[t->dtype], invar_dtype_bits(t->dtype), 0};
 }
 
 static void spell_field(spelled *s, const invar_field *f, const invar_op_args *args)
@@ -78,6 +113,8 @@ static void spell_field(spelled *s, const invar_field *f, const invar_op_args *a
         break;
     }
     s->count++;
+    if (f->kind == INVAR_FIELD_TENSOR && invar_dtype_scale_block(((const invar_tensor *)in)->dtype))
+        spell_scales(s, f->name, in);
 }
 
 static void spell(spelled *s, const invar_case *c)
@@ -104,7 +141,7 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
 {
     invar_device dev = *(const invar_device *)*state;
     invar_api_device *device[INVAR_NUMERICS_COUNT];
-    int64_t calls = 0, ops = 0, seeds = invar_test_full() ? 400 : 10;
+    int64_t calls = 0, ops = 0, quantised = 0, seeds = invar_test_full() ? 400 : 10;
     static spelled s;
 
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
@@ -129,6 +166,7 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
                     fail_msg("%s, seed %d: %s: other bytes than the typed call",
                              invar_op_name((invar_op)op), (int)seed, mine.text);
                 calls += !same_memory(&mine, &untouched);
+                quantised += s.quantised;
                 // every argument that is needed is missed
                 for (int64_t i = 0; i < s.count && seed == 0; i++) {
                     invar_api_argument last = s.arguments[s.count - 1], out = s.arguments[i];
@@ -145,7 +183,8 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
         }
         ops += calls > before;
     }
-    assert_true(ops >= 30); // most of them; the rest has lists or quantised tensors only
+    assert_true(ops == INVAR_OP_COUNT - 2); // two have lists of tensors
+    assert_true(quantised > 50);
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
         invar_api_device_close(device[n]);
 }
