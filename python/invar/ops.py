@@ -7,12 +7,78 @@ import contextlib
 import os
 import sys
 from ctypes import byref, c_void_p
-from typing import Any, ContextManager, Optional, Union
+from dataclasses import dataclass
+from typing import Any, ContextManager, Iterator, Optional, Union
 
 from invar import _library as lib
-from invar.tensors import View, view
+from invar.tensors import BFLOAT, CODES, FLOAT, INTEGER, View, view
 
 Field = Union[Any, int, float]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a quantised tensor is stored: DLPack's types of codes and scales, columns of a block."""
+    code: int
+    bits: int
+    scale_code: int
+    scale_bits: int
+    block: int
+    weight_rows: int  # that share a scale, in a weight
+
+
+FORMATS = {"fp8": Format(CODES["f8_e4m3fn"], 8, FLOAT, 32, 128, 128),
+           "mxfp8": Format(CODES["f8_e4m3fn"], 8, CODES["f8_e8m0fnu"], 8, 32, 1),
+           "int4": Format(INTEGER, 4, BFLOAT, 16, 32, 1)}
+
+
+def format_of(name: str) -> Format:
+    """The format of that name."""
+    if name not in FORMATS:
+        raise lib.Error("INVALID", f"format {name!r} does not exist; there are "
+                        f"{', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+@dataclass
+class Quantised:
+    """A tensor of low precision, for Device.run: codes and scales.
+
+    format    "fp8": e4m3 with a f32 scale for 1 x 128 values, or 128 x 128 (weights).
+              "mxfp8": e4m3 with a power of two for 1 x 32. "int4": bf16 scales for 1 x 32.
+    codes     (rows, columns) of one byte; int4: (rows, columns / 2), the even column below
+    scale     (bands of rows, blocks of columns), dense
+    rows_per_scale  1, or 128
+    period    rows after which bands begin anew, those of an expert; 0: never
+    """
+    format: str
+    codes: Any
+    scale: Any
+    rows_per_scale: int = 1
+    period: int = 0
+
+    def views(self, stream: int) -> tuple[View, View]:
+        """Codes and scales with the types that the format says, whatever they are kept in."""
+        kind = format_of(self.format)
+        codes, scale = view(self.codes, stream), view(self.scale, stream)
+        if len(codes.shape) != 2 or codes.bits != 8 or scale.bits != kind.scale_bits:
+            raise lib.Error("INVALID", f"codes of {self.format} are bytes in rows, their scales "
+                            f"have {kind.scale_bits} bits")
+        if self.format == "int4":
+            codes.shape = codes.shape[0], 2 * codes.shape[1]
+            if codes.strides is not None:
+                codes.strides = 2 * codes.strides[0], codes.strides[1]
+        codes.code, codes.bits, scale.code = kind.code, kind.bits, kind.scale_code
+        return codes, scale
+
+    @staticmethod
+    def scales(name: str, rows: int, columns: int, rows_per_scale: int = 1,
+               period: int = 0) -> tuple[int, int]:
+        """The shape of the scales of such a tensor."""
+        period = period or max(rows, 1)
+        bands = rows // period * -(-period // rows_per_scale) + -(-(rows % period) //
+                                                                 rows_per_scale)
+        return bands, -(-columns // format_of(name).block)
 
 
 def _torch_cuda() -> Any:
@@ -65,25 +131,34 @@ class Device:
             asked = cuda.current_stream(self.gpu).cuda_stream if cuda is not None else 0
         return asked
 
-    def _argument(self, name: str, value: Any, stream: Optional[int],
-                  views: list[View]) -> lib.Argument:
-        key = lib.encode(name, "an argument")
-        if isinstance(value, (bool, int)):
-            return lib.Argument(key, lib.Tensor(), int(value), 0.0, lib.INTEGER, 0)
-        if isinstance(value, float):
-            return lib.Argument(key, lib.Tensor(), 0, value, lib.FLOAT, 0)
-        # of a torch tensor on a GPU only the description is made, whatever the device
-        one = view(value, 0 if stream is None else stream)
+    def _arguments(self, name: str, value: Any, stream: int,
+                   views: list[View]) -> Iterator[lib.Argument]:
+        if isinstance(value, Quantised):
+            codes, scale = value.views(stream)
+            yield self._tensor(name, codes, views)
+            yield self._tensor(name + ".scale", scale, views)
+            yield from self._arguments(name + ".scale_rows", value.rows_per_scale, stream, views)
+            yield from self._arguments(name + ".scale_period", value.period, stream, views)
+        elif isinstance(value, (bool, int)):
+            yield lib.Argument(lib.encode(name, "an argument"), lib.Tensor(), int(value), 0.0,
+                               lib.INTEGER, 0)
+        elif isinstance(value, float):
+            yield lib.Argument(lib.encode(name, "an argument"), lib.Tensor(), 0, value, lib.FLOAT,
+                               0)
+        else:
+            yield self._tensor(name, view(value, stream), views)
+
+    def _tensor(self, name: str, one: View, views: list[View]) -> lib.Argument:
         if one.gpu is not None and one.gpu != self.gpu:
             raise lib.Error("INVALID", f"{name}: lies on cuda:{one.gpu}; the device is {self.kind}")
         views.append(one)
-        return lib.Argument(key, one.describe(), 0, 0.0, lib.TENSOR, 0)
+        return lib.Argument(lib.encode(name, "an argument"), one.describe(), 0, 0.0, lib.TENSOR, 0)
 
     def run(self, op: str, fields: dict[str, Field], *, stream: Optional[int] = None) -> None:
         """Runs an op: device.run("add", {"out": y, "a": a, "b": b}).
 
-        The fields are those of kernels-deterministic/fields.def: tensors, ints and floats; None is
-        left out. Outputs are written in place, so they must exist and be writable.
+        The fields are those of kernels-deterministic/fields.def: tensors, Quantised, ints and
+        floats; None is left out. Outputs are written in place, so they must exist and be writable.
 
         On a GPU all tensors lie there. The op runs in the CUDA stream, by default PyTorch's current
         one or else CUDA's default, and this returns before it has run. An index that is out of
@@ -93,8 +168,9 @@ class Device:
             raise lib.Error("STATE", "the device is closed")
         stream = self._stream(stream)
         views: list[View] = []
-        arguments = [self._argument(name, value, stream, views) for name, value in fields.items()
-                     if value is not None]
+        # of a torch tensor on a GPU only the description is made, whatever the device
+        arguments = [one for name, value in fields.items() if value is not None
+                     for one in self._arguments(name, value, stream or 0, views)]
         with self._current():
             lib.call("call_in", self._handle, stream, lib.encode(op, "an op"),
                      (lib.Argument * len(arguments))(*arguments), len(arguments))

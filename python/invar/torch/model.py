@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import masking_utils
 
+from invar.ops import format_of
 from invar.torch import experts, ops
 
 NAME = "invar"  # of the attention, in transformers' tables
@@ -51,14 +52,15 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     if q_length != kv_length:
         return _attend_cached(q, k, v, attention_mask, scale), None
-    rows = [x.flatten(0, 1) for x in (q, k, v)]
+    shape = q.shape
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     if attention_mask is None:
         starts = torch.arange(batch + 1, device=q.device).mul_(q_length)
-        return ops.attention(*rows, starts, scale).unflatten(0, (batch, q_length)), None
+        return ops.attention(q, k, v, starts, scale).reshape(shape), None
     kept, starts = _packing(attention_mask)
-    packed = ops.attention(*(x.index_select(0, kept) for x in rows), starts, scale)
-    out = torch.zeros_like(rows[0]).index_copy(0, kept, packed)
-    return out.unflatten(0, (batch, q_length)), None
+    packed = ops.attention(q.index_select(0, kept), k.index_select(0, kept),
+                           v.index_select(0, kept), starts, scale)
+    return torch.zeros_like(q).index_copy(0, kept, packed).reshape(shape), None
 
 
 def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +95,7 @@ def _attend_cached(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
 
 
 def _linear(self: Any, x: Tensor) -> Tensor:
-    return ops.linear(x, self.weight, self.bias)
+    return ops.linear(x, self.weight, self.bias, self._invar_format)
 
 
 def _norm(self: Any, x: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def _mlp(self: Any, x: Tensor) -> Tensor:
 
 def _experts(self: Any, x: Tensor) -> Tensor:
     return experts.moe(x, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj,
-                       self.gate.top_k, self.gate.norm_topk_prob)
+                       self.gate.top_k, self.gate.norm_topk_prob, self._invar_format)
 
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -119,7 +121,7 @@ def _rotary(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]
     llama3 = [float(known[name]) for name in LLAMA3] if self.rope_type == "llama3" else []
     both = ops.rotary(position_ids.flatten(), self.config.max_position_embeddings,
                       self.inv_freq.shape[0], float(known["rope_theta"]), llama3)
-    cosine, sine = both.to(x.dtype).unflatten(0, position_ids.shape).chunk(2, -1)
+    cosine, sine = both.to(x.dtype).reshape(*position_ids.shape, -1).chunk(2, -1)
     return torch.cat((cosine, cosine), -1), torch.cat((sine, sine), -1)
 
 
@@ -173,7 +175,7 @@ def _check(model: nn.Module) -> Any:
     return config
 
 
-def make_invariant(model: Model) -> Model:
+def make_invariant(model: Model, format: Optional[str] = None) -> Model:
     """Lets a transformers model compute with Invar's kernels; returns the same model.
 
     Afterwards the logits of a sample have the same bits whatever else is in the batch, however it
@@ -182,14 +184,24 @@ def make_invariant(model: Model) -> Model:
 
     Families: llama, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or H200, where
     the model may be moved before or after. Others are refused, and so are sliding windows, dropout
-    in attention, quantised weights and positions from max_position_embeddings on.
+    in attention and positions from max_position_embeddings on.
+
+    format: "fp8", "mxfp8" or "int4" for the linear layers of a bfloat16 model, as `invar train` has
+    them: of attention, MLP and experts; embedding, head, norms and router stay as they are.
     """
     config = _check(model)
+    if format is not None:
+        format_of(format)
+        if next(model.parameters()).dtype != torch.bfloat16:
+            raise NotImplementedError(f"make_invariant: the format {format} is that of a bfloat16 "
+                                      "model")
+    head = model.get_output_embeddings()  # type: ignore[operator]
     transformers.AttentionInterface.register(NAME, _attend)
     transformers.AttentionMaskInterface.register(NAME, _mask)
     for module in model.modules():
         forward = _forward_of(module)
         if forward is not None:
+            setattr(module, "_invar_format", None if module is head else format)
             module.forward = types.MethodType(forward, module)
     config._attn_implementation = NAME
     return model

@@ -12,38 +12,45 @@ import torch
 from torch import Tensor
 
 from invar.torch.calls import all_rows, f32, like, operator, ready, run
+from invar.torch.formats import PLAIN, activation, prepared, quantise, weight
 
 # ---- linear ------------------------------------------------------------------------------------
 
 
 @operator("invar::linear")
-def _linear(x: Tensor, w: Tensor, bias: Optional[Tensor]) -> Tensor:
+def _linear(x: Tensor, w: Tensor, bias: Optional[Tensor], codes: Optional[Tensor] = None,
+            scale: Optional[Tensor] = None, format: str = PLAIN) -> Tensor:
     y = x.new_empty(x.shape[0], w.shape[0])
-    run("linear.fwd", y=y, x=ready(x), w=ready(w),
-         bias=None if bias is None else ready(bias), n_more=0, k_shards=1)
+    run("linear.fwd", y=y, x=activation(x, format), w=weight(w, format, codes, scale),
+        bias=None if bias is None else ready(bias), n_more=0, k_shards=1)
     return y
 
 
 @_linear.register_fake
-def _(x: Tensor, w: Tensor, bias: Optional[Tensor]) -> Tensor:
+def _(x: Tensor, w: Tensor, bias: Optional[Tensor], codes: Optional[Tensor] = None,
+      scale: Optional[Tensor] = None, format: str = PLAIN) -> Tensor:
     return x.new_empty(x.shape[0], w.shape[0])
 
 
 @operator("invar::linear_dx")
-def linear_dx(dy: Tensor, w: Tensor) -> Tensor:
+def linear_dx(dy: Tensor, w: Tensor, codes: Optional[Tensor] = None,
+              scale: Optional[Tensor] = None, format: str = PLAIN) -> Tensor:
+    """The gradient of x."""
     dx = dy.new_empty(dy.shape[0], w.shape[1])
-    run("linear.dx", dx=dx, n_parts=1, k_shards=1,
-         **{"parts[0].dy": ready(dy), "parts[0].w": ready(w)})
+    run("linear.dx", dx=dx, n_parts=1, k_shards=1, **{
+        "parts[0].dy": activation(dy, format), "parts[0].w": weight(w, format, codes, scale)})
     return dx
 
 
 @linear_dx.register_fake
-def _(dy: Tensor, w: Tensor) -> Tensor:
+def _(dy: Tensor, w: Tensor, codes: Optional[Tensor] = None, scale: Optional[Tensor] = None,
+      format: str = PLAIN) -> Tensor:
     return dy.new_empty(dy.shape[0], w.shape[1])
 
 
 @operator("invar::linear_dw")
 def linear_dw(dy: Tensor, x: Tensor) -> Tensor:
+    """The gradient of w, in f32."""
     dw = f32(dy, dy.shape[1], x.shape[1])
     run("linear.dw", dw=dw, dy=ready(dy), x=ready(x), units=all_rows(dy), fresh=1)
     return dw
@@ -67,27 +74,37 @@ def _(x: Tensor) -> Tensor:
 
 
 def _linear_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, bias = inputs
-    ctx.save_for_backward(x, w)
+    x, w, bias, codes, scale, ctx.format = inputs
+    ctx.save_for_backward(x, w, codes, scale)
     ctx.bias = None if bias is None else bias.dtype
 
 
 def _linear_backward(ctx: Any, dy: Tensor) -> Any:
-    x, w = ctx.saved_tensors
-    dx = linear_dx(dy, w) if ctx.needs_input_grad[0] else None
+    x, w, codes, scale = ctx.saved_tensors
+    dx = linear_dx(dy, w, codes, scale, ctx.format) if ctx.needs_input_grad[0] else None
     dw = linear_dw(dy, x).to(w.dtype) if ctx.needs_input_grad[1] else None
     db = None
     if ctx.bias is not None and ctx.needs_input_grad[2]:
         db = _token_sum(dy).to(ctx.bias)
-    return dx, dw, db
+    return dx, dw, db, None, None, None
 
 
 _linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 
 
-def linear(x: Tensor, w: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """x w^T + bias, as torch.nn.functional.linear; x may have any number of dimensions."""
-    y: Tensor = _linear(x.reshape(-1, x.shape[-1]), w, bias)
+def linear(x: Tensor, w: Tensor, bias: Optional[Tensor] = None,
+           format: Optional[str] = None) -> Tensor:
+    """x w^T + bias, as torch.nn.functional.linear; x may have any number of dimensions.
+
+    format: "fp8", "mxfp8" or "int4" for tensors of bfloat16; None: as they are.
+    """
+    codes: list[Any] = [None, None]
+    if format is not None:
+        def make() -> list[Tensor]:
+            q = quantise(w.detach(), format or PLAIN, weight=True)
+            return [q.codes, q.scale]
+        codes = list(prepared(w, format, make))
+    y: Tensor = _linear(x.reshape(-1, x.shape[-1]), w, bias, *codes, format or PLAIN)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 
@@ -112,7 +129,7 @@ def _rmsnorm_backward_op(dy: Tensor, x: Tensor, weight: Tensor,
     dx = like(x)
     dweight = weight.new_zeros(weight.shape, dtype=torch.float32)
     run("rmsnorm.bwd", dx=dx.unsqueeze(1), dweight=dweight, dy=ready(dy).unsqueeze(1),
-         x=ready(x).unsqueeze(1), weight=ready(weight), units=all_rows(x), eps=eps)
+        x=ready(x).unsqueeze(1), weight=ready(weight), units=all_rows(x), eps=eps)
     return dx, dweight
 
 
@@ -195,7 +212,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, starts: Tensor,
     o = like(q)
     lse2 = f32(q, q.shape[0], q.shape[1])
     run("attention.fwd", o=o, lse2=lse2, q=ready(q), k=ready(k), v=ready(v),
-         samples=ready(starts), **_shape(scale))
+        samples=ready(starts), **_shape(scale))
     return o, lse2
 
 
@@ -213,7 +230,7 @@ def _attention_backward_op(do: Tensor, o: Tensor, lse2: Tensor, q: Tensor, k: Te
                            starts: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (like(x) for x in (q, k, v))
     run("attention.bwd", dq=dq, dk=dk, dv=dv, d_o=ready(do), o=o, lse2=lse2, q=ready(q),
-         k=ready(k), v=ready(v), samples=ready(starts), **_shape(scale))
+        k=ready(k), v=ready(v), samples=ready(starts), **_shape(scale))
     return dq, dk, dv
 
 
@@ -259,8 +276,8 @@ def attention_paged(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, rows: Tensor
     """
     o = like(q)
     run("attention.paged", o=o, q=ready(q), rows=ready(rows), lengths=ready(lengths),
-         **{"cache.k": ready(k), "cache.v": ready(v), "cache.pages": ready(pages)},
-         **_shape(scale))
+        **{"cache.k": ready(k), "cache.v": ready(v), "cache.pages": ready(pages)},
+        **_shape(scale))
     return o
 
 
@@ -319,7 +336,7 @@ def _logprob(logits: Tensor, targets: Tensor,
              temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     logp, most, logsum = (logits.new_empty(logits.shape[0]) for _ in range(3))
     run("logprob.fwd", logp=logp, max=most, logsum=logsum, logits=ready(logits),
-         targets=ready(targets), temperature=temperature)
+        targets=ready(targets), temperature=temperature)
     return logp, most, logsum
 
 
@@ -334,7 +351,7 @@ def _logprob_backward_op(dlogp: Tensor, most: Tensor, logsum: Tensor, logits: Te
                          targets: Tensor, temperature: float) -> Tensor:
     dlogits = like(logits)
     run("logprob.bwd", dlogits=dlogits, dlogp=ready(dlogp), max=most, logsum=logsum,
-         logits=ready(logits), targets=ready(targets), temperature=temperature)
+        logits=ready(logits), targets=ready(targets), temperature=temperature)
     return dlogits
 
 

@@ -32,6 +32,7 @@ if not torch.cuda.is_available():
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 import invar.ops  # noqa: E402  pylint: disable=wrong-import-position
 import invar.torch  # noqa: E402  pylint: disable=wrong-import-position
+import formats  # noqa: E402  pylint: disable=wrong-import-position
 import kernels  # noqa: E402  pylint: disable=wrong-import-position
 from kernels import FAMILIES, TYPES, bits, build  # noqa: E402
 
@@ -54,6 +55,14 @@ class Models(kernels.Models):
     """Batch size, padding, place and cache, on the GPU."""
 
 
+class Products(formats.Products):
+    """Formats, on the GPU."""
+
+
+class Whole(formats.Whole):
+    """Models in a format, on the GPU."""
+
+
 def calls(dtype, tokens, where):
     """Results and gradients of every operator, from the same numbers on either device."""
     draw = torch.Generator("cpu").manual_seed(tokens)
@@ -73,7 +82,11 @@ def calls(dtype, tokens, where):
             ("swiglu", (x, up), invar.torch.swiglu(x, up)),
             ("attention", (q, k, v), invar.torch.attention(q, k, v, starts)),
             ("moe", (x, r, gate_up, down), invar.torch.moe(x, r, gate_up, down, 2)),
-            ("logprob", (x,), invar.torch.logprob(x, targets))):
+            ("logprob", (x,), invar.torch.logprob(x, targets)),
+            *((name, (x, w, r, gate_up, down), invar.torch.moe(
+                invar.torch.linear(invar.torch.linear(x, w, None, name), w.T.contiguous(), None,
+                                   name), r, gate_up, down, 2, True, name))
+              for name in formats.FORMATS if dtype == torch.bfloat16)):
         weights = torch.randn(out.shape, generator=draw, device="cpu").to(out.dtype).to(where)
         yield name, (out, *torch.autograd.grad(out, leaves, weights))
 

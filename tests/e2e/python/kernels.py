@@ -33,8 +33,8 @@ def build(family, **more):
     if family == "qwen3":
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
     return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
-        num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True,
-        **sizes))
+        num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+        **{"moe_intermediate_size": 48, **sizes}))
 
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
@@ -108,7 +108,7 @@ class Operators(unittest.TestCase):
         named = torch.ops.invar
         for op, arguments in (
                 (named.linear, (x, w, None)), (named.rmsnorm, (x, n, 1e-6)),
-                (named.swiglu, (x, x * 2)), (named.moe, (x, r, gate_up, down, 2, True)),
+                (named.swiglu, (x, x * 2)), (named.moe, (x, r, gate_up, down, [], 2, True, "")),
                 (named.attention, (q, k, k * 2, torch.tensor([0, 2, 5]), 0.3)),
                 (named.logprob, (x, torch.tensor([1, 2, 3, 4, 5], dtype=torch.int32), 1.0))):
             torch.library.opcheck(op.default, arguments)

@@ -36,6 +36,7 @@ venv "$venvs" -r "$tree/tests/oracle/requirements.txt" -r "$here/requirements.tx
 cd "$folder"
 "$python" "$here/libraries.py" "$folder/libraries" || complain "libraries.py failed"
 "$python" -W ignore "$here/kernels.py" || complain "kernels.py failed"
+"$python" -W ignore "$here/formats.py" || complain "formats.py failed"
 
 # a plain loop, and a Trainer: two runs alike, one with a change
 for run in a b 'c --change 7'; do

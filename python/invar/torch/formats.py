@@ -1,0 +1,89 @@
+# formats.py - fp8, mxfp8 and int4 for the linear layers, as `invar train` has them.
+#
+# fp8 and mxfp8 quantise weights, inputs and the gradients of outputs for the products; the gradient
+# of a weight is made of what is stored, in bf16. int4 quantises weights only.
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised operands of products."""
+from __future__ import annotations
+
+from typing import Callable, Optional, Union
+
+import torch
+from torch import Tensor
+
+from invar.ops import Quantised, format_of
+from invar.torch.calls import operator, ready, run
+
+PLAIN = ""  # the format of operands as they are stored
+_CODES = {"fp8": torch.float8_e4m3fn, "mxfp8": torch.float8_e4m3fn, "int4": torch.uint8}
+_SCALES = {"fp8": torch.float32, "mxfp8": torch.float8_e8m0fnu, "int4": torch.bfloat16}
+
+
+def _empty(x: Tensor, name: str, rows_per_scale: int, period: int) -> tuple[Tensor, Tensor]:
+    rows, columns = x.shape
+    scales = Quantised.scales(name, rows, columns, rows_per_scale, period)
+    return (x.new_empty(rows, columns // 2 if name == "int4" else columns, dtype=_CODES[name]),
+            x.new_empty(scales, dtype=_SCALES[name]))
+
+
+@operator("invar::quantise")
+def _quantise(x: Tensor, name: str, rows_per_scale: int, period: int) -> tuple[Tensor, Tensor]:
+    codes, scale = _empty(x, name, rows_per_scale, period)
+    run("quantise", x=ready(x), q=Quantised(name, codes, scale, rows_per_scale, period))
+    return codes, scale
+
+
+@_quantise.register_fake
+def _(x: Tensor, name: str, rows_per_scale: int, period: int) -> tuple[Tensor, Tensor]:
+    return _empty(x, name, rows_per_scale, period)
+
+
+def quantise(x: Tensor, format: str, *, weight: bool = False, period: int = 0) -> Quantised:
+    """Codes and scales of a matrix, in float32 or bfloat16.
+
+    A weight of fp8 has one scale for 128 x 128 values, which begin anew after `period` rows.
+    """
+    rows = format_of(format).weight_rows if weight else 1
+    codes, scale = _quantise(x, format, rows, period if rows > 1 else 0)
+    return Quantised(format, codes, scale, rows, period if rows > 1 else 0)
+
+
+def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """The values that codes and scales stand for."""
+    columns = q.codes.shape[1] * (2 if q.format == "int4" else 1)
+    x = torch.empty(q.codes.shape[0], columns, dtype=dtype, device=q.codes.device)
+    run("dequantise", x=x, q=q)
+    return x
+
+
+def activation(x: Tensor, name: str) -> Union[Tensor, Quantised]:
+    """What a product takes for a matrix of inputs, or of gradients of outputs."""
+    return ready(x) if name in (PLAIN, "int4") else quantise(x, name)
+
+
+def weight(w: Tensor, name: str, codes: Optional[Tensor], scale: Optional[Tensor],
+           period: int = 0) -> Union[Tensor, Quantised]:
+    """What a product takes for a weight whose codes and scales are these."""
+    if name == PLAIN:
+        return ready(w)
+    rows = format_of(name).weight_rows
+    return Quantised(name, codes, scale, rows, period if rows > 1 else 0)
+
+
+def prepared(w: Tensor, name: str, make: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """Codes and scales of a weight: made once where it is not trained, and at each use where it is.
+
+    Kept ones are used as long as PyTorch counts no write to the weight.
+    """
+    if w.dtype != torch.bfloat16:
+        raise NotImplementedError(f"weights of the format {name} are quantised from bfloat16; "
+                                  f"this one is {w.dtype}")
+    trained = w.requires_grad and torch.is_grad_enabled()
+    if trained or w.is_inference() or torch.compiler.is_compiling():
+        return make()
+    state = (name, w._version, w.data_ptr())
+    kept: Optional[tuple[object, list[Tensor]]] = getattr(w, "_invar_codes", None)
+    if kept is None or kept[0] != state:
+        kept = state, make()
+        w._invar_codes = kept  # type: ignore[attr-defined]
+    return kept[1]
