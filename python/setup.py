@@ -3,8 +3,10 @@
 # The library has no symbol of Python, so one wheel serves every Python 3 of a platform.
 # SPDX-License-Identifier: Apache-2.0
 """Builds the wheel of invar."""
+import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,11 +40,17 @@ class BuildPy(build_py):
         work = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         subprocess.run(["cmake", "-S", TREE, "-B", work, *generator, "-DBUILD_TESTING=OFF",
-                        "-DINVAR_BISECT=OFF"], check=True)
-        subprocess.run(["cmake", "--build", work, "--target", "invar_api"], check=True)
+                        "-DINVAR_BISECT=OFF", *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
+                       check=True)
+        cache = (work / "CMakeCache.txt").read_text(encoding="utf-8")
+        made = {"invar_api": "libinvar.so"}
+        if re.search("^INVAR_CUDA:BOOL=(ON|TRUE|YES|1)$", cache, re.MULTILINE | re.IGNORECASE):
+            made["invar_cuda"] = "invar-cuda.so"
+        subprocess.run(["cmake", "--build", work, "--target", *made], check=True)
         editable = getattr(self, "editable_mode", False)
         target = HERE / "invar" if editable else pathlib.Path(self.build_lib) / "invar"
-        self.copy_file(str(work / "libinvar.so"), str(target / "libinvar.so"))
+        for name in made.values():
+            self.copy_file(str(work / name), str(target / name))
 
 
 class Platform(Distribution):

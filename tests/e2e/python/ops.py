@@ -14,6 +14,7 @@ import sys
 import unittest
 
 os.environ["INVAR_LIBRARY"] = sys.argv[1]
+os.environ["INVAR_MODULES"] = "/nowhere"  # a GPU that may be here is none
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
 sys.dont_write_bytecode = True
 
@@ -69,6 +70,54 @@ class Products(unittest.TestCase):
             self.assertAlmostEqual(row[n], exact, places=5)
 
 
+class Formats(unittest.TestCase):
+    """Codes and scales, by what they stand for."""
+
+    def setUp(self):
+        self.device = ops.Device(threads=1)
+        self.x = matrix([float(k % 15 - 7) for k in range(64)], 2, 32)
+
+    def test_there_and_back(self):
+        for name, codes, scale in (("fp8", bytearray(64), array.array("f", [0] * 2)),
+                                   ("mxfp8", bytearray(64), bytearray(2)),
+                                   ("int4", bytearray(32), array.array("H", [0] * 2))):
+            columns = 16 if name == "int4" else 32
+            q = ops.Quantised(name, memoryview(codes).cast("B", (2, columns)), scale)
+            self.assertEqual(ops.Quantised.scales(name, 2, 32), (2, 1))
+            back = empty(2, 32)
+            self.device.run("quantise", {"q": q, "x": self.x})
+            self.device.run("dequantise", {"q": q, "x": back})
+            if name == "fp8":  # whose scales are no powers of two
+                for one, other in zip(sum(back.tolist(), []), sum(self.x.tolist(), [])):
+                    self.assertAlmostEqual(one, other, delta=0.3)
+            else:
+                self.assertEqual(back.tolist(), self.x.tolist())
+            self.assertNotEqual(sum(codes), 0)
+
+    def test_shapes_of_scales(self):
+        for rows, columns, per, period, expected in (
+                (300, 200, 128, 0, (3, 2)), (300, 200, 1, 0, (300, 2)),
+                (300, 128, 128, 100, (3, 1)), (600, 128, 128, 200, (6, 1)), (0, 128, 128, 0, (0, 1))):
+            self.assertEqual(ops.Quantised.scales("fp8", rows, columns, per, period), expected)
+
+    def test_refused(self):
+        codes, scale = memoryview(bytearray(64)).cast("B", (2, 32)), array.array("f", [0] * 2)
+        for q, words in ((ops.Quantised("fp4", codes, scale), "fp4"),
+                         (ops.Quantised("mxfp8", codes, scale), "8 bits"),
+                         (ops.Quantised("fp8", codes, scale, 128), "as many"),
+                         (ops.Quantised("fp8", codes, scale, 2), "1 or 128"),
+                         (ops.Quantised("fp8", codes, scale, 1, -1), "31 bits"),
+                         (ops.Quantised("fp8", codes, scale, 1, 1 << 40), "31 bits"),
+                         (ops.Quantised("fp8", codes, array.array("f", [0] * 3)), "as many"),
+                         (ops.Quantised("fp8", bytearray(64), scale), "rows")):
+            with self.assertRaisesRegex(invar.Error, words):
+                self.device.run("quantise", {"q": q, "x": self.x})
+        with self.assertRaisesRegex(invar.Error, "without the tensor"):
+            self.device.run("quantise", {"q": ops.Quantised("fp8", codes, scale), "x": self.x,
+                                         "x.scale_rows": 1})
+        self.assertEqual(codes.tobytes(), bytes(64))  # nothing was written
+
+
 class Refusals(unittest.TestCase):
     """What must not reach a kernel."""
 
@@ -121,10 +170,14 @@ class Refusals(unittest.TestCase):
         self.refused("grad.norm", {"grads": self.x, "count": 1, "max_norm": 1.0}, "lists of")
 
     def test_devices(self):
-        for kind, numerics, threads in (("tpu", "ieee", 1), ("cpu", "fast", 1), ("cuda", "ieee", 1),
-                                        ("cpu", "ieee", -1)):
-            with self.assertRaises(invar.Error):
+        for kind, numerics, threads, words in (
+                ("tpu", "ieee", 1, "tpu"), ("cpu", "fast", 1, "fast"), ("cpu", "ieee", -1, ""),
+                ("cpu:0", "ieee", 1, "cuda:N"), ("cuda:x", "ieee", 1, "cuda:N"),
+                ("cuda", "ieee", 1, "invar-cuda.so is not in the folder INVAR_MODULES")):
+            with self.assertRaisesRegex(invar.Error, words):
                 ops.Device(kind, numerics=numerics, threads=threads)
+        with self.assertRaisesRegex(invar.Error, "no streams"):
+            self.device.run("linear.fwd", self.good, stream=0)
         self.device.close()
         with self.assertRaisesRegex(invar.Error, "closed"):
             self.device.run("linear.fwd", self.good)
