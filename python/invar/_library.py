@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import pathlib
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 ABI = 2
 DIGEST_BYTES = 16
@@ -89,7 +90,7 @@ STATUS = {
     "hash_tensors": [c_char_p, POINTER(Tensor), c_int64, c_int32],
     "device_open": [POINTER(c_void_p), c_char_p, c_char_p, c_int32],
     "device_wait": [c_void_p],
-    "call_in": [c_void_p, c_void_p, c_char_p, POINTER(Argument), c_int64],
+    "call_in": [c_void_p, c_void_p, c_char_p, c_void_p, c_int64],  # an array of Argument
     "ledger_open": [POINTER(c_void_p), c_char_p, c_int32, c_char_p],
     "ledger_begin": [c_void_p, c_char_p, c_char_p, POINTER(Pair), c_int64, POINTER(Fact), c_int64],
     "ledger_resume": [c_void_p, c_int64, c_char_p, POINTER(Fact), c_int64],
@@ -173,10 +174,33 @@ def take_text(text: c_void_p) -> str:
 
 def encode(text: str, what: str) -> bytes:
     """A text for the library: UTF-8 without a NUL."""
-    data = text.encode("utf-8", "surrogateescape")
+    if not isinstance(text, str):
+        raise Error("INVALID", f"{what} is a text, not {text!r}")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise Error("INVALID", f"{what} is no Unicode: {text!r}") from error
     if b"\0" in data:
-        raise ValueError(f"{what} has a NUL byte: {text!r}")
+        raise Error("INVALID", f"{what} has a NUL byte: {text!r}")
     return data
+
+
+def integer(value: Any, what: str, least: int, most: int) -> int:
+    """A number for the library that fits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise Error("INVALID", f"{what} is an integer, not {value!r}") from None
+    if not least <= number <= most:
+        raise Error("INVALID", f"{what} is {least} to {most}, not {number}")
+    return number
+
+
+def mapping(value: Optional[Mapping[str, Any]], what: str) -> Mapping[str, Any]:
+    """Names and values; None: nothing."""
+    if value is not None and not isinstance(value, Mapping):
+        raise Error("INVALID", f"{what} is a dict, not {value!r}")
+    return value or {}
 
 
 def numbers(values: Iterable[tuple[str, float]], what: str) -> tuple[Any, int]:

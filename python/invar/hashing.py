@@ -68,6 +68,8 @@ class Digests:
 
 def hash_bytes(data: Union[bytes, bytearray, memoryview]) -> bytes:
     """XXH3-128 of bytes: what `xxhsum -H2` prints, as 16 bytes."""
+    if isinstance(data, str):
+        raise TypeError("bytes are hashed, not a text: encode it first")
     raw = bytes(data)
     out = create_string_buffer(DIGEST_BYTES)
     call("hash_bytes", out, raw, len(raw))
@@ -82,7 +84,10 @@ def _named(source: Any) -> Iterable[tuple[str, Any]]:
         return source.items()
     if is_tensor(source):
         return [("value", source)]
-    return source  # type: ignore[no-any-return]
+    if not isinstance(source, Iterable) or isinstance(source, str):
+        raise TypeError("a module, a dict of tensors, pairs of names and tensors or a tensor can "
+                        f"be hashed, not {source!r}")
+    return source
 
 
 def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",

@@ -10,7 +10,7 @@ import threading
 import time
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from types import TracebackType
-from typing import Any, Iterator, Mapping, Optional, Type, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Type, Union
 
 from invar import _library as lib
 from invar import program
@@ -21,6 +21,8 @@ Path = Union[str, "os.PathLike[str]"]
 
 def ledger_file(run: Path) -> pathlib.Path:
     """The ledger of a run: a file RUN.db, or ledger.db in a folder."""
+    if not isinstance(run, (str, os.PathLike)) or not os.fspath(run):
+        raise lib.Error("INVALID", f"the path of a run is a folder or a file NAME.db, not {run!r}")
     path = pathlib.Path(run)
     if path.suffix == ".db" and not path.is_dir():
         return path
@@ -38,17 +40,59 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{key}", json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _number(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     """A number of Python, numpy or torch."""
-    return float(value.item() if hasattr(value, "item") else value)
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise lib.Error("INVALID", f"{name} is a number, not {value!r}: {error}") from error
 
 
 def _metric(name: str) -> str:
     """Names without a group belong to training, as the report and the queries expect."""
-    return name if "/" in name else "train/" + name
+    return name if "/" in str(name) else f"train/{name}"
 
 
-class Ledger:
+def _numbers(*sources: Mapping[str, Any], name_of: Callable[[str], str]) -> dict[str, float]:
+    """Numbers by their whole names, each of which may be there once."""
+    found: dict[str, float] = {}
+    for source in sources:
+        for key, value in source.items():
+            name = name_of(key)
+            if name in found:
+                raise lib.Error("INVALID", f"{name} is given twice: {found[name]} and {value!r}")
+            found[name] = _number(name, value)
+    return found
+
+
+class Opened:
+    """A ledger that is open; it belongs to the process that opened it."""
+
+    def __init__(self, run: Path) -> None:
+        self._handle: Optional[c_void_p] = None
+        self._process = os.getpid()
+        self.file = ledger_file(run)
+
+    def _open(self) -> c_void_p:
+        if self._handle is None:
+            raise lib.Error("STATE", f"{self.file}: the ledger is closed")
+        if self._process != os.getpid():
+            raise lib.Error("STATE", f"{self.file}: belongs to process {self._process}, which "
+                            "opened it; a child after fork cannot use it")
+        return self._handle
+
+    def close(self) -> None:
+        """Gives the file back. Without `finish` a run that is written counts as killed."""
+        handle, self._handle = self._handle, None
+        if handle is not None and self._process == os.getpid():  # a child leaves it alone
+            lib.LIBRARY.invar_api_ledger_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+
+class Ledger(Opened):
     """Records the steps of one run.
 
         with invar.Ledger("runs/a", config={"lr": 1e-3}) as ledger:
@@ -70,22 +114,22 @@ class Ledger:
                  config: Optional[Mapping[str, Any]] = None, kind: str = "train",
                  facts: Optional[Mapping[str, Any]] = None,
                  resume: Optional[Mapping[str, Any]] = None) -> None:
-        self.file = ledger_file(path)
+        super().__init__(path)
         self.name = run or (self.file.parent.resolve().name if self.file.name == "ledger.db"
                             else self.file.stem)
         self._lock = threading.Lock()
         self._points: Optional[tuple[tuple[str, str, tuple[int, ...], str], ...]] = None
         self._since = time.time_ns()
-        self._handle: Optional[c_void_p] = None
         known = program.facts()
-        known.update({("user", key): value for key, value in _flat(facts or {})})
+        known.update({("user", key): value for key, value in _flat(lib.mapping(facts, "facts"))})
+        config = lib.mapping(config, "config")
         self.file.parent.mkdir(parents=True, exist_ok=True)
         handle = c_void_p()
         lib.call("ledger_open", byref(handle), lib.encode(str(self.file), "a path"), lib.CREATE,
                  lib.encode(f"python, run {self.name}", "a run's name"))
         self._handle = handle
         try:
-            self._begin(kind, config or {}, known, resume)
+            self._begin(kind, config, known, resume)
         except BaseException:
             self.close()
             raise
@@ -96,8 +140,8 @@ class Ledger:
             lib.Fact(*(lib.encode(text, "a fact") for text in (*key, value)))
             for key, value in facts.items()))
         if resume is not None:
-            lib.call("ledger_resume", self._handle, int(resume["step"]),
-                     bytes.fromhex(resume["chain"]), rows, len(rows))
+            step, chain = self._state(resume)
+            lib.call("ledger_resume", self._handle, step, chain, rows, len(rows))
             return
         if self._has_run():
             raise lib.Error("STATE", f"{self.file}: has a run already; choose another folder, or "
@@ -108,6 +152,18 @@ class Ledger:
                  lib.encode(kind, "a kind"), (lib.Pair * len(pairs))(*pairs), len(pairs), rows,
                  len(rows))
 
+    @staticmethod
+    def _state(resume: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Step and chain of what `state()` has made."""
+        try:
+            step, chain = int(resume["step"]), bytes.fromhex(resume["chain"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise lib.Error("INVALID", "resume is what state() returned, a dict of step and chain; "
+                            f"not {resume!r}") from error
+        if len(chain) != lib.DIGEST_BYTES or not -1 <= step < 1 << 63:
+            raise lib.Error("INVALID", f"resume has a step or a chain that no run has: {resume!r}")
+        return step, chain
+
     def _has_run(self) -> bool:
         number = c_int64()
         try:
@@ -117,11 +173,6 @@ class Ledger:
                 return False
             raise
         return True
-
-    def _open(self) -> c_void_p:
-        if self._handle is None:
-            raise lib.Error("STATE", f"{self.file}: the ledger is closed")
-        return self._handle
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -136,9 +187,11 @@ class Ledger:
                   `loss=0.5` is `train/loss`, `metrics={"rollout/raw_reward": 1.0}` is as it says
         gauges    numbers that may differ between equal runs: speeds, memory
         """
-        named = {_metric(name): _number(value) for name, value in
-                 [*(metrics or {}).items(), *values.items()]}
-        measured = {_metric(name): _number(value) for name, value in (gauges or {}).items()}
+        named = _numbers(lib.mapping(metrics, "metrics"), values, name_of=_metric)
+        measured = _numbers(lib.mapping(gauges, "gauges"), name_of=_metric)
+        if digests is not None and not isinstance(digests, Digests):
+            raise lib.Error("INVALID", "digests are what hash_tensors returns, not "
+                            f"{type(digests).__name__}")
         if batch is not None and not isinstance(batch, Digests):
             batch = hash_tensors(batch, kind="data")
         if digests is None:
@@ -199,8 +252,7 @@ class Ledger:
     def evaluate(self, dataset: str, results: Optional[Mapping[str, Any]] = None,
                  **values: Any) -> None:
         """Results on a data set after the last step: ledger.evaluate("gsm8k", accuracy=0.5)."""
-        named = {name: _number(value) for name, value in
-                 [*(results or {}).items(), *values.items()]}
+        named = _numbers(lib.mapping(results, "results"), values, name_of=str)
         rows, count = lib.numbers(named.items(), "a result")
         with self._lock:
             lib.call("ledger_evaluate", self._open(), lib.encode(dataset, "a data set"), rows,
@@ -208,7 +260,10 @@ class Ledger:
 
     def note(self, kind: str, message: str, *, level: str = "info", data: Any = None) -> None:
         """An event; level is debug, info, warning or error; data becomes JSON."""
-        text = None if data is None else json.dumps(data, ensure_ascii=False)
+        try:
+            text = None if data is None else json.dumps(data, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise lib.Error("INVALID", f"an event's data becomes JSON: {error}") from error
         with self._lock:
             lib.call("ledger_note", self._open(), lib.encode(level, "a level"),
                      lib.encode(kind, "a kind"), lib.encode(message, "a message"),
@@ -217,23 +272,18 @@ class Ledger:
     # ---- the end -------------------------------------------------------------------------------
 
     def finish(self, exit_code: int = 0, reason: str = "done") -> None:
-        """The end of the run, durable; then closes."""
+        """The end of the run, durable; then closes. The exit code is 0 to 255, as a shell's."""
+        code = lib.integer(exit_code, "an exit code", 0, 255)
         with self._lock:
-            lib.call("ledger_finish", self._open(), exit_code, lib.encode(reason, "a reason"))
+            lib.call("ledger_finish", self._open(), code, lib.encode(reason, "a reason"))
         self.close()
-
-    def close(self) -> None:
-        """Gives the file back. Without `finish` the run counts as killed."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.LIBRARY.invar_api_ledger_close(handle)
 
     def __enter__(self) -> "Ledger":
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
-        if self._handle is None:
+        if self._handle is None or self._process != os.getpid():
             return
         try:
             if kind is None:
@@ -245,8 +295,4 @@ class Ledger:
                 self.note("failure", words, level="error")
                 self.finish(2, "failure")
         finally:
-            self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
             self.close()

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import struct
 import sys
-from ctypes import byref, c_void_p
+from ctypes import addressof, byref, c_void_p, create_string_buffer, sizeof
 from dataclasses import dataclass
-from typing import Any, ContextManager, Iterator, Optional, Union
+from typing import Any, ContextManager, Optional, Union
 
 from invar import _library as lib
 from invar.tensors import BFLOAT, CODES, FLOAT, INTEGER, View, view
@@ -81,6 +83,67 @@ class Quantised:
         return bands, -(-columns // format_of(name).block)
 
 
+_ARGUMENT = "PPPPiiiiqdii"  # lib.Argument, for struct: many are written at once
+_BYTES = struct.calcsize("@" + _ARGUMENT)
+assert _BYTES == sizeof(lib.Argument)
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(arguments: int, extents: int) -> struct.Struct:
+    return struct.Struct("@" + _ARGUMENT * arguments + "q" * extents)
+
+
+@functools.lru_cache(maxsize=1024)
+def _name(text: str) -> Any:
+    """A text for the library, in memory that stays as long as somebody has it."""
+    return create_string_buffer(lib.encode(text, "an argument"))
+
+
+class _Call:
+    """The arguments of one call: an array of lib.Argument, and behind it shapes and strides."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._values: list[list[Any]] = []  # of each argument, and where its shape begins
+        self._extents: list[int] = []
+        self._kept: list[Any] = []
+
+    def number(self, name: str, integer: int, real: float, kind: int) -> None:
+        """An int or a float."""
+        if not -1 << 63 <= integer < 1 << 63:
+            raise lib.Error("INVALID", f"{name}: {integer} does not fit into 64 bits")
+        text = _name(name)
+        self._kept.append(text)
+        self._values.append([addressof(text), 0, 0, 0, 0, 0, 0, 0, integer, real, kind, 0])
+        self.count += 1
+
+    def tensor(self, name: str, one: View) -> None:
+        """A tensor that lives as long as this."""
+        text = _name(name)
+        self._kept += (text, one)
+        dims, at = len(one.shape), len(self._extents)
+        self._extents += one.shape
+        if one.strides is not None:
+            self._extents += one.strides
+        self._values.append([addressof(text), one.address, at,
+                             -1 if one.strides is None else at + dims, dims, one.code, one.bits,
+                             lib.HOST if one.gpu is None else lib.DEVICE, 0, 0.0, lib.TENSOR, 0])
+        self.count += 1
+
+    def pack(self) -> Any:
+        """The array for the library."""
+        buffer = create_string_buffer(max(1, _BYTES * self.count + 8 * len(self._extents)))
+        extents = addressof(buffer) + _BYTES * self.count
+        flat: list[Any] = []
+        for value in self._values:
+            if value[10] == lib.TENSOR:
+                value[2] = extents + 8 * value[2]
+                value[3] = extents + 8 * value[3] if value[3] >= 0 else 0
+            flat += value
+        _layout(self.count, len(self._extents)).pack_into(buffer, 0, *flat, *self._extents)
+        return buffer
+
+
 def _torch_cuda() -> Any:
     """torch.cuda where PyTorch is imported and uses a GPU; does not import it."""
     torch = sys.modules.get("torch")
@@ -113,7 +176,7 @@ class Device:
     def _current(self) -> ContextManager[Any]:
         """CUDA has one current GPU a thread: PyTorch's stays what it is."""
         cuda = _torch_cuda() if self.gpu is not None else None
-        if cuda is None or self.gpu >= cuda.device_count():
+        if cuda is None or cuda.current_device() == self.gpu or self.gpu >= cuda.device_count():
             return contextlib.nullcontext()
         return cuda.device(self.gpu)  # type: ignore[no-any-return]
 
@@ -131,28 +194,27 @@ class Device:
             asked = cuda.current_stream(self.gpu).cuda_stream if cuda is not None else 0
         return asked
 
-    def _arguments(self, name: str, value: Any, stream: int,
-                   views: list[View]) -> Iterator[lib.Argument]:
-        if isinstance(value, Quantised):
-            codes, scale = value.views(stream)
-            yield self._tensor(name, codes, views)
-            yield self._tensor(name + ".scale", scale, views)
-            yield from self._arguments(name + ".scale_rows", value.rows_per_scale, stream, views)
-            yield from self._arguments(name + ".scale_period", value.period, stream, views)
-        elif isinstance(value, (bool, int)):
-            yield lib.Argument(lib.encode(name, "an argument"), lib.Tensor(), int(value), 0.0,
-                               lib.INTEGER, 0)
-        elif isinstance(value, float):
-            yield lib.Argument(lib.encode(name, "an argument"), lib.Tensor(), 0, value, lib.FLOAT,
-                               0)
-        else:
-            yield self._tensor(name, view(value, stream), views)
-
-    def _tensor(self, name: str, one: View, views: list[View]) -> lib.Argument:
+    def _view(self, name: str, one: View) -> View:
         if one.gpu is not None and one.gpu != self.gpu:
             raise lib.Error("INVALID", f"{name}: lies on cuda:{one.gpu}; the device is {self.kind}")
-        views.append(one)
-        return lib.Argument(lib.encode(name, "an argument"), one.describe(), 0, 0.0, lib.TENSOR, 0)
+        return one
+
+    def _fill(self, call: "_Call", fields: dict[str, Field], stream: int) -> None:
+        for name, value in fields.items():
+            if value is None:
+                continue
+            if isinstance(value, (bool, int)):
+                call.number(name, int(value), 0.0, lib.INTEGER)
+            elif isinstance(value, float):
+                call.number(name, 0, value, lib.FLOAT)
+            elif isinstance(value, Quantised):
+                codes, scale = value.views(stream)
+                call.tensor(name, self._view(name, codes))
+                call.tensor(name + ".scale", self._view(name, scale))
+                call.number(name + ".scale_rows", value.rows_per_scale, 0.0, lib.INTEGER)
+                call.number(name + ".scale_period", value.period, 0.0, lib.INTEGER)
+            else:
+                call.tensor(name, self._view(name, view(value, stream)))
 
     def run(self, op: str, fields: dict[str, Field], *, stream: Optional[int] = None) -> None:
         """Runs an op: device.run("add", {"out": y, "a": a, "b": b}).
@@ -167,13 +229,12 @@ class Device:
         if self._handle is None:
             raise lib.Error("STATE", "the device is closed")
         stream = self._stream(stream)
-        views: list[View] = []
+        call = _Call()
         # of a torch tensor on a GPU only the description is made, whatever the device
-        arguments = [one for name, value in fields.items() if value is not None
-                     for one in self._arguments(name, value, stream or 0, views)]
+        self._fill(call, fields, stream or 0)
         with self._current():
-            lib.call("call_in", self._handle, stream, lib.encode(op, "an op"),
-                     (lib.Argument * len(arguments))(*arguments), len(arguments))
+            lib.call("call_in", self._handle, stream, lib.encode(op, "an op"), call.pack(),
+                     call.count)
 
     def wait(self) -> None:
         """Until everything has run; raises what failed in it."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Iterable, Optional, Type
 
 from invar import _library as lib
-from invar.ledger import Path, ledger_file
+from invar.ledger import Opened, Path
 
 Rows = list[dict[str, Any]]
 
@@ -62,7 +62,7 @@ class Verdict:
         return self.clean
 
 
-class Run:
+class Run(Opened):
     """One run of a ledger, to be read; `invar.read(path)` opens it.
 
     path    a folder with ledger.db, or a file NAME.db
@@ -70,8 +70,7 @@ class Run:
     """
 
     def __init__(self, path: Path, which: Optional[str] = None) -> None:
-        self.file = ledger_file(path)
-        self._handle: Optional[c_void_p] = None
+        super().__init__(path)
         handle = c_void_p()
         lib.call("ledger_open", byref(handle), lib.encode(str(self.file), "a path"), lib.READ,
                  None)
@@ -83,11 +82,6 @@ class Run:
             self.close()
             raise
         self.number = number.value
-
-    def _open(self) -> c_void_p:
-        if self._handle is None:
-            raise lib.Error("STATE", f"{self.file}: the ledger is closed")
-        return self._handle
 
     # ---- tables --------------------------------------------------------------------------------
 
@@ -139,11 +133,12 @@ class Run:
 
     def digests(self, step: int) -> Any:
         """A row a tensor that the step recorded: name, kind, layer, type, shape, hash."""
+        number = lib.integer(step, "a step", 0, (1 << 63) - 1)
         columns = ["name", "kind", "phase", "layer", "dtype", "shape", "hash"]
         rows = self._rows(
             "SELECT d.name, d.kind, d.phase, d.layer, p.dtype, p.shape, d.hash FROM digests d "
             "JOIN timeline t USING(run, step, seg) JOIN point p USING(manifest, ord) "
-            f"WHERE d.run = {self.number} AND d.step = {int(step)} AND d.rank = 0 ORDER BY d.ord")
+            f"WHERE d.run = {self.number} AND d.step = {number} AND d.rank = 0 ORDER BY d.ord")
         for row in rows:
             row["shape"] = tuple(json.loads(row["shape"]))
         return frame(rows, columns)
@@ -235,22 +230,12 @@ class Run:
         """The run as one HTML page."""
         lib.call("ledger_report", self._open(), self.number, lib.encode(str(path), "a path"))
 
-    def close(self) -> None:
-        """Gives the file back."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.LIBRARY.invar_api_ledger_close(handle)
-
     def __enter__(self) -> "Run":
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
 
 
 @dataclass(frozen=True)

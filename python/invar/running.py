@@ -72,6 +72,8 @@ def generate(prompts: Iterable[str], recipe: Optional[Path] = None, *, n: int = 
     `hf_checkpoint=FOLDER` names a model; other keys are those of a recipe. `n` completions of the
     first prompt come first, then those of the second; `prompt` is its number.
     """
+    if isinstance(prompts, str):
+        raise Error("INVALID", "prompts are a list of texts, not one text")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "prompts.jsonl")
         with open(path, "w", encoding="utf-8") as file:
@@ -86,5 +88,8 @@ def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mod
 
     mode   which forward pass: train, prefill or decode. All three give the same bits.
     """
-    given = "".join(json.dumps({"tokens": [int(t) for t in row]}) + "\n" for row in tokens)
+    try:
+        given = "".join(json.dumps({"tokens": [int(t) for t in row]}) + "\n" for row in tokens)
+    except (TypeError, ValueError) as error:
+        raise Error("INVALID", f"tokens are sequences of integers: {error}") from error
     return _lines(_run("score", recipe, ["--tokens", "-", "--mode", mode, "--json"], keys, given))

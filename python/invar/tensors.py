@@ -71,16 +71,13 @@ def _type_of_torch(dtype: Any) -> tuple[int, int]:
 
 
 def _of_torch(tensor: Any, stay: bool) -> View:
-    tensor = tensor.detach()
-    where = tensor.device
-    gpu = where.index if stay and where.type == "cuda" else None
-    if gpu is None and where.type != "cpu":
-        tensor = tensor.cpu()
+    gpu = tensor.get_device() if stay and tensor.is_cuda else None
+    if gpu is None and tensor.device.type != "cpu":
+        tensor = tensor.detach().cpu()
     if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
     code, bits = _type_of_torch(tensor.dtype)
-    return View(tensor.data_ptr(), code, bits, tuple(tensor.shape), tuple(tensor.stride()), tensor,
-                gpu)
+    return View(tensor.data_ptr(), code, bits, tensor.shape, tensor.stride(), tensor, gpu)
 
 
 # ---- the buffer protocol -----------------------------------------------------------------------

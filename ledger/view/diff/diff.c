@@ -127,6 +127,7 @@ static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
     side->run = v->run;
     side->seg = -1;
     fork = invar_sql_int(row, 6);
+    side->keys = invar_sql_int(row, 7) != 0;
     begins = side->last_step == -1
                  ? side->first_step == -1
                  : side->first_step == 0 || (side->first_step > 0 && side->first_step - 1 == fork);
@@ -150,7 +151,9 @@ static invar_status open_side(invar_diff *diff, view *v)
             "SELECT uuid, name, kind, (SELECT count(*) FROM segment s WHERE s.run = r.run), "
             "coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
             "coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
-            "coalesce(r.fork_step, -1) FROM run r WHERE run = ?1");
+            "coalesce(r.fork_step, -1), "
+            "EXISTS(SELECT 1 FROM fact f WHERE f.run = r.run AND f.scope = 'free') "
+            "FROM run r WHERE run = ?1");
     if (status == INVAR_OK)
         status = read_side(diff, v, row);
     invar_sql_free(row);

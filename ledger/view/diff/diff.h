@@ -43,6 +43,7 @@ typedef struct invar_diff_side {
     const char *ledger; /* path of its file */
     int64_t run;        /* its number there */
     const char *uuid, *name, *kind;
+    bool keys; /* it has free keys of a recipe: a run of this program, which can replay it */
     int64_t segments;
     int64_t first_step, last_step; /* -1, -1: none */
     int64_t seg;                   /* that executed or evaluated the step below; -1: no step */

@@ -235,7 +235,7 @@ bool invar_diff_coarse(const invar_diff *diff)
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
 
     return diff->roots_differ && diff->n_points && at->inputs == 0 && !diff->self &&
-           !diff->replayed && strcmp(diff->a.kind, "train") == 0 &&
+           !diff->replayed && diff->a.keys && diff->b.keys && strcmp(diff->a.kind, "train") == 0 &&
            strcmp(diff->b.kind, "train") == 0;
 }
 

@@ -12,7 +12,7 @@ from invar.torch.calls import device, set_device
 from invar.torch.experts import moe
 from invar.torch.formats import dequantise, quantise
 from invar.torch.model import make_invariant
-from invar.torch.ops import attention, linear, logprob, rmsnorm, swiglu
+from invar.torch.ops import attention, embedding, linear, logprob, rmsnorm, swiglu
 
-__all__ = ["attention", "dequantise", "device", "linear", "logprob", "make_invariant", "moe",
-           "quantise", "rmsnorm", "set_device", "swiglu"]
+__all__ = ["attention", "dequantise", "device", "embedding", "linear", "logprob",
+           "make_invariant", "moe", "quantise", "rmsnorm", "set_device", "swiglu"]

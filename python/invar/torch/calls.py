@@ -38,12 +38,12 @@ def set_device(other: Device) -> None:
 
 
 def run(op: str, **fields: Any) -> None:
-    """On the device of the first tensor; others elsewhere are refused."""
-    where = next(x.device for x in fields.values() if isinstance(x, Tensor))
-    if where.type not in ("cpu", "cuda"):
-        raise RuntimeError(f"a tensor is on {where}; Invar's operators run on CPUs and CUDA")
-    known = _devices.get(where.index if where.type == "cuda" else None)
-    (known or device(str(where))).run(op, fields)
+    """On the device of the first field, a tensor; others elsewhere are refused."""
+    first: Tensor = next(iter(fields.values()))
+    if not first.is_cuda and not first.is_cpu:
+        raise RuntimeError(f"a tensor is on {first.device}; Invar's operators run on CPUs and CUDA")
+    known = _devices.get(first.get_device() if first.is_cuda else None)
+    (known or device(str(first.device))).run(op, fields)
 
 
 def ready(x: Tensor) -> Tensor:

@@ -98,6 +98,10 @@ def _linear(self: Any, x: Tensor) -> Tensor:
     return ops.linear(x, self.weight, self.bias, self._invar_format)
 
 
+def _embed(self: Any, ids: Tensor) -> Tensor:
+    return ops.embedding(ids, self.weight, self.padding_idx)
+
+
 def _norm(self: Any, x: Tensor) -> Tensor:
     return ops.rmsnorm(x, self.weight, self.variance_epsilon)
 
@@ -138,6 +142,8 @@ def _forward_of(module: nn.Module) -> Optional[Callable[..., Any]]:
     name = type(module).__name__
     if isinstance(module, nn.Linear):
         return _linear
+    if isinstance(module, nn.Embedding):
+        return _embed
     if name.endswith("RMSNorm"):
         return _norm
     if name.endswith("RotaryEmbedding"):
@@ -168,6 +174,10 @@ def _check(model: nn.Module) -> Any:
                 getattr(module, "experts", None), "gate_up_proj"):
             raise NotImplementedError(f"make_invariant: the experts of {name} are no stacked "
                                       "weights; transformers 5 has them so")
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse or
+                                                 module.scale_grad_by_freq):
+            raise NotImplementedError(f"make_invariant: the embedding {name} has max_norm, sparse "
+                                      "or scale_grad_by_freq, which are not offered")
     types_of = {p.dtype for p in model.parameters()}
     if len(types_of) != 1 or not types_of <= {torch.float32, torch.bfloat16}:
         raise NotImplementedError("make_invariant: all weights are float32, or all are bfloat16; "

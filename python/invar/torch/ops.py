@@ -287,6 +287,61 @@ def _(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, rows: Tensor, lengths: Ten
     return like(q)
 
 
+# ---- embedding ---------------------------------------------------------------------------------
+
+
+def _ids(ids: Tensor, rows: int) -> Tensor:
+    """As i32; what is out of range stays so."""
+    return ids.clamp(-1, rows).to(torch.int32)
+
+
+@operator("invar::embedding")
+def _embedding(ids: Tensor, table: Tensor, padding: int) -> Tensor:
+    out = table.new_empty(ids.shape[0], table.shape[1])
+    run("embedding.fwd", out=out, table=ready(table), ids=_ids(ids, table.shape[0]))
+    return out
+
+
+@_embedding.register_fake
+def _(ids: Tensor, table: Tensor, padding: int) -> Tensor:
+    return table.new_empty(ids.shape[0], table.shape[1])
+
+
+@operator("invar::embedding_backward")
+def _embedding_backward_op(dout: Tensor, ids: Tensor, rows: int, padding: int) -> Tensor:
+    dtable = dout.new_zeros(rows, dout.shape[1], dtype=torch.float32)
+    run("embedding.bwd", dtable=dtable, dout=ready(dout), ids=_ids(ids, rows),
+        units=all_rows(dout))
+    if padding >= 0:
+        dtable[padding] = 0
+    return dtable
+
+
+@_embedding_backward_op.register_fake
+def _(dout: Tensor, ids: Tensor, rows: int, padding: int) -> Tensor:
+    return f32(dout, rows, dout.shape[1])
+
+
+def _embedding_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    ids, table, ctx.padding = inputs
+    ctx.save_for_backward(ids)
+    ctx.rows, ctx.dtype = table.shape[0], table.dtype
+
+
+def _embedding_backward(ctx: Any, dout: Tensor) -> Any:
+    dtable = _embedding_backward_op(dout, *ctx.saved_tensors, ctx.rows, ctx.padding)
+    return None, dtable.to(ctx.dtype), None
+
+
+_embedding.register_autograd(_embedding_backward, setup_context=_embedding_setup)
+
+
+def embedding(ids: Tensor, table: Tensor, padding: Optional[int] = None) -> Tensor:
+    """The rows of the table that the ids name; that of padding gets no gradient."""
+    out: Tensor = _embedding(ids.reshape(-1), table, -1 if padding is None else padding)
+    return out.reshape(*ids.shape, table.shape[1])
+
+
 # ---- rotary positions --------------------------------------------------------------------------
 
 _tables: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
@@ -317,9 +372,7 @@ def rotary(positions: Tensor, rows: int, half: int, theta: float,
     unit = cosine.new_zeros(positions.shape[0], 1, 2 * half)
     unit[:, :, :half] = 1  # turned by an angle, it becomes cosine and sine
     y = like(unit)
-    # what is out of range stays so
-    run("rope.fwd", y=y, x=unit, positions=positions.clamp(-1, rows).to(torch.int32),
-        cosine=cosine, sine=sine)
+    run("rope.fwd", y=y, x=unit, positions=_ids(positions, rows), cosine=cosine, sine=sine)
     return y[:, 0]
 
 

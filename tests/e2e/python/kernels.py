@@ -74,6 +74,9 @@ class Operators(unittest.TestCase):
                    functional.rms_norm(x.double(), (48,), n.double(), 1e-6), [x, n], tolerance)
         self.close(invar.torch.swiglu(x, u), functional.silu(x.double()) * u.double(), [x, u],
                    tolerance)
+        ids = torch.randint(0, 20, (tokens,))
+        self.close(invar.torch.embedding(ids, w), functional.embedding(ids, w.double()), [w],
+                   tolerance)
         targets = torch.randint(0, 48, (tokens,))
         expected = torch.log_softmax(x.double(), -1).gather(1, targets[:, None])[:, 0]
         self.close(invar.torch.logprob(x, targets), expected, [x], tolerance)
@@ -102,14 +105,15 @@ class Operators(unittest.TestCase):
                    tolerance)
 
     def test_opcheck(self):
-        x, w, n = self.leaves(torch.float32, (5, 8), (3, 8), (8,))
-        q, k = self.leaves(torch.float32, (5, 2, 8), (5, 1, 8))
+        x, w, n, u = self.leaves(torch.float32, (5, 8), (3, 8), (8,), (5, 8))
+        q, k, v = self.leaves(torch.float32, (5, 2, 8), (5, 1, 8), (5, 1, 8))
         r, gate_up, down = self.leaves(torch.float32, (4, 8), (4, 6, 8), (4, 8, 3))
         named = torch.ops.invar
         for op, arguments in (
                 (named.linear, (x, w, None)), (named.rmsnorm, (x, n, 1e-6)),
-                (named.swiglu, (x, x * 2)), (named.moe, (x, r, gate_up, down, [], 2, True, "")),
-                (named.attention, (q, k, k * 2, torch.tensor([0, 2, 5]), 0.3)),
+                (named.swiglu, (x, u)), (named.moe, (x, r, gate_up, down, [], 2, True, "")),
+                (named.embedding, (torch.tensor([1, 0, 2, 1]), w, 0)),
+                (named.attention, (q, k, v, torch.tensor([0, 2, 5]), 0.3)),
                 (named.logprob, (x, torch.tensor([1, 2, 3, 4, 5], dtype=torch.int32), 1.0))):
             torch.library.opcheck(op.default, arguments)
 
@@ -206,7 +210,8 @@ class Models(unittest.TestCase):
     def test_generate(self):
         model = invar.torch.make_invariant(build("qwen3").eval())
         prompts = self.samples[3:6]
-        alone = [model.generate(p[None], max_new_tokens=6, do_sample=False, pad_token_id=0)[0]
+        alone = [model.generate(p[None], attention_mask=torch.ones_like(p[None]),
+                                max_new_tokens=6, do_sample=False, pad_token_id=0)[0]
                  for p in prompts]
         width = max(map(len, prompts))
         ids = torch.stack([functional.pad(p, (width - len(p), 0)) for p in prompts])
@@ -220,7 +225,7 @@ class Models(unittest.TestCase):
     def test_gradients(self):
         """They repeat with any threads, and are those of the stock model but for rounding."""
         for family in FAMILIES:
-            model = build(family)
+            model = build(family, pad_token_id=3)  # whose row gets none
             ids = torch.randint(0, 160, (3, 20))
             reference = self.gradients(model, ids)
             invar.torch.make_invariant(model)
@@ -232,6 +237,9 @@ class Models(unittest.TestCase):
                 scale = float(reference[name].abs().max())
                 difference = float((gradient - reference[name]).abs().max())
                 self.assertLess(difference, 1e-4 * scale + 1e-8, name)
+            table = first["model.embed_tokens.weight"]
+            self.assertFalse(bool(table[3].any()))
+            self.assertTrue(bool(table[ids[ids != 3][0]].any()))
 
     def gradients(self, model, ids):
         model.zero_grad()

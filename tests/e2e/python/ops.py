@@ -97,7 +97,8 @@ class Formats(unittest.TestCase):
     def test_shapes_of_scales(self):
         for rows, columns, per, period, expected in (
                 (300, 200, 128, 0, (3, 2)), (300, 200, 1, 0, (300, 2)),
-                (300, 128, 128, 100, (3, 1)), (600, 128, 128, 200, (6, 1)), (0, 128, 128, 0, (0, 1))):
+                (300, 128, 128, 100, (3, 1)), (600, 128, 128, 200, (6, 1)),
+                (0, 128, 128, 0, (0, 1))):
             self.assertEqual(ops.Quantised.scales("fp8", rows, columns, per, period), expected)
 
     def test_refused(self):

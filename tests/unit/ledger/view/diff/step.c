@@ -17,14 +17,18 @@ typedef struct small {
     const char *weights; /* the hash of the initial ones; NULL: not in the identity */
 } small;
 
+static bool foreign; /* runs are another program's, which has no free keys */
+
 static int64_t write_small(const small *spec)
 {
     const invar_ledger_pair identity = {INVAR_LEDGER_WEIGHTS, spec->weights};
-    invar_ledger_run run = {.name = "small",
-                            .kind = "train",
-                            .identity = &identity,
-                            .n_identity = spec->weights ? 1 : 0,
-                            .circumstances.bare = true};
+    const invar_ledger_fact key = {"free", "threads", "0"};
+    invar_ledger_run run = {
+        .name = "small",
+        .kind = "train",
+        .identity = &identity,
+        .n_identity = spec->weights ? 1 : 0,
+        .circumstances = {.facts = &key, .n_facts = foreign ? 0 : 1, .bare = true}};
     invar_digest digests[64];
     invar_ledger_step step = {
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
@@ -207,6 +211,27 @@ static void test_diff__points_without_inputs_begin_once(void **state)
     assert_has(next[0], "invar diff ");
     assert_has(next[0], " --replay");
     invar_diff_free(diff);
+}
+
+/* A step of another program cannot be executed again by this one. */
+static void test_diff__foreign_runs_are_not_replayed(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
+        int64_t run;
+        invar_diff *diff;
+
+        foreign = side == 0;
+        run = write_small(&(small){three, 3, NULL, 0, 0, NULL});
+        foreign = side == 1;
+        diff = diff_shared(run, write_small(&(small){three, 3, NULL, 0, 2, NULL}));
+        foreign = false;
+        assert_int_equal(invar_diff_next(next, diff), 2);
+        for (int i = 0; i < 2; i++)
+            assert_has(next[i], " ledger show ");
+        invar_diff_free(diff);
+    }
 }
 
 /* Two words that begin alike have the same bits: "two" is a fused call, "two.parts" its parts. */
@@ -788,6 +813,7 @@ int main(void)
         cmocka_unit_test(test_diff__reshaped_input_hides_the_place),
         cmocka_unit_test(test_diff__inputs_of_both_sides_count),
         cmocka_unit_test(test_diff__points_without_inputs_begin_once),
+        cmocka_unit_test(test_diff__foreign_runs_are_not_replayed),
         cmocka_unit_test(test_diff__fused_calls_and_their_parts),
         cmocka_unit_test(test_diff__groups_are_of_a_phase_and_layer_once),
         cmocka_unit_test(test_diff__initial_weights_are_compared_not_their_version),
