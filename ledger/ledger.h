@@ -211,6 +211,14 @@ typedef struct invar_ledger_led {
     int64_t inserted; /* tokens that the plug-in gave */
 } invar_ledger_led;
 
+/* A sample with its text, for people; outside the content hash, as keeping it changes no bit. */
+#define INVAR_LEDGER_KEPT_BYTES (16 << 20) /* of one, expanded, at most */
+typedef struct invar_ledger_kept {
+    int64_t sample;   /* its index in the batch */
+    const void *data; /* JSON in gzip: docs/formats.md */
+    size_t bytes;
+} invar_ledger_kept;
+
 typedef struct invar_ledger_reply {
     const char *plugin;
     int64_t call;         /* of this plug-in in this step */
@@ -276,6 +284,8 @@ typedef struct invar_ledger_step {
     size_t n_parts;
     const invar_ledger_led *led; /* by sample */
     size_t n_led;
+    const invar_ledger_kept *kept; /* by sample */
+    size_t n_kept;
     const invar_ledger_reply *replies;
     size_t n_replies;
     const invar_ledger_timing *timings;

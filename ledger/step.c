@@ -222,6 +222,21 @@ static invar_status check_led(const invar_ledger_step *step)
     return INVAR_OK;
 }
 
+static invar_status check_kept(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_kept; i++) {
+        const invar_ledger_kept *k = &step->kept[i];
+
+        if (k->sample < 0 || (uint64_t)k->sample >= step->n_samples || k->bytes == 0 ||
+            k->bytes > INVAR_LEDGER_KEPT_BYTES || (i > 0 && k->sample <= step->kept[i - 1].sample))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: %zu bytes kept of sample %" PRId64
+                              ", the %zu-th kept; the step has %zu samples",
+                              k->bytes, k->sample, i + 1, step->n_samples);
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_details(const invar_ledger *ledger, const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_replicas; i++)
@@ -242,6 +257,7 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
         INVAR_TRY(invar_input_event(&step->events[i]));
     INVAR_TRY(check_led(step));
     INVAR_TRY(check_ops(step));
+    INVAR_TRY(check_kept(step));
     return check_work(step);
 }
 
@@ -350,6 +366,12 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
                                                invar_value_int(s->led[i].sample),
                                                invar_value_int(s->led[i].turns),
                                                invar_value_int(s->led[i].inserted)}));
+    for (size_t i = 0; i < s->n_kept; i++)
+        INVAR_TRY(
+            invar_ledger_add(ledger, INVAR_TABLE_KEPT_SAMPLE,
+                             (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
+                                         invar_value_int(s->kept[i].sample),
+                                         invar_value_blob(s->kept[i].data, s->kept[i].bytes)}));
     for (size_t i = 0; i < s->n_events; i++)
         INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
     return INVAR_OK;

@@ -13,7 +13,7 @@
  * an evaluation ("gsm8k": reward, truncated_ratio) and a complete checkpoint after every 10th step
  * (9, 19, ...); digests of two ranks' replicas; statistics of two points every 8th step; one reply
  * of the plug-in "reward" a step; timings of the phases rollout, forward, backward, optimizer; work
- * of three ranks, which compute and wait equally long;
+ * of three ranks, which compute and wait equally long; samples 1 and 6 with their text;
  * gauges of performance; an event where the run begins and at every checkpoint; facts of build,
  * host, gpu, free.
  *

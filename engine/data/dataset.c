@@ -15,8 +15,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/zip/gzip.h"
 #include "engine/data/dataset_line.h"
-#include "engine/data/gzip.h"
 #include "engine/data/parquet.h"
 #include "kernels-deterministic/math/philox.h"
 

@@ -17,6 +17,7 @@
 #include "base/sort.h"
 #include "engine/layout/agree.h"
 #include "engine/program/audit.h"
+#include "engine/record/kept.h"
 #include "engine/record/replicas.h"
 #include "engine/rollout/coords.h"
 
@@ -39,6 +40,7 @@ typedef struct entry {
     size_t n_parts;
     invar_ledger_led *led; /* (n_led) those that a plug-in led */
     size_t n_led;
+    invar_kept kept;
     char (*rng)[INVAR_COORDS_SIZE];
 } entry;
 
@@ -519,7 +521,14 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
     INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
     INVAR_TRY(invar_replicas_compare(recorder, &step, points));
-    return recorder->ledger ? invar_ledger_append(recorder->ledger, &step) : INVAR_OK;
+    INVAR_TRY(invar_kept_make(&e->kept, recorder, s));
+    step.kept = e->kept.items;
+    step.n_kept = e->kept.count;
+    if (!recorder->ledger)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_append(recorder->ledger, &step));
+    recorder->kept_bytes += e->kept.bytes;
+    return INVAR_OK;
 }
 
 invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step,
@@ -543,6 +552,7 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step
     invar_free(e->rng);
     invar_free(e->parts);
     invar_free(e->led);
+    invar_kept_release(&e->kept);
     invar_free(e->samples);
     invar_free(e);
     return status;

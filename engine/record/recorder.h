@@ -22,6 +22,7 @@
 #include "engine/rl/flat.h"
 #include "engine/rl/loss.h"
 #include "engine/rollout/rollout.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/train/learner.h"
 
 #ifdef __cplusplus
@@ -89,6 +90,8 @@ typedef struct invar_recorder_options {
     const invar_device *dev;
     const invar_device *sampler;                  /* of rollouts, beside `dev`; NULL: that one */
     const invar_layout *layout;                   /* whose ranks record the same; NULL: one rank */
+    int64_t keep;                                 /* samples of a step, with their text */
+    const invar_tokenizer *tokenizer;             /* for that; NULL: none are kept */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
 } invar_recorder_options;
@@ -122,6 +125,7 @@ typedef struct invar_recorder {
     invar_dump *dump;                                /* of the current step, owned; NULL: none */
     const invar_step *step;                          /* the current one; NULL between steps */
     int64_t points;                                  /* of the last entry */
+    uint64_t kept_bytes;                             /* of samples, in all steps of the run */
     bool desync; /* ranks made different entries, and all of them know */
 } invar_recorder;
 

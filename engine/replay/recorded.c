@@ -36,6 +36,7 @@ static const struct {
     {INVAR_KEY_SKIP_DAMAGED, false},
     {INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, true},
     {INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT, false},
+    {INVAR_KEY_KEEP_SAMPLES, false},
     {INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY, true},
     {INVAR_KEY_DEBUG_DUMP, true},
     {INVAR_KEY_DEBUG_DUMP_DIR, true},

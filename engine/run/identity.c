@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/process/module.h"
 #include "base/text.h"
+#include "engine/record/kept.h"
 #include "engine/record/revisions.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
@@ -580,7 +581,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
     loop->recorder.run = summary.run;
     loop->recorder.recorded = summary.last_step;
-    return INVAR_OK;
+    return invar_kept_measure(&loop->recorder.kept_bytes, loop->recorder.ledger, summary.run);
 }
 
 invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)

@@ -1,4 +1,5 @@
--- 5.sql - version 5 adds how long the ops of a rank took, in steps that were profiled.
+-- 5.sql - version 5 adds how long the ops of a rank took, in steps that were profiled; and samples
+-- that are kept with their text, for people to read.
 -- SPDX-License-Identifier: Apache-2.0
 
 -- ---- never part of the content hash --------------------------------------------------------------
@@ -26,3 +27,25 @@ CREATE TRIGGER op_time_add BEFORE INSERT ON op_time
   WHEN EXISTS(SELECT 1 FROM op_time WHERE run = NEW.run AND step = NEW.step AND
     seg = NEW.seg AND rank = NEW.rank AND phase = NEW.phase AND op = NEW.op)
   BEGIN SELECT RAISE(ABORT, 'ledger: op_time has that row already'); END;
+
+CREATE TABLE kept_sample(                   -- some of the step's samples; none with keep-samples = 0
+  run INTEGER NOT NULL, step INTEGER NOT NULL, seg INTEGER NOT NULL,
+  idx INTEGER NOT NULL,                     -- of the sample in the batch
+  data BLOB NOT NULL,                       -- JSON in gzip: docs/formats.md
+  sum INTEGER NOT NULL,
+  UNIQUE(run, step, seg, idx)) STRICT;
+
+CREATE VIEW kept_samples AS                 -- of the steps of the timeline
+  SELECT k.run, k.step, k.seg, k.idx, k.data
+  FROM kept_sample k
+  WHERE k.seg = (SELECT max(t.seg) FROM step t WHERE t.run = k.run AND t.step = k.step);
+
+CREATE TRIGGER kept_sample_change BEFORE UPDATE ON kept_sample
+  BEGIN SELECT RAISE(ABORT, 'ledger: kept_sample is append-only'); END;
+CREATE TRIGGER kept_sample_remove BEFORE DELETE ON kept_sample
+  BEGIN SELECT RAISE(ABORT, 'ledger: kept_sample is append-only'); END;
+CREATE TRIGGER kept_sample_add BEFORE INSERT ON kept_sample
+  WHEN EXISTS(SELECT 1 FROM kept_sample WHERE run = NEW.run AND step = NEW.step AND
+    seg = NEW.seg AND idx = NEW.idx)
+    OR EXISTS(SELECT 1 FROM kept_sample WHERE rowid = NEW.rowid)
+  BEGIN SELECT RAISE(ABORT, 'ledger: kept_sample has that row already'); END;

@@ -224,6 +224,8 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
                               {"longest_ns", INT, 0}},
                              true,
                              true},
+    [INVAR_TABLE_KEPT_SAMPLE] =
+        {"kept_sample", 4, {STEP, SEG, {"idx", INT, K}, {"data", BLOB, 0}}, true, true},
 };
 
 const invar_table_spec *invar_table_get(invar_table table)

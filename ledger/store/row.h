@@ -56,6 +56,7 @@ typedef enum invar_table {
     INVAR_TABLE_REWARD_PART,
     INVAR_TABLE_LED_SAMPLE,
     INVAR_TABLE_OP_TIME,
+    INVAR_TABLE_KEPT_SAMPLE,
     INVAR_TABLE_COUNT
 } invar_table;
 

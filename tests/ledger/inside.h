@@ -41,6 +41,16 @@ bool invar_test_point_replicated(const invar_test_point *row);
 invar_status invar_test_points_define(invar_ledger *ledger,
                                       const invar_test_ledger *spec) INVAR_MUST_USE;
 
+/* Two samples of a step with their text, which tries to be more than text. */
+#define INVAR_TEST_KEPT 2
+
+typedef struct invar_test_kept {
+    invar_ledger_kept items[INVAR_TEST_KEPT];
+} invar_test_kept;
+
+invar_status invar_test_kept_make(invar_test_kept *out, int64_t step) INVAR_MUST_USE;
+void invar_test_kept_release(invar_test_kept *kept);
+
 /* The first fault of this kind, or NULL. */
 const invar_test_fault *invar_test_fault_of(const invar_test_ledger *spec,
                                             invar_test_fault_kind kind);

@@ -455,6 +455,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
     metric_list metrics = {0}, gauges = {0};
     char rng[SAMPLES][64], text[64];
+    invar_test_kept kept;
     invar_ledger_step step = {.step = at->step,
                               .weights = at->step,
                               .batch = input_hash(at, "batch", INVAR_TEST_BATCH_REPEATED),
@@ -470,6 +471,8 @@ static invar_status append(invar_ledger *ledger, const place *at)
                               .n_parts = SAMPLES * PART_NAMES,
                               .led = led,
                               .n_led = SAMPLES / 2,
+                              .kept = kept.items,
+                              .n_kept = INVAR_TEST_KEPT,
                               .replies = &reply,
                               .n_replies = 1,
                               .timings = phases,
@@ -504,7 +507,10 @@ static invar_status append(invar_ledger *ledger, const place *at)
     step.n_ops = op_times(ops, at);
     step.gauges = gauges.metrics;
     step.n_gauges = gauges.count;
-    return invar_ledger_append(ledger, &step);
+    INVAR_TRY(invar_test_kept_make(&kept, at->step));
+    invar_status status = invar_ledger_append(ledger, &step);
+    invar_test_kept_release(&kept);
+    return status;
 }
 
 static invar_status evaluate(invar_ledger *ledger, const place *at)

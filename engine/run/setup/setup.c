@@ -23,6 +23,8 @@ static invar_status open_recorder(invar_loop *loop)
         .dev = &loop->session.dev,
         .sampler = invar_session_sampler_dev(&loop->session),
         .layout = loop->sides.samples ? loop->world : loop->ranks,
+        .keep = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
+        .tokenizer = loop->session.tokenizer,
         .say = invar_loop_say,
         .payload = loop};
 

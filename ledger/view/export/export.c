@@ -165,6 +165,9 @@ static const part parts[] = {
     {.kind = "led_sample",
      .sql = "SELECT step, seg AS segment, idx, turns, inserted FROM led_sample WHERE run = ?1"
             " ORDER BY step, seg, idx"},
+    {.kind = "kept_sample",
+     .sql = "SELECT step, seg AS segment, idx, data FROM kept_sample WHERE run = ?1"
+            " ORDER BY step, seg, idx"},
     {.kind = "work",
      .sql = "SELECT step, seg AS segment, rank, host, phase, move, calls, duration_ns, sent,"
             " received FROM work WHERE run = ?1 ORDER BY step, seg, rank, phase, move"},

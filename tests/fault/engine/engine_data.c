@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/zip/gzip.h"
 #include "engine/config/config.h"
-#include "engine/data/gzip.h"
 #include "engine/data/parquet.h"
 #include "tests/fault/faulty.h"
 #include "tests/unit/engine/data/options.h"

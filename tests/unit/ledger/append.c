@@ -286,6 +286,11 @@ static void test_ledger_append__ranges(void **state)
                                           {0, "p", "o", 1, -1, 1}, {0, "p", "o", 1, 1, -1},
                                           {0, "", "o", 1, 1, 1},   {0, "p", "", 1, 1, 1}};
     static const invar_ledger_led led[] = {{-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
+    static const invar_ledger_kept kept[][2] = {{{-1, "x", 1}, {0}},
+                                                {{1, "x", 1}, {0}},
+                                                {{0, "x", 0}, {0}},
+                                                {{0, "x", INVAR_LEDGER_KEPT_BYTES + 1}, {0}},
+                                                {{0, "x", 1}, {0, "x", 1}}};
     static const invar_ledger_sample alone = {.rng = "0/1", .finish = "stop"};
     invar_ledger *ledger = fresh("ranges.db");
     invar_ledger_step made = step_of(0);
@@ -327,6 +332,13 @@ static void test_ledger_append__ranges(void **state)
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "op");
     }
     made.n_ops = 0;
+    made.n_samples = 1;
+    for (size_t i = 0; i < COUNT(kept); i++) {
+        made.kept = kept[i];
+        made.n_kept = 2 - (kept[i][1].data == NULL);
+        assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "the step has 1 samples");
+    }
+    made.n_samples = made.n_kept = 0;
     assert_ok(invar_ledger_append(ledger, &made));
     invar_ledger_close(ledger);
 }

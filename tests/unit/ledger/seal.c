@@ -151,6 +151,7 @@ static void test_ledger_seal__cut_tail(void **state)
         "DELETE FROM work WHERE step = 2; "
         "DELETE FROM reward_part WHERE step = 2; DELETE FROM led_sample WHERE step = 2; "
         "DELETE FROM op_time WHERE step = 2; "
+        "DELETE FROM kept_sample WHERE step = 2; "
         "DELETE FROM step WHERE step = 2; "
         "DELETE FROM entry WHERE n = (SELECT max(n) FROM entry)";
     char line[INVAR_LEDGER_SEAL_SIZE];

@@ -198,6 +198,7 @@ static void test_ledger_open__other_schemas(void **state)
         {"DROP VIEW reward_parts", INVAR_E_CORRUPT, "in its schema"},
         {"DROP TRIGGER led_sample_add", INVAR_E_CORRUPT, "in its schema"},
         {"DROP TRIGGER op_time_add", INVAR_E_CORRUPT, "in its schema"},
+        {"DROP VIEW kept_samples", INVAR_E_CORRUPT, "in its schema"},
         {"PRAGMA user_version = 1", INVAR_E_CORRUPT, "there is a changed or foreign"},
         {"CREATE TRIGGER zz AFTER INSERT ON step BEGIN SELECT 1; END", INVAR_E_CORRUPT, "\"zz\""},
         {"CREATE VIEW aa AS SELECT 1", INVAR_E_CORRUPT, "\"aa\""},

@@ -315,6 +315,7 @@ static const struct {
     {"reply", "SELECT count(*) FROM reply"},
     {"reward_part", "SELECT count(*) FROM reward_part"},
     {"led_sample", "SELECT count(*) FROM led_sample"},
+    {"kept_sample", "SELECT count(*) FROM kept_sample"},
     {"work", "SELECT count(*) FROM work"},
     {"op_time", "SELECT count(*) FROM op_time"},
     {"evaluation", "SELECT count(*) FROM evaluation"},

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/data/gzip.h"
+#include "base/zip/gzip.h"
 
 #include <string.h>
 

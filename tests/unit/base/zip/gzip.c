@@ -1,9 +1,9 @@
 /*
- * gzip.c - tests of expanding gzip data: whole, in several members, damaged, too large.
+ * gzip.c - tests of gzip data: made; expanded whole, in several members, damaged, too large.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/data/gzip.h"
+#include "base/zip/gzip.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void refuses(const char *data, size_t bytes, size_t most, const char *mes
     assert_null(text);
 }
 
-static void test_engine_gzip__expands_every_member(void **state)
+static void test_base_gzip__expands_every_member(void **state)
 {
     const size_t sizes[] = {0, 1, 65535, 65536, 65537, 3000000}, room = MOST;
     char *data = malloc(room), *given = malloc(2 * sizes[5]), *text;
@@ -72,7 +72,7 @@ static void test_engine_gzip__expands_every_member(void **state)
 }
 
 /* As gzip itself does; one zero beside other bytes is damage. */
-static void test_engine_gzip__zeros_may_follow(void **state)
+static void test_base_gzip__zeros_may_follow(void **state)
 {
     char data[1024] = {0}, *text;
     size_t packed = pack(data, 0, sizeof data, "a\n", 2), bytes;
@@ -89,7 +89,7 @@ static void test_engine_gzip__zeros_may_follow(void **state)
     refuses(data, packed + 501, MOST, "incorrect header check");
 }
 
-static void test_engine_gzip__refuses_damage(void **state)
+static void test_base_gzip__refuses_damage(void **state)
 {
     static const char given[] = "{\"input\": \"3,7=\", \"label\": \"7777777777777777777\"}\n";
     char data[256], bad[256], *text;
@@ -122,12 +122,52 @@ static void test_engine_gzip__refuses_damage(void **state)
     invar_free(text);
 }
 
+/* What is made here expands to the same, is smaller where it can be, and zlib reads it. */
+static void test_base_gzip__packs(void **state)
+{
+    const size_t sizes[] = {0, 1, 2, 1000, 65536, 3000000};
+    char *given = malloc(sizes[5]), *again = malloc(sizes[5]), *data, *text;
+
+    (void)state;
+    assert_true(given && again);
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            size_t packed, bytes;
+            z_stream z = {0};
+
+            for (size_t k = 0; k < sizes[i]; k++)
+                given[k] = (char)(kind ? invar_test_random(7, k) : k / 100 % 7);
+            assert_ok(invar_gzip_pack(&data, &packed, given, sizes[i]));
+            assert_true(kind || sizes[i] < 1000 || packed < sizes[i] / 10);
+            assert_ok(invar_gzip_expand(&text, &bytes, "d.gz", data, packed, sizes[i]));
+            assert_int_equal(bytes, sizes[i]);
+            assert_memory_equal(text, given, bytes);
+            invar_free(text);
+            z.next_in = (z_const Bytef *)data;
+            z.avail_in = (unsigned)packed;
+            z.next_out = (Bytef *)again;
+            z.avail_out = (unsigned)sizes[5];
+            assert_int_equal(inflateInit2(&z, 15 + 16), Z_OK);
+            assert_int_equal(inflate(&z, Z_FINISH), Z_STREAM_END);
+            assert_int_equal(z.total_out, sizes[i]);
+            assert_memory_equal(again, given, sizes[i]);
+            assert_int_equal(inflateEnd(&z), Z_OK);
+            assert_int_equal(data[4] | data[5] | data[6] | data[7], 0); // no time
+            invar_free(data);
+        }
+    assert_fails(invar_gzip_pack(&data, &(size_t){0}, given, ((size_t)1 << 30) + 1),
+                 INVAR_E_INVALID, "too many for gzip");
+    free(given);
+    free(again);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_gzip__expands_every_member),
-        cmocka_unit_test(test_engine_gzip__zeros_may_follow),
-        cmocka_unit_test(test_engine_gzip__refuses_damage),
+        cmocka_unit_test(test_base_gzip__expands_every_member),
+        cmocka_unit_test(test_base_gzip__packs),
+        cmocka_unit_test(test_base_gzip__zeros_may_follow),
+        cmocka_unit_test(test_base_gzip__refuses_damage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

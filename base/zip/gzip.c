@@ -1,9 +1,9 @@
 /*
- * gzip.c - gzip data, expanded.
+ * gzip.c - gzip data, made and expanded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/data/gzip.h"
+#include "base/zip/gzip.h"
 
 #include <limits.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "base/invar_banned.h"
 
 #define GZIP_ONLY (15 + 16) /* the largest window; neither zlib's nor a raw form */
+#define MEMORY_LEVEL 8      /* as gzip itself */
 
 typedef struct expansion {
     z_stream z;
@@ -146,4 +147,34 @@ invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where,
     *out = e.out;
     *bytes_out = e.used;
     return INVAR_OK;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data, size_t bytes)
+{
+    const size_t most = (size_t)1 << 30; // far below what zlib counts
+    z_stream z = {.zalloc = take, .zfree = give_back};
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    if (bytes > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%zu bytes are too many for gzip here: %zu are not",
+                          bytes, most);
+    if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, GZIP_ONLY, MEMORY_LEVEL,
+                     Z_DEFAULT_STRATEGY) != Z_OK)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for gzip");
+    size_t room = deflateBound(&z, bytes);
+    status = invar_alloc((void **)out, room, 1, "gzip data");
+    if (status == INVAR_OK) {
+        z.next_in = (z_const Bytef *)data;
+        z.avail_in = (unsigned)bytes;
+        z.next_out = (Bytef *)*out;
+        z.avail_out = (unsigned)room;
+        INVAR_CHECK(deflate(&z, Z_FINISH) == Z_STREAM_END); // there is room for all of it
+        *bytes_out = room - z.avail_out;
+    }
+    deflateEnd(&z);
+    return status;
 }

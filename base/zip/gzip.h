@@ -1,5 +1,5 @@
 /*
- * gzip.h - gzip data, expanded. The only user of zlib.
+ * gzip.h - gzip data, made and expanded. The only user of zlib.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,6 +25,13 @@ bool invar_gzip_is(const char *data, size_t bytes);
  */
 invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where, const char *data,
                                size_t bytes, size_t max_bytes) INVAR_MUST_USE;
+
+/*
+ * Data as one member, without a name and without a time: the same bytes for the same data and zlib.
+ * The caller owns *out (invar_free). At most 1 GiB.
+ */
+invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data,
+                             size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }
