@@ -10,7 +10,7 @@
 'use strict';
 
 (() => {
-  const {html, format, group} = InvarChart;
+  const {html, format, group} = InvarPage;
   const root = document.documentElement;
   const SIDES = ['a', 'b'];
   const COLORS = {a: 'var(--run0)', b: 'var(--run1)'};
@@ -199,7 +199,8 @@
     if (!data.runs.length || !data.steps) return null;
     const {first, last} = data.steps;
     const view = new InvarChart.View(data.runs.map(run => ({color: COLORS[run.side], marks: [],
-      label: `${run.side.toUpperCase()}, seed ${run.seed}`})), [first, Math.max(last, first + 1)]);
+      clock: [], label: `${run.side.toUpperCase()}, seed ${run.seed}`})),
+    [first, Math.max(last, first + 1)]);
     const names = [...new Set([...data.effects.filter(one => one.pinned), ...data.pinned_equal,
       ...data.effects].map(one => one.name).concat(data.equal_metrics))];
     const few = data.runs.length < 2 * data.seeds.length;

@@ -18,7 +18,8 @@
  *            events: [{step, ms, level, kind, message, data}],
  *            slow: [{step, phase, ms, median_ms}],
  *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
- *            slowest: [{from, to, rank}]}],                 who computed longest in these steps
+ *            slowest: [{from, to, rank}],                   who computed longest in these steps
+ *            samples: [...]}],                              samples.c
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    defaults: {key: value},                                of a recipe; empty: not known
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
@@ -49,20 +50,20 @@ extern const invar_embedded invar_report_files[];
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Where a text of more bytes than allowed is cut: not inside a character. */
-static size_t cut(const char *text, size_t bytes)
+static size_t cut(const char *text, size_t bytes, size_t most)
 {
-    if (bytes <= INVAR_REPORT_TEXT_BYTES)
+    if (bytes <= most)
         return bytes;
-    bytes = INVAR_REPORT_TEXT_BYTES;
+    bytes = most;
     while (bytes > 0 && ((unsigned char)text[bytes] & 0xC0) == 0x80)
         bytes--;
     return bytes;
 }
 
-json_t *invar_report_text(const char *text, size_t bytes)
+json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
 {
     static const char broken[] = "\xEF\xBF\xBD", more[] = " \xE2\x80\xA6";
-    size_t kept = cut(text, bytes), used = 0;
+    size_t kept = cut(text, bytes, most), used = 0;
     char *copy;
 
     if (kept == bytes) {
@@ -87,6 +88,11 @@ json_t *invar_report_text(const char *text, size_t bytes)
     json_t *value = json_stringn(copy, used);
     invar_free(copy);
     return value;
+}
+
+json_t *invar_report_text(const char *text, size_t bytes)
+{
+    return invar_report_text_within(text, bytes, INVAR_REPORT_TEXT_BYTES);
 }
 
 json_t *invar_report_column(invar_sql_stmt *row, int column)
@@ -206,6 +212,8 @@ static invar_status collect(json_t *data, const invar_report_run *runs, size_t c
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(invar_report_add_run(list, &runs[i], limit));
         INVAR_TRY(invar_report_add_facts(facts, &runs[i], i, count));
+        INVAR_TRY(invar_report_add_samples(json_array_get(list, i), &runs[i],
+                                           INVAR_REPORT_SAMPLE_BYTES / (int64_t)count));
     }
     for (size_t i = 1; i < count; i++)
         INVAR_TRY(invar_report_add_pair(pairs, runs, i));

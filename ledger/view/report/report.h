@@ -1,5 +1,5 @@
 /*
- * report.h - runs as one HTML page: curves, where they part, facts, slow steps, events.
+ * report.h - runs as one HTML page: curves, where they part, samples, facts, slow steps, events.
  *
  * The page is one file that loads nothing: templates/ and the data are inside. It says nothing
  * about the time or the machine that it was made on, so equal runs in equal ledgers give equal
@@ -28,6 +28,7 @@ extern "C" {
 #define INVAR_REPORT_SLOW_STEPS 20   /* of a run */
 #define INVAR_REPORT_NAMES 200       /* points and metrics that differ between two runs */
 #define INVAR_REPORT_TEXT_BYTES 2000 /* of a fact or a message */
+#define INVAR_REPORT_SAMPLE_BYTES 4000000 /* of all samples, roughly */
 
 typedef struct invar_report_run {
     invar_ledger *ledger; /* several runs may share one */

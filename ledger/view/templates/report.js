@@ -524,6 +524,7 @@
     summary(data);
     parting(data, full);
     InvarCurves.show(data, view);
+    InvarSamples.show(data);
     facts(data);
     slow(data);
     ranks(data);

@@ -313,7 +313,7 @@ class Look:
         shown = b.ask("[...document.querySelectorAll('#groups figure')]"
                       ".filter(e => e.checkVisibility()).map(e => e.dataset.name)")
         self.expect(shown and all("kl" in name for name in shown), f"the search finds {shown}")
-        self.expect(b.ask("document.querySelectorAll('script').length") == 6, "a script was added")
+        self.expect(b.ask("document.querySelectorAll('script').length") == 7, "a script was added")
         pdf = base64.b64decode(b.call("Page.printToPDF", printBackground=True)["data"])
         self.expect(pdf.startswith(b"%PDF") and len(pdf) > 20000, "it cannot be printed")
         for alarm in self.alarms():
@@ -332,6 +332,38 @@ class Look:
         drawn = b.ask("[...document.querySelectorAll('figure')].map(e => e.dataset.name)")
         for line in still:
             self.expect(line.split()[0] not in " ".join(drawn).split(), f"{line} is drawn, too")
+
+    def samples(self, path):
+        """The worst first; what is asked for is shown; texts of a stranger stay text."""
+        b = self.browser
+        b.show(path, 1200, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        choose = ("((i, value) => {{ const s = document.querySelectorAll('#samples select')[i];"
+                  "s.value = value; s.dispatchEvent(new Event('change')); }})({}, {!r})").format
+        rewards = "[...document.querySelectorAll('.sample .marks li:first-child b')]" \
+                  ".map(e => Number(e.textContent.replace('\\u2212', '-')))"
+        worst = b.ask(rewards)
+        self.expect(len(worst) == 12 and worst == sorted(worst), f"the first samples: {worst}")
+        b.ask(choose(0, "best reward first"))
+        best = b.ask(rewards)
+        self.expect(best == sorted(best, reverse=True) and best[0] > worst[0], f"the best: {best}")
+        b.ask("document.querySelector('#samples-body > button').click()")
+        self.expect(len(b.ask(rewards)) == 24, "the button shows no more")
+        b.ask(choose(1, "57"))
+        heads = b.ask("[...document.querySelectorAll('.sample h3')].map(e => e.innerText)")
+        self.expect(len(heads) >= 2 and all("step 57" in head for head in heads),
+                    f"of step 57: {heads}")
+        text = b.ask("document.querySelector('.sample').innerText")
+        self.expect("</script><script>alert(2)" in text and "<!--" in text, f"the text is {text!r}")
+        self.expect("U+202E" in text and "\u202e" not in text, f"a direction is turned: {text!r}")
+        for colour, kinds in (("log-prob", {"doubt"}), ("advantage", {"gain", "loss"}),
+                              ("none", set())):
+            b.ask(choose(2, colour))
+            found = set(b.ask("[...document.querySelectorAll('.sample .token')]"
+                              ".map(e => e.className.split(' ')[1])"))
+            self.expect(found - {"", "inserted"} == kinds, f"colours of {colour}: {found}")
+        for alarm in self.alarms():
+            self.expect(False, f"samples: {alarm}")
 
     def marks(self, path):
         """What a line cannot show has marks; the strip and the heat map show the difference."""
@@ -448,6 +480,7 @@ def main():
     look.marks(first)
     look.controls(first)
     look.head(folder / "one.html")
+    look.samples(first)
     look.control(first)
     look.ranks(folder / "ranks.html", folder / "alone.html")
     look.search(folder / "bisect-found.html")

@@ -317,9 +317,9 @@ static void test_ledger_copy__backup_overwrites_nothing(void **state)
 
 /* ---- copies without old detail --------------------------------------------------------------- */
 
-static const char *const details[] = {"digest", "stat", "sample",      "reply",      "timing",
-                                      "gauge",  "work", "reward_part", "led_sample", "op_time",
-                                      "kept_sample"};
+static const char *const details[] = {"digest",     "stat",    "sample",     "reply",
+                                      "timing",     "gauge",   "work",       "reward_part",
+                                      "led_sample", "op_time", "kept_sample"};
 
 static void shorten(const char *to, const char *from, int64_t last, int64_t every)
 {

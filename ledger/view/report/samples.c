@@ -1,0 +1,314 @@
+/*
+ * samples.c - the report's samples: what a run has kept of them, read as the text of a stranger.
+ *
+ *   samples: [{step, idx, prompt, reward: bits, advantage: bits, finish, tokens,
+ *              parts: [[name, bits]],
+ *              text                          of the prompt
+ *              response: [text]              a token each
+ *              logp: [n], credit: [n]        of the tokens, in thousandths; null: not finite
+ *              inserted: [at]                tokens that were not drawn
+ *              cut: [at, count]}]            tokens that were left out before the at-th; null: none
+ *
+ * Of many steps some are here, evenly from the first to the last; of a long response its beginning
+ * and its end.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/zip/gzip.h"
+#include "ledger/internal.h"
+#include "ledger/view/report/internal.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    BYTES_OF_TOKEN = 32, // on the page: its text and its numbers, roughly
+    LEAST_TOKENS = 64,
+    MOST_TOKENS = 2048,
+    TOKEN_TEXT = 200, // bytes of a token's text
+};
+
+/* ?1 is the run. */
+#define CHOSEN                                                                                     \
+    "WITH many AS (SELECT count(*) AS n FROM kept_samples WHERE run = ?1 GROUP BY step),"          \
+    " steps AS (SELECT count(*) AS n, max(2, 400 / max(n)) AS wanted FROM many),"                  \
+    " place AS (SELECT step, row_number() OVER (ORDER BY step) - 1 AS r"                           \
+    "  FROM (SELECT DISTINCT step FROM kept_samples WHERE run = ?1)),"                             \
+    " chosen AS (SELECT place.step FROM place, steps"                                              \
+    "  WHERE r = 0 OR (r + 1) * wanted / n <> r * wanted / n)"
+
+static const char counted[] =
+    CHOSEN " SELECT count(*) FROM kept_samples WHERE run = ?1 AND step IN chosen";
+
+static const char rows[] =
+    CHOSEN " SELECT k.step, k.idx, k.data, s.prompt, s.reward_bits, s.advantage_bits, s.finish,"
+           " s.tokens - s.prompt_tokens FROM kept_samples k JOIN samples s USING(run, step, idx)"
+           " WHERE run = ?1 AND k.step IN chosen ORDER BY k.step, k.idx LIMIT 600";
+
+static const char part_rows[] = "SELECT name, bits FROM reward_parts"
+                                " WHERE run = ?1 AND step = ?2 AND idx = ?3 ORDER BY name";
+
+typedef struct shelf {
+    const invar_report_run *run;
+    json_t *out;
+    size_t tokens; /* of a response, at most */
+    invar_sql_stmt *parts;
+} shelf;
+
+static json_t *bits_of(invar_sql_stmt *row, int column)
+{
+    char text[INVAR_REPORT_BITS_DIGITS + 1];
+
+    invar_report_bits(text, (uint64_t)invar_sql_int(row, column));
+    return json_string(text);
+}
+
+/* ---- what was kept --------------------------------------------------------------------------- */
+
+/*
+ * Twice: where there is no memory for a string, jansson leaves bytes of it out and says nothing.
+ * NULL: it is no JSON.
+ */
+static invar_status parse(json_t **out, const char *text, size_t bytes)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_t *again = json_loadb(text, bytes, flags, NULL);
+
+    *out = json_loadb(text, bytes, flags, NULL);
+    bool same = again == *out || json_equal(again, *out); // both are NULL
+    json_decref(again);
+    if (same)
+        return INVAR_OK;
+    json_decref(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a sample of the report");
+}
+
+/* Expanded and parsed; *why_out says why it is not. The caller owns *out. */
+static invar_status read_kept(json_t **out, const char **why_out, const void *data, size_t bytes)
+{
+    size_t expanded;
+    char *text;
+    invar_status status =
+        invar_gzip_expand(&text, &expanded, "a kept sample", data, bytes, INVAR_LEDGER_KEPT_BYTES);
+
+    *out = NULL;
+    *why_out = "is no gzip data, or too much";
+    if (status == INVAR_E_INVALID) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    status = parse(out, text, expanded);
+    *why_out = *out ? NULL : "is no JSON";
+    invar_free(text);
+    return status;
+}
+
+static bool is_text(const json_t *value)
+{
+    return json_is_string(value);
+}
+
+static bool is_real(const json_t *value)
+{
+    return json_is_number(value) || json_is_null(value);
+}
+
+static bool is_flag(const json_t *value)
+{
+    return json_is_integer(value);
+}
+
+/* Lists of one element a token. */
+static const struct {
+    const char *key;
+    bool (*fits)(const json_t *value);
+} lists[] = {{"response", is_text}, {"logp", is_real}, {"advantage", is_real}, {"drawn", is_flag}};
+
+static bool is_sample(const json_t *kept)
+{
+    size_t count = json_array_size(json_object_get(kept, "response")), i;
+    json_t *value;
+
+    if (!json_is_string(json_object_get(kept, "prompt")))
+        return false;
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        json_t *list = json_object_get(kept, lists[k].key);
+        if (!json_is_array(list) || json_array_size(list) != count)
+            return false;
+        json_array_foreach(list, i, value)
+        {
+            if (!lists[k].fits(value))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* ---- for the page ---------------------------------------------------------------------------- */
+
+/* Which tokens are left out: those from `at` on, so many. */
+typedef struct gap {
+    size_t at, count;
+} gap;
+
+static gap gap_of(size_t tokens, size_t most)
+{
+    gap none = {tokens, 0};
+
+    return tokens <= most ? none : (gap){most / 2, tokens - most};
+}
+
+static json_t *thousandths(const json_t *value)
+{
+    double number = json_is_null(value) ? (double)NAN : 1000 * json_number_value(value);
+
+    return fabs(number) < 1e15 ? json_integer((json_int_t)llround(number)) : json_null();
+}
+
+static json_t *same_text(const json_t *value)
+{
+    return invar_report_text_within(json_string_value(value), json_string_length(value),
+                                    TOKEN_TEXT);
+}
+
+/* A list without the gap. */
+static invar_status put_list(json_t *object, const char *key, const json_t *from, gap without,
+                             json_t *(*make)(const json_t *value))
+{
+    json_t *list, *value;
+    size_t i;
+
+    INVAR_TRY(invar_report_member(&list, object, key, json_array()));
+    json_array_foreach(from, i, value)
+    {
+        if (i < without.at || i >= without.at + without.count)
+            INVAR_TRY(invar_report_append(list, make(value)));
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_inserted(json_t *object, const json_t *drawn, gap without)
+{
+    json_t *list, *value;
+    size_t i, place = 0;
+
+    INVAR_TRY(invar_report_member(&list, object, "inserted", json_array()));
+    json_array_foreach(drawn, i, value)
+    {
+        if (i >= without.at && i < without.at + without.count)
+            continue;
+        if (json_integer_value(value) == 0)
+            INVAR_TRY(invar_report_append(list, json_integer((json_int_t)place)));
+        place++;
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
+{
+    const json_t *prompt = json_object_get(kept, "prompt");
+    gap without = gap_of(json_array_size(json_object_get(kept, "response")), tokens);
+
+    INVAR_TRY(invar_report_set(object, "text",
+                               invar_report_text_within(json_string_value(prompt),
+                                                        json_string_length(prompt), 8 * tokens)));
+    INVAR_TRY(put_list(object, "response", json_object_get(kept, "response"), without, same_text));
+    INVAR_TRY(put_list(object, "logp", json_object_get(kept, "logp"), without, thousandths));
+    INVAR_TRY(put_list(object, "credit", json_object_get(kept, "advantage"), without, thousandths));
+    INVAR_TRY(put_inserted(object, json_object_get(kept, "drawn"), without));
+    return invar_report_set(object, "cut",
+                            without.count == 0 ? json_null()
+                                               : json_pack("[I, I]", (json_int_t)without.at,
+                                                           (json_int_t)without.count));
+}
+
+invar_status invar_report_add_kept(json_t *object, const char **why_out, const void *data,
+                                   size_t bytes, size_t tokens)
+{
+    json_t *kept;
+
+    INVAR_TRY(read_kept(&kept, why_out, data, bytes));
+    if (kept && !is_sample(kept))
+        *why_out = "is no sample";
+    invar_status status = *why_out ? INVAR_OK : put_kept(object, kept, tokens);
+    json_decref(kept);
+    return status;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static invar_status put_parts(json_t *object, shelf *s, invar_sql_stmt *row)
+{
+    json_t *list;
+    bool more;
+
+    INVAR_TRY(invar_report_member(&list, object, "parts", json_array()));
+    invar_sql_reset(s->parts);
+    INVAR_TRY(invar_sql_bind_int(s->parts, 1, s->run->run));
+    INVAR_TRY(invar_sql_bind_int(s->parts, 2, invar_sql_int(row, 0)));
+    INVAR_TRY(invar_sql_bind_int(s->parts, 3, invar_sql_int(row, 1)));
+    for (;;) {
+        INVAR_TRY(invar_sql_step(&more, s->parts));
+        if (!more)
+            return INVAR_OK;
+        INVAR_TRY(invar_report_append(
+            list, json_pack("[o, o]", invar_report_column(s->parts, 0), bits_of(s->parts, 1))));
+    }
+}
+
+static invar_status take_sample(void *payload, invar_sql_stmt *row)
+{
+    static const char *const names[] = {"step", "idx", NULL,     "prompt",
+                                        NULL,   NULL,  "finish", "tokens"};
+    shelf *s = payload;
+    json_t *object = json_object();
+    const char *why;
+    size_t bytes;
+
+    INVAR_TRY(invar_report_append(s->out, object));
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (names[i])
+            INVAR_TRY(invar_report_set(object, names[i], invar_report_column(row, i)));
+    INVAR_TRY(invar_report_set(object, "reward", bits_of(row, 4)));
+    INVAR_TRY(invar_report_set(object, "advantage", bits_of(row, 5)));
+    INVAR_TRY(put_parts(object, s, row));
+    const void *data = invar_sql_blob(row, 2, &bytes);
+    INVAR_TRY(invar_report_add_kept(object, &why, data, bytes, s->tokens));
+    if (!why)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "ledger %.1000s: what is kept of sample %" PRId64 " of step %" PRId64
+                      " %s; invar ledger verify says more",
+                      invar_sql_path(s->run->ledger->sql), invar_sql_int(row, 1),
+                      invar_sql_int(row, 0), why);
+}
+
+static invar_status take_count(void *payload, invar_sql_stmt *row)
+{
+    *(int64_t *)payload = invar_sql_int(row, 0);
+    return INVAR_OK;
+}
+
+invar_status invar_report_add_samples(json_t *run, const invar_report_run *from, int64_t bytes)
+{
+    shelf s = {.run = from};
+    int64_t count = 0;
+
+    INVAR_TRY(invar_report_member(&s.out, run, "samples", json_array()));
+    INVAR_TRY(invar_report_each(from, counted, take_count, &count));
+    if (count == 0)
+        return INVAR_OK;
+    int64_t tokens = bytes / count / BYTES_OF_TOKEN;
+    s.tokens = tokens < LEAST_TOKENS  ? LEAST_TOKENS
+               : tokens > MOST_TOKENS ? MOST_TOKENS
+                                      : (size_t)tokens;
+    INVAR_TRY(invar_sql_prepare(&s.parts, from->ledger->sql, part_rows));
+    invar_status status = invar_report_each(from, rows, take_sample, &s);
+    invar_sql_free(s.parts);
+    return status;
+}
