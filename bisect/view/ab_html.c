@@ -95,7 +95,7 @@ invar_status invar_ab_html(FILE *out, const invar_ab_answer *answer)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
     status = add_runs(data, answer);
     if (status == INVAR_OK)
-        status = invar_page_write(out, invar_ab_files, data);
+        status = invar_page_write(out, invar_ab_files, data, false);
     json_decref(data);
     return status;
 }

@@ -21,17 +21,41 @@ typedef struct settings {
     const char *out;
 } settings;
 
-invar_status invar_report_page(FILE *out, const invar_report_run *runs, size_t count)
+/* The defaults of this program's keys. */
+static invar_report_options known(invar_ledger_pair defaults[INVAR_KEY_COUNT], bool live)
 {
     const invar_recipe_schema *schema = invar_config_schema();
-    invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    invar_report_options options = {.defaults = defaults};
+    invar_report_options options = {.defaults = defaults, .live = live};
 
     for (int i = 0; i < schema->count; i++)
         if (schema->keys[i].fallback)
             defaults[options.n_defaults++] =
                 (invar_ledger_pair){schema->keys[i].name, schema->keys[i].fallback};
+    return options;
+}
+
+invar_status invar_report_page(FILE *out, const invar_report_run *runs, size_t count)
+{
+    invar_ledger_pair defaults[INVAR_KEY_COUNT];
+    const invar_report_options options = known(defaults, false);
+
     return invar_report_write(out, runs, count, &options);
+}
+
+invar_status invar_report_live_page(FILE *out, const invar_report_run *runs, size_t count)
+{
+    invar_ledger_pair defaults[INVAR_KEY_COUNT];
+    const invar_report_options options = known(defaults, true);
+
+    return invar_report_write(out, runs, count, &options);
+}
+
+invar_status invar_report_data(FILE *out, const invar_report_run *runs, size_t count)
+{
+    invar_ledger_pair defaults[INVAR_KEY_COUNT];
+    const invar_report_options options = known(defaults, true);
+
+    return invar_report_write_data(out, runs, count, &options);
 }
 
 static const invar_option *options(settings *s)

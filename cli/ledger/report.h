@@ -12,8 +12,14 @@
 extern "C" {
 #endif
 
-/* invar_report_write, with the defaults of this program's keys. */
+/* invar_report_write, with the defaults of this program's keys; a live page asks for news. */
 invar_status invar_report_page(FILE *out, const invar_report_run *runs,
+                               size_t count) INVAR_MUST_USE;
+invar_status invar_report_live_page(FILE *out, const invar_report_run *runs,
+                                    size_t count) INVAR_MUST_USE;
+
+/* The data of such a page. */
+invar_status invar_report_data(FILE *out, const invar_report_run *runs,
                                size_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus

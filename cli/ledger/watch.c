@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/console/term.h"
+#include "cli/ledger/browser.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 
@@ -21,8 +22,10 @@ typedef struct settings {
     const char *metrics;
     double interval_s;
     int64_t until_step;
+    int64_t port; /* of the browser's page; NO_PAGE: none, 0: any that is free */
 } settings;
 
+enum { NO_PAGE = -1 };
 enum { PAST = 10, NAMES_SIZE = 1024 }; // steps that are told although they are over
 
 /* What is told of a step unless --metrics says otherwise; the names are Miles'. */
@@ -197,9 +200,29 @@ static invar_status follow(watch *w)
     }
 }
 
+/* The page stays when the run is over: somebody may be reading it. */
+static invar_status follow_in_browser(watch *w)
+{
+    invar_browser *browser;
+
+    INVAR_TRY(invar_browser_open(&browser, &w->at, w->settings->port));
+    printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_browser_port(browser));
+    fflush(stdout);
+    invar_status status = follow(w);
+    if (status != INVAR_OK) {
+        (void)invar_report_error();
+        invar_error_clear();
+    }
+    puts("the page stays until Ctrl-C");
+    while (fflush(stdout) == 0)
+        pause_for(w->settings->interval_s);
+    invar_browser_close(browser);
+    return INVAR_OK;
+}
+
 static const invar_option *options(settings *s)
 {
-    static invar_option list[5];
+    static invar_option list[6];
 
     list[0] = (invar_option){.name = "interval",
                              .type = INVAR_OPTION_REAL,
@@ -218,14 +241,22 @@ static const invar_option *options(settings *s)
                              .value = &s->metrics,
                              .metavar = "A,B",
                              .help = "metrics to show instead of the usual ones"};
-    list[3] = invar_option_ledger(&s->ledger);
-    list[4] = (invar_option){0};
+    list[3] =
+        (invar_option){.name = "serve",
+                       .type = INVAR_OPTION_BARE,
+                       .value = &s->port,
+                       .metavar = "PORT",
+                       .help = "show the report at http://127.0.0.1:PORT, live, until Ctrl-C; "
+                               "without PORT: at one that is free",
+                       .high = 65535};
+    list[4] = invar_option_ledger(&s->ledger);
+    list[5] = (invar_option){0};
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual};
+    settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual, .port = NO_PAGE};
     char names[NAMES_SIZE];
     watch w = {.settings = &s, .names = names};
     invar_status status;
@@ -237,7 +268,7 @@ static int run(int argc, char **argv)
     if (s.interval_s < 0.01)
         s.interval_s = 0.01; // a look takes the ledger a moment too
     snprintf(names, sizeof names, ",%s,", s.metrics);
-    status = follow(&w);
+    status = s.port == NO_PAGE ? follow(&w) : follow_in_browser(&w);
     invar_located_close(&w.at);
     if (status == INVAR_OK)
         invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
@@ -250,7 +281,8 @@ static void help(void)
 
     invar_help_text(
         "Follows a running run: prints its last ten steps, then a line for every new step, and\n"
-        "ends with the run.\n"
+        "ends with the run. With --serve a browser shows the report, which brings itself up to\n"
+        "date; only this machine reaches it.\n"
         "\n"
         "Exit codes:\n"
         "  0    the run finished\n"
@@ -263,4 +295,4 @@ const invar_verb invar_verb_ledger_watch = {
     .summary = "follow a run live, step by step",
     .run = run,
     .help = help,
-    .arguments = "RUN [--interval S] [--until-step N] [--option value ...]"};
+    .arguments = "RUN [--interval S] [--until-step N] [--serve [PORT]] [--option value ...]"};

@@ -6,7 +6,6 @@
 #include "ledger/view/page.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -40,7 +39,7 @@ static int put_json(const char *text, size_t bytes, void *payload)
     return 0;
 }
 
-static invar_status put_data(FILE *out, const json_t *data)
+invar_status invar_page_write_data(FILE *out, const json_t *data)
 {
     errno = 0;
     if (json_dump_callback(data, put_json, out, JSON_COMPACT | JSON_ENSURE_ASCII) == 0)
@@ -78,33 +77,51 @@ static const invar_embedded *file_named(const invar_embedded *files, const char 
     return NULL;
 }
 
-/* What stands in braces. */
-static invar_status put_named(FILE *out, const invar_embedded *files, const json_t *data,
-                              const char *name, size_t bytes)
+/* A page that is being written. */
+typedef struct page {
+    FILE *out;
+    const invar_embedded *files;
+    const json_t *data;
+    bool live;
+} page;
+
+/* Takes a prefix off the name, where it has it. */
+static bool is_a(const char *prefix, const char **name, size_t *bytes)
 {
-    static const char hash[] = "sha256:";
-    const size_t prefix = sizeof hash - 1;
+    size_t length = strlen(prefix);
+
+    if (*bytes <= length || memcmp(*name, prefix, length) != 0)
+        return false;
+    *name += length;
+    *bytes -= length;
+    return true;
+}
+
+/* What stands in braces. */
+static invar_status put_named(const page *p, const char *name, size_t bytes)
+{
+    FILE *out = p->out;
+
     if (bytes == 4 && memcmp(name, "data", 4) == 0)
-        return put_data(out, data);
-    bool hashed = bytes > prefix && memcmp(name, hash, prefix) == 0;
-    if (hashed) {
-        name += prefix;
-        bytes -= prefix;
-    }
-    const invar_embedded *file = file_named(files, name, bytes);
+        return invar_page_write_data(out, p->data);
+    if (is_a("live:", &name, &bytes))
+        return p->live ? put(out, name, bytes) : INVAR_OK;
+    bool hashed = is_a("sha256:", &name, &bytes);
+    const invar_embedded *file = file_named(p->files, name, bytes);
     INVAR_CHECK(file); // the templates come from the build
     return hashed ? put_hash(out, file) : put(out, file->text, file->bytes);
 }
 
-invar_status invar_page_write(FILE *out, const invar_embedded *files, const json_t *data)
+invar_status invar_page_write(FILE *out, const invar_embedded *files, const json_t *data, bool live)
 {
+    const page p = {out, files, data, live};
     const char *at = files->text;
     for (const char *open; (open = strstr(at, "{{")) != NULL;) {
         const char *name = open + 2;
         const char *close = strstr(name, "}}");
         INVAR_CHECK(close);
         INVAR_TRY(put(out, at, (size_t)(open - at)));
-        INVAR_TRY(put_named(out, files, data, name, (size_t)(close - name)));
+        INVAR_TRY(put_named(&p, name, (size_t)(close - name)));
         at = close + 2;
     }
     INVAR_TRY(put(out, at, strlen(at)));

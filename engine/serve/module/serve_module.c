@@ -221,6 +221,7 @@ static inquiry *begin(server *s, struct MHD_Connection *connection, const char *
     q->exchange = (invar_serve_exchange){
         .method = method,
         .path = url,
+        .host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host"),
         .authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization"),
         .content_type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Type"),
         .connection = connection};

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SERVE_ABI 1
+#define INVAR_SERVE_ABI 2
 #define INVAR_SERVE_TABLE invar_serve_v1 /* the symbol of the table */
 #define INVAR_SERVE_WHY_SIZE 256
 
@@ -26,7 +26,8 @@ extern "C" {
 typedef struct invar_serve_exchange {
     const char *method;        /* borrowed, as all of the request */
     const char *path;          /* without what follows a '?' */
-    const char *authorization; /* this header, */
+    const char *host;          /* this header, */
+    const char *authorization; /* this one, */
     const char *content_type;  /* and this one; NULL: not there */
     uint64_t announced;        /* bytes of the body that a header promises; 0: it does not say */
     const char *body;

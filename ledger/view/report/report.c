@@ -234,19 +234,38 @@ static invar_status collect_at_once(json_t *data, const invar_report_run *runs, 
     return status;
 }
 
+static invar_status make_data(json_t **out, const invar_report_run *runs, size_t count,
+                              const invar_report_options *options)
+{
+    *out = NULL;
+    if (count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
+    *out = json_object();
+    INVAR_TRY(made(!*out));
+    INVAR_TRY(add_defaults(*out, options));
+    return collect_at_once(*out, runs, count, 0);
+}
+
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
                                 const invar_report_options *options)
 {
-    if (count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
-    json_t *data = json_object();
-    invar_status status = made(!data);
+    json_t *data;
+    invar_status status = make_data(&data, runs, count, options);
+
     if (status == INVAR_OK)
-        status = add_defaults(data, options);
+        status = invar_page_write(out, invar_report_files, data, options->live);
+    json_decref(data);
+    return status;
+}
+
+invar_status invar_report_write_data(FILE *out, const invar_report_run *runs, size_t count,
+                                     const invar_report_options *options)
+{
+    json_t *data;
+    invar_status status = make_data(&data, runs, count, options);
+
     if (status == INVAR_OK)
-        status = collect_at_once(data, runs, count, 0);
-    if (status == INVAR_OK)
-        status = invar_page_write(out, invar_report_files, data);
+        status = invar_page_write_data(out, data);
     json_decref(data);
     return status;
 }

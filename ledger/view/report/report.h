@@ -11,6 +11,7 @@
 #ifndef INVAR_LEDGER_VIEW_REPORT_REPORT_H
 #define INVAR_LEDGER_VIEW_REPORT_REPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,11 +40,16 @@ typedef struct invar_report_run {
 typedef struct invar_report_options {
     const invar_ledger_pair *defaults; /* (n_defaults) of recipes: other values are shown first */
     size_t n_defaults;
+    bool live; /* the page asks its server for news: state and data, beside it */
 } invar_report_options;
 
 /* Every run is compared with the first. Each ledger is read as of one moment. */
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
                                 const invar_report_options *options) INVAR_MUST_USE;
+
+/* The data of such a page alone, as JSON. */
+invar_status invar_report_write_data(FILE *out, const invar_report_run *runs, size_t count,
+                                     const invar_report_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

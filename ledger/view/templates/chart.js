@@ -38,6 +38,13 @@ const InvarChart = (() => {
       });
     }
 
+    /* Its charts are gone. */
+    leave() {
+      this.sight.disconnect();
+      this.sizes.disconnect();
+      this.tip.hidden = true;
+    }
+
     /* [first, last] place of the axis. */
     get full() {
       return this.timed ? this.time : this.steps;
@@ -113,6 +120,7 @@ const InvarChart = (() => {
       this.id = `clip${serial++}`;
       this.svg = svg('svg', {tabindex: 0, role: 'img', 'aria-label': this.summary()});
       this.svg.chart = this;
+      this.svg.style.setProperty('height', `${spec.height}px`); // until it is drawn
       host.append(this.svg);
       this.listen();
       view.charts.push(this);

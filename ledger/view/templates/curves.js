@@ -188,10 +188,12 @@ const InvarCurves = (() => {
     });
     const reset = html('button', {type: 'button', class: 'reset', hidden: true,
       onclick: () => view.reset()});
-    view.listeners.push(() => {
+    const tell = () => {
       reset.hidden = same(view.range, view.full);
       reset.textContent = `${view.range.map(at => view.name(at)).join(' to ')}: show all`;
-    });
+    };
+    view.listeners.push(tell);
+    tell();
     put('bar', html('div', {class: 'legend'}, legend.length > 1 ? legend : null), reset,
       data.runs.some(run => run.clock.length) ? html('span', {class: 'axis', role: 'group',
         'aria-label': 'Axis'}, 'Axis', axes) : null,

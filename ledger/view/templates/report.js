@@ -516,11 +516,23 @@
       Math.max(1, ...ran.map(run => run.last))];
   }
 
+  let view = null; // of all charts
+
+  /* How the charts were looked at before; the newest steps come into sight by themselves. */
+  function lookAs(before) {
+    const zoomed = !same(before.range, before.full);
+    Object.assign(view, {hidden: before.hidden, smooth: before.smooth, timed: before.timed});
+    view.range = zoomed ? before.range : view.full;
+    before.leave();
+  }
+
   function build(data) {
     distinguish(data.runs);
     const full = extent(data.runs);
-    const view = new InvarChart.View(data.runs.map((run, i) =>
+    const before = view;
+    view = new InvarChart.View(data.runs.map((run, i) =>
       ({label: run.label, color: color(i), clock: clockOf(run), marks: marksOf(run)})), full);
+    if (before) lookAs(before);
     summary(data);
     parting(data, full);
     InvarCurves.show(data, view);
@@ -531,11 +543,50 @@
     events(data);
     compared(data);
     nav();
-    addEventListener('beforeprint', () => view.charts.forEach(chart => chart.draw()));
-    // two frames later the charts in sight are drawn
-    requestAnimationFrame(() => requestAnimationFrame(() => root.setAttribute('data-ready', '')));
+  }
+
+  /* ---- live ---------------------------------------------------------------------------------- */
+
+  const PERIOD = 2000; // milliseconds from one question to the next
+
+  /* Fills the page again, as it was looked at: what is unfolded, and how far it is scrolled. */
+  function rebuild(data) {
+    const folds = () => [...document.querySelectorAll('main details')];
+    const name = fold => fold.querySelector('summary').firstChild.textContent.replace(/^[\d\s]+/, '');
+    const open = new Map(folds().map(fold => [name(fold), fold.open]));
+    const top = scrollY;
+    build(data);
+    for (const fold of folds()) if (open.has(name(fold))) fold.open = open.get(name(fold));
+    scrollTo({top, behavior: 'instant'});
+  }
+
+  function say(text, tone) {
+    byId('live').textContent = text;
+    byId('live').className = `tag ${tone}`;
+  }
+
+  /* Asks whether there are new entries, and for the data where there are; until the run is over. */
+  async function follow(known) {
+    let entries = known;
+    let over = false;
+    try {
+      const state = await (await fetch('state', {cache: 'no-store'})).json();
+      if (state.entries !== entries) {
+        rebuild(await (await fetch('data', {cache: 'no-store'})).json());
+        entries = state.entries;
+      }
+      over = state.over;
+      say(over ? 'over' : 'live', over ? '' : 'good');
+    } catch (error) {
+      say('no answer', 'warn');
+    }
+    if (!over) setTimeout(() => follow(entries), PERIOD);
   }
 
   addEventListener('error', event => root.setAttribute('data-failed', event.message));
+  addEventListener('beforeprint', () => view.charts.forEach(chart => chart.draw()));
   build(JSON.parse(byId('data').textContent));
+  if ('live' in root.dataset) follow(null);
+  // two frames later the charts in sight are drawn
+  requestAnimationFrame(() => requestAnimationFrame(() => root.setAttribute('data-ready', '')));
 })();

@@ -47,7 +47,8 @@ typedef struct page {
 } page;
 
 static const invar_ledger_pair defaults[] = {{"lr", "1e-06"}, {"dtype", "bf16"}};
-static const invar_report_options options = {defaults, sizeof defaults / sizeof *defaults};
+static const invar_report_options options = {.defaults = defaults,
+                                             .n_defaults = sizeof defaults / sizeof *defaults};
 
 static invar_status write_page(page *out, const invar_report_run *runs, size_t count)
 {

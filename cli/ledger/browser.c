@@ -1,0 +1,260 @@
+/*
+ * browser.c - a run in a browser while it happens.
+ *
+ * Requests come on threads of the HTTP server. Each opens the ledger for itself; what was made of
+ * it is kept until there is another entry, so many pages cost as much as one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/ledger/browser.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/ledger/report.h"
+#include "engine/serve/server.h"
+
+#include "base/invar_banned.h"
+
+enum { CONNECTIONS = 16, CLIENT_SECONDS = 30 };
+
+#define TYPE_PAGE "text/html; charset=utf-8"
+#define TYPE_JSON "application/json"
+#define TYPE_TEXT "text/plain; charset=utf-8"
+
+/* A body that was made, and of how many entries. */
+typedef struct made {
+    char *text; /* of open_memstream */
+    size_t bytes;
+    int64_t entries;
+} made;
+
+struct invar_browser {
+    const invar_located *at;
+    const invar_serve_table *http;
+    void *listener;
+    uint16_t port;
+    pthread_mutex_t lock;
+    made page, data; /* under the lock */
+};
+
+/* ---- bodies ---------------------------------------------------------------------------------- */
+
+/* A copy becomes the body of the reply. */
+static invar_status give(invar_serve_exchange *e, int status, const char *type, const char *text,
+                         size_t bytes)
+{
+    e->status = status;
+    e->type = type;
+    INVAR_TRY(invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply"));
+    memcpy(e->reply, text, bytes);
+    e->reply_bytes = bytes;
+    return INVAR_OK;
+}
+
+/* What cannot be said for lack of memory is an empty reply. */
+static void tell(invar_serve_exchange *e, int status, const char *text)
+{
+    if (give(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
+        invar_error_clear();
+}
+
+/* Makes the body anew, where the ledger has other entries than it was made of. */
+static invar_status refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
+                            bool page)
+{
+    const invar_report_run shown = {.ledger = ledger, .run = run->run};
+    made fresh = {.entries = run->entries};
+    FILE *out;
+
+    if (body->text && body->entries == run->entries)
+        return INVAR_OK;
+    out = open_memstream(&fresh.text, &fresh.bytes);
+    if (!out)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
+    invar_status status =
+        page ? invar_report_live_page(out, &shown, 1) : invar_report_data(out, &shown, 1);
+    if (fclose(out) != 0 && status == INVAR_OK)
+        status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
+    if (status != INVAR_OK) {
+        free(fresh.text);
+        return status;
+    }
+    free(body->text);
+    *body = fresh;
+    return INVAR_OK;
+}
+
+static invar_status answer_body(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger,
+                                const invar_ledger_summary *run, bool page)
+{
+    made *body = page ? &b->page : &b->data;
+
+    (void)pthread_mutex_lock(&b->lock);
+    invar_status status = refresh(body, ledger, run, page);
+    if (status == INVAR_OK)
+        status = give(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
+    (void)pthread_mutex_unlock(&b->lock);
+    return status;
+}
+
+/* Over: it has finished, or nobody writes it any more. */
+static invar_status answer_state(invar_serve_exchange *e, const invar_browser *b,
+                                 const invar_ledger_summary *run)
+{
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "", text[80];
+
+    if (!run->finished)
+        INVAR_TRY(invar_ledger_writer(writer, b->at->path));
+    int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
+                         run->entries, writer[0] ? "false" : "true");
+    return give(e, 200, TYPE_JSON, text, (size_t)bytes);
+}
+
+static invar_status answer_path(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger)
+{
+    invar_ledger_summary run;
+
+    INVAR_TRY(invar_ledger_find(&run, ledger, b->at->run.uuid));
+    if (strcmp(e->path, "/state") == 0)
+        return answer_state(e, b, &run);
+    return answer_body(e, b, ledger, &run, strcmp(e->path, "/") == 0);
+}
+
+/* ---- what the module calls ------------------------------------------------------------------- */
+
+/* Host: 127.0.0.1:PORT or localhost:PORT. */
+static bool is_here(const invar_browser *b, const char *host)
+{
+    static const char *const names[] = {"127.0.0.1", "localhost"};
+    char here[32];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(here, sizeof here, "%s:%u", names[i], (unsigned)b->port);
+        if (host && strcmp(host, here) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_known(const char *path)
+{
+    static const char *const paths[] = {"/", "/state", "/data"};
+
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(path, paths[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool admit(void *payload, invar_serve_exchange *e)
+{
+    const invar_browser *b = payload;
+
+    if (!is_here(b, e->host)) {
+        tell(e, 403, "the header Host names another place than this machine's loopback\n");
+    } else if (strcmp(e->method, "GET") != 0) {
+        e->allow = "GET";
+        tell(e, 405, "there is only GET here\n");
+    } else if (!is_known(e->path)) {
+        tell(e, 404, "there are /, /state and /data\n");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static void answer(void *payload, invar_serve_exchange *e)
+{
+    invar_browser *b = payload;
+    invar_ledger *ledger = NULL;
+    invar_status status = invar_ledger_open(&ledger, b->at->path, NULL);
+
+    if (status == INVAR_OK)
+        status = answer_path(e, b, ledger);
+    if (status != INVAR_OK) {
+        tell(e, 500, invar_error_last()->message);
+        invar_error_clear();
+    }
+    invar_ledger_close(ledger);
+}
+
+static void release(void *payload, invar_serve_exchange *e)
+{
+    (void)payload;
+    invar_free(e->reply);
+}
+
+/* No reply is a stream. */
+static int64_t next(void *payload, void *stream, char *out, size_t most)
+{
+    (void)payload;
+    (void)stream;
+    (void)out;
+    (void)most;
+    return -1;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status start(invar_browser *b, int64_t port)
+{
+    const invar_serve_settings settings = {
+        .host = "127.0.0.1",
+        .port = (uint16_t)port,
+        .connections = CONNECTIONS,
+        .client_seconds = CLIENT_SECONDS,
+        .handler = {
+            .payload = b, .admit = admit, .answer = answer, .release = release, .next = next}};
+    char why[INVAR_SERVE_WHY_SIZE] = "";
+
+    b->listener = b->http->start(&settings, &b->port, why);
+    if (b->listener)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "--serve: cannot listen at 127.0.0.1, port %" PRId64
+                      ": %s; --serve alone takes a port that is free",
+                      port, why);
+}
+
+invar_status invar_browser_open(invar_browser **out, const invar_located *at, int64_t port)
+{
+    const invar_serve_table *http;
+    invar_browser *b;
+
+    *out = NULL;
+    INVAR_TRY(invar_server_load(&http, NULL));
+    INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
+    *b = (invar_browser){.at = at, .http = http};
+    (void)pthread_mutex_init(&b->lock, NULL);
+    invar_status status = start(b, port);
+    if (status != INVAR_OK) {
+        invar_browser_close(b);
+        return status;
+    }
+    *out = b;
+    return INVAR_OK;
+}
+
+int64_t invar_browser_port(const invar_browser *browser)
+{
+    return browser->port;
+}
+
+void invar_browser_close(invar_browser *b)
+{
+    if (!b)
+        return;
+    if (b->listener) {
+        b->http->close_door(b->listener);
+        b->http->stop(b->listener);
+    }
+    (void)pthread_mutex_destroy(&b->lock);
+    free(b->page.text);
+    free(b->data.text);
+    invar_free(b);
+}

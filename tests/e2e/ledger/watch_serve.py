@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# watch_serve.py INVAR FOLDER - invar ledger watch --serve: a run in a browser while it happens.
+#
+# The page, its state and its data are those of the ledger, and follow a run; who comes by another
+# name, or wants anything but to read, is refused; only this machine is listened to; the ledger is
+# not changed.
+# SPDX-License-Identifier: Apache-2.0
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+RECIPE = """[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+task-size = 8
+num-rollout = 100000
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[perf]
+threads = 1
+[engine]
+numerics = ieee
+"""
+wrong = []
+
+
+def expect(good, what):
+    if not good:
+        wrong.append(what)
+
+
+class Watch:
+    """The program with a page, and questions to it."""
+
+    def __init__(self, invar, run, *words):
+        self.process = subprocess.Popen([invar, "ledger", "watch", run, "--serve", *words],
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        line = self.process.stdout.readline()
+        match = re.fullmatch(r"page at http://127\.0\.0\.1:(\d+)/\n", line)
+        if not match:
+            sys.exit(f"no page: {line}{self.process.stdout.read()}")
+        self.port = int(match[1])
+
+    def ask(self, path, method="GET", host=None):
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        link.putrequest(method, path, skip_host=True)
+        if host != "":
+            link.putheader("Host", host or f"127.0.0.1:{self.port}")
+        link.endheaders()
+        reply = link.getresponse()
+        body = reply.read().decode()
+        link.close()
+        return reply.status, reply.getheader("Content-Type"), body
+
+    def state(self):
+        return json.loads(self.ask("/state")[2])
+
+    def end(self):
+        expect(self.process.poll() is None, "the page does not stay")
+        self.process.send_signal(signal.SIGINT)
+        expect(self.process.wait(30) in (130, -signal.SIGINT), "Ctrl-C does not end it")
+
+
+def listens_at(port):
+    """The addresses of this port that are listened at, as the system has them."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        rows = pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        found += [row.split()[1].split(":")[0] for row in rows
+                  if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A"]
+    return found
+
+
+def finished(invar):
+    """A run that is over: what is answered, and what is refused."""
+    before = pathlib.Path("done/ledger.db").read_bytes()
+    watch = Watch(invar, "done")
+    status, kind, page = watch.ask("/")
+    expect(status == 200 and kind.startswith("text/html"), f"the page: {status} {kind}")
+    expect("connect-src 'self'" in page and "data-live" in page, "the page is not live")
+    status, kind, data = watch.ask("/data")
+    expect(status == 200 and kind == "application/json", f"the data: {status} {kind}")
+    inside = re.search(r'id="data">(.*?)</script', page, re.S)[1]
+    expect(json.loads(inside) == json.loads(data), "the data of the page are others")
+    expect(json.loads(data)["runs"][0]["last"] == 2, "the data are of another run")
+    expect(watch.state()["over"] is True, "the run is not over")
+    for host in ("evil.example", "127.0.0.1", f"evil.example:{watch.port}", "localhost:1", ""):
+        status = watch.ask("/data", host=host)[0]
+        expect(status in (400, 403), f"Host '{host}' is answered: {status}")
+    expect(watch.ask("/", host=f"localhost:{watch.port}")[0] == 200, "localhost is refused")
+    for method in ("POST", "PUT", "DELETE", "HEAD"):
+        expect(watch.ask("/", method)[0] == 405, f"{method} is answered")
+    for path in ("/x", "/data/", "/../ledger.db", "//", "/ledger.db"):
+        expect(watch.ask(path)[0] == 404, f"{path} is answered")
+    expect(listens_at(watch.port) == ["0100007F"], f"it listens at {listens_at(watch.port)}")
+    taken = subprocess.run([invar, "ledger", "watch", "done", "--serve", str(watch.port)],
+                           capture_output=True, text=True)
+    expect(taken.returncode == 2 and "cannot listen" in taken.stderr, f"a taken port: {taken}")
+    watch.end()
+    expect(pathlib.Path("done/ledger.db").read_bytes() == before, "the ledger was changed")
+    saved = subprocess.run([invar, "ledger", "report", "done", "--out", "-"], capture_output=True,
+                           text=True).stdout
+    expect("connect-src" not in saved and "<html lang=\"en\">" in saved, "a saved page is live")
+
+
+def running(invar):
+    """A run that goes on: there is more and more of it, until it is over."""
+    run = subprocess.Popen([invar, "train", "tiny.ini", "--run", "live", "--no-report"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not pathlib.Path("live/ledger.db").exists():
+        time.sleep(0.05)
+    time.sleep(1)
+    watch = Watch(invar, "live", "--interval", "0.2")
+    first, steps = watch.state(), json.loads(watch.ask("/data")[2])["runs"][0]["last"]
+    for _ in range(300):
+        if watch.state()["entries"] > first["entries"]:
+            break
+        time.sleep(0.1)
+    expect(first["over"] is False, "a running run is over")
+    expect(json.loads(watch.ask("/data")[2])["runs"][0]["last"] > steps, "there are no new steps")
+    run.send_signal(signal.SIGINT)
+    run.wait(60)
+    last = watch.state()
+    expect(last["over"] is True, "a run that was stopped goes on")
+    expect(watch.ask("/")[0] == 200, "the page is gone with the run")
+    watch.end()
+
+
+def main():
+    invar, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.chdir(folder)
+    pathlib.Path("tiny.ini").write_text(RECIPE)
+    subprocess.run([invar, "train", "tiny.ini", "--run", "done", "--num-rollout", "3",
+                    "--no-report"], check=True, capture_output=True)
+    finished(str(invar))
+    running(str(invar))
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
