@@ -23,7 +23,7 @@ import time
 import zlib
 
 HOSTILE = "fused </script><script>alert(1)</script>"
-WIDTHS = (400, 1600)
+WIDTHS = (400, 800, 1200, 1600)
 SKIPPED = 77
 
 # What a page must never report. A refused script is an entry of the log, an alert is a dialog.
