@@ -625,6 +625,74 @@ static void test_ledger_export__tensorboard_never_overwrites(void **state)
     invar_ledger_close(ledger);
 }
 
+/* The path of the one file in FOLDER/test. */
+static const char *events_path(const char *folder)
+{
+    static char path[1200];
+    struct dirent *entry;
+    char inner[600];
+    DIR *dir;
+
+    (void)snprintf(inner, sizeof inner, "%s/test", folder);
+    dir = opendir(inner);
+    assert_non_null(dir);
+    while ((entry = readdir(dir)) != NULL)
+        if (strstr(entry->d_name, "tfevents"))
+            (void)snprintf(path, sizeof path, "%s/%s", inner, entry->d_name);
+    closedir(dir);
+    return path;
+}
+
+static void assert_events(const char *folder, const text *expected, size_t bytes)
+{
+    text is = read_events(folder, "test");
+
+    assert_int_equal(is.bytes, bytes);
+    assert_memory_equal(is.data, expected->data, bytes);
+    free(is.data);
+}
+
+/* Opened behind each step, whatever lies there, and told step by step: always the export. */
+static void test_ledger_export__events_grow_into_the_export(void **state)
+{
+    enum { LAST = 24 };
+    text whole = write_events("run.db", path_of("grown"), "test");
+    const char *folder = path_of("growing");
+    invar_ledger *ledger = open_ledger("run.db");
+    invar_export_events *e;
+    size_t upto[LAST + 3]; // of the export: the first steps, from -2 on
+    text now;
+
+    (void)state;
+    for (int64_t after = -2; after <= LAST; after++) {
+        assert_ok(invar_export_events_open(&e, folder, ledger, 1, after));
+        now = read_events(folder, "test");
+        upto[after + 2] = now.bytes;
+        free(now.data);
+        assert_true(after < 0 || upto[after + 2] > upto[after + 1]);
+        assert_events(folder, &whole, upto[after + 2]);
+        for (int64_t step = after + 1; step <= LAST; step += 3)
+            assert_ok(invar_export_events_add(e, step));
+        assert_ok(invar_export_events_add(e, LAST));
+        assert_ok(invar_export_events_add(e, 3)); // told already
+        invar_export_events_close(e);
+        assert_events(folder, &whole, whole.bytes);
+        // what a kill or a loss of power may leave for the next one
+        assert_int_equal(
+            truncate(events_path(folder), (off_t)((size_t)(after + 2) * 997 % whole.bytes)), 0);
+    }
+    assert_int_equal(upto[LAST + 2], whole.bytes);
+    // another run's, and a folder that is none
+    assert_ok(invar_export_events_check(path_of("nothing"), "test"));
+    assert_fails(invar_export_events_check(folder, "test"), INVAR_E_INVALID, "already");
+    assert_int_equal(rename(events_path(folder), path_of("growing/test/other.tfevents")), 0);
+    assert_fails(invar_export_events_open(&e, folder, ledger, 1, 3), INVAR_E_INVALID, "already");
+    assert_fails(invar_export_events_open(&e, path_of("run.db"), ledger, 1, 3), INVAR_E_IO,
+                 "run.db");
+    invar_ledger_close(ledger);
+    free(whole.data);
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static void test_ledger_export__same_bytes_again(void **state)
@@ -847,6 +915,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ledger_export__tensorboard_has_every_scalar),
         cmocka_unit_test(test_ledger_export__tensorboard_keeps_odd_values),
         cmocka_unit_test(test_ledger_export__tensorboard_never_overwrites),
+        cmocka_unit_test(test_ledger_export__events_grow_into_the_export),
         cmocka_unit_test(test_ledger_export__same_bytes_again),
         cmocka_unit_test(test_ledger_export__unknown_run),
         cmocka_unit_test(test_ledger_export__damaged_text_is_refused),
