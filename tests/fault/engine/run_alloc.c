@@ -167,6 +167,20 @@ static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **
     sweep(foreign);
 }
 
+/* Whoever is told about a run: a failure there ends it at its beginning, or is a line. */
+static void test_run_alloc__dashboards_go_on_after_each_failure(void **state)
+{
+    char board[400], file[400];
+    const run_pair told[] = {
+        {"dtype", "fp32"},         {"threads", "1"}, {"tensorboard-dir", board},
+        {"prometheus-file", file}, {"sink", "cat"},  {NULL, NULL}};
+
+    (void)state;
+    (void)snprintf(board, sizeof board, "%s/board", run_below(SCENARIO_RUN));
+    (void)snprintf(file, sizeof file, "%s/run.prom", run_below(SCENARIO_RUN));
+    sweep(told);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -183,6 +197,7 @@ int main(void)
         cmocka_unit_test(test_run_alloc__turns_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__samples_ahead_go_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__rollouts_from_files_go_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__dashboards_go_on_after_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);
