@@ -6,6 +6,7 @@
 #ifndef INVAR_BISECT_VIEW_ANSWER_H
 #define INVAR_BISECT_VIEW_ANSWER_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -19,7 +20,10 @@ extern "C" {
 invar_status invar_answer_print(FILE *out, const invar_bisect_answer *answer,
                                 bool colour) INVAR_MUST_USE;
 
-/* For programs: everything. */
+/* Everything, as one object; NULL: no memory. */
+json_t *invar_answer_object(const invar_bisect_answer *answer);
+
+/* For programs: that object. */
 invar_status invar_answer_json(FILE *out, const invar_bisect_answer *answer) INVAR_MUST_USE;
 
 /* One self-contained page: verdict, commit, place, the trials as a picture and as a table. */

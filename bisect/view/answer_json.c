@@ -95,7 +95,7 @@ static json_t *cost(const invar_bisect_answer *a)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static json_t *whole(const invar_bisect_answer *a)
+json_t *invar_answer_object(const invar_bisect_answer *a)
 {
     bool found = a->verdict == INVAR_BISECT_FOUND && a->n_changes > 0;
     char headline[INVAR_ANSWER_LINE], advice[INVAR_ANSWER_LINE];
@@ -125,5 +125,5 @@ static json_t *whole(const invar_bisect_answer *a)
 
 invar_status invar_answer_json(FILE *out, const invar_bisect_answer *answer)
 {
-    return invar_view_write(out, whole(answer));
+    return invar_view_write(out, invar_answer_object(answer));
 }

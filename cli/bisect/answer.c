@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "bisect/view/answer.h"
 #include "bisect/workshop/workshop.h"
+#include "cli/bisect/archive.h"
 #include "cli/bisect/bisect.h"
 #include "cli/live.h"
 #include "cli/output.h"
@@ -164,6 +165,7 @@ static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settin
         INVAR_TRY(s->json ? invar_answer_json(stdout, a)
                           : invar_answer_print(stdout, a, invar_term_colour(stdout)));
     INVAR_TRY(keep(a));
+    INVAR_TRY(invar_archive_answer(a, exit_code(a)));
     if (!s->html)
         return INVAR_OK;
     INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("answer")));

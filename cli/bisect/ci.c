@@ -16,6 +16,7 @@
 #include "base/console/term.h"
 #include "base/process/process.h"
 #include "bisect/view/ci.h"
+#include "cli/bisect/archive.h"
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/live.h"
@@ -119,7 +120,7 @@ void invar_ci_show(const invar_ci_result *result)
 /* ---- settings -------------------------------------------------------------------------------- */
 
 typedef struct settings {
-    const char *cases, *golden, *program, *work, *junit;
+    const char *cases, *golden, *program, *work, *junit, *archive;
     int64_t steps, chaos, seed, jobs;
     double timeout;
     bool bisect, no_write, json, force;
@@ -127,7 +128,7 @@ typedef struct settings {
 
 static const invar_option *check_options(settings *s)
 {
-    static invar_option list[14];
+    static invar_option list[15];
     const invar_option own[] = {
         {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar to test (this one)", 0, 0},
         {"steps", INVAR_OPTION_INT, &s->steps, "N", "compare only the first N steps (all)", 1,
@@ -141,6 +142,9 @@ static const invar_option *check_options(settings *s)
         {"chaos-seed", INVAR_OPTION_INT, &s->seed, "N", "seed of the random choices of --chaos (0)",
          0, INT64_MAX},
         {"junit", INVAR_OPTION_TEXT, &s->junit, "FILE", "also write the result as JUnit XML", 0, 0},
+        {"archive", INVAR_OPTION_TEXT, &s->archive, "LEDGER",
+         "also append the result to this ledger file, for the queries ci-history and golden-drift",
+         0, 0},
         {"no-write", INVAR_OPTION_FLAG, &s->no_write, NULL,
          "do not store changed bits as pending; the default when CI is set in the environment", 0,
          0},
@@ -154,9 +158,9 @@ static const invar_option *check_options(settings *s)
          "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
 
     memcpy(list, own, sizeof own);
-    list[11] = invar_option_cases(&s->cases);
-    list[12] = invar_option_json(&s->json);
-    list[13] = (invar_option){0};
+    list[12] = invar_option_cases(&s->cases);
+    list[13] = invar_option_json(&s->json);
+    list[14] = (invar_option){0};
     return list;
 }
 
@@ -345,6 +349,8 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
     }
     if (status == INVAR_OK)
         status = print_services(s, results, count);
+    if (status == INVAR_OK && s->archive && count)
+        status = invar_archive_ci(s->archive, results, count, *code_out);
     invar_ci_release(results, count);
     invar_free(memory);
     return status;
@@ -365,6 +371,8 @@ static invar_status check_words(int *code_out, const settings *s, int words, cha
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden %.1000s: there is no such file", s->golden);
     if (s->junit)
         INVAR_TRY(invar_output_check(s->junit, INVAR_CI_JUNIT_MARK));
+    if (s->archive)
+        INVAR_TRY(invar_archive_check(s->archive));
     INVAR_TRY(invar_ci_choose(&cases, &count, s->cases, words, argv, has_golden));
     status = check_cases(code_out, s, cases, count);
     invar_free(cases);

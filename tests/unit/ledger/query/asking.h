@@ -10,7 +10,7 @@
 #include "tests/unit/ledger/raw.h"
 
 #define STEPS 60
-#define MOST_QUERIES 64
+#define MOST_QUERIES 96
 #define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger/runs.c
 #define DIFF "864299ced3cfefa05b8b8a8e5ada9307"           // xxhsum -H2 of its diff
 

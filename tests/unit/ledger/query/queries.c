@@ -555,6 +555,63 @@ static void test_ledger_queries__unsealed(void **state)
     invar_ledger_close(ledger);
 }
 
+/* ---- answers of ci and bisect ---------------------------------------------------------------- */
+
+/* A run without steps, with an event for each text of `data`, which ends with NULL. */
+static void archive(const char *path, const char *kind, const char *event, const char *const *data)
+{
+    invar_ledger *ledger;
+
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
+    assert_ok(invar_ledger_begin(
+        ledger, &(invar_ledger_run){.name = kind, .kind = kind, .circumstances = {.bare = true}}));
+    for (; *data; data++)
+        assert_ok(invar_ledger_note(
+            ledger, &(invar_ledger_event){
+                        .step = -1, .level = "info", .kind = event, .message = "", .data = *data}));
+    assert_ok(invar_ledger_finish(ledger, 0, "done"));
+    invar_ledger_close(ledger);
+}
+
+#define CASE(name, verdict, hash)                                                                  \
+    "{\"case\": \"" name "\", \"verdict\": \"" verdict                                             \
+    "\", \"compared\": 4, \"golden_hash\": \"" hash "\"}"
+
+static void test_ledger_queries__ci(void **state)
+{
+    static const char *const first[] = {CASE("a", "same", "11"), CASE("b", "same", "22"), NULL};
+    static const char *const second[] = {CASE("a", "changed", "11"), CASE("b", "same", "33"), NULL};
+    const char *path = raw_path("ci.db");
+
+    (void)state;
+    archive(path, "ci", "ci-case", first);
+    control(path, "golden-drift", "", "case", "");
+    archive(path, "ci", "ci-case", second);
+    finds(path, "golden-drift", "", "case was is verdict", "b|22|33|same\n");
+    finds(path, "golden-drift", "case=a", "case", "");
+    finds(path, "ci-history", "", "case verdict steps first",
+          "a|same|4|-\nb|same|4|-\na|changed|4|-\nb|same|4|-\n");
+    finds(path, "ci-history", "case=a", "verdict", "same\nchanged\n");
+    control(healthy, "ci-history", "", "case", "");
+}
+
+static void test_ledger_queries__bisect_report(void **state)
+{
+    static const char *const trials[] = {
+        "{\"commit\": \"00112233445566778899\", \"subject\": \"one\", \"role\": \"good end\", "
+        "\"verdict\": \"good\", \"value\": \"aa\", \"via\": \"ran\", \"parted\": null}",
+        "{\"commit\": \"11223344556677889900\", \"subject\": \"two\", \"role\": \"search\", "
+        "\"verdict\": \"bad\", \"value\": \"bb\", \"via\": \"ran\", \"parted\": 7}",
+        NULL};
+    const char *path = raw_path("bisect.db");
+
+    (void)state;
+    archive(path, "bisect", "bisect-trial", trials);
+    finds(path, "bisect-report", "run=1", "number role commit subject verdict value parted",
+          "1|good end|001122334455|one|good|aa|-\n2|search|112233445566|two|bad|bb|7\n");
+    control(healthy, "bisect-report", "run=1", "number", "");
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static void test_ledger_queries__each_has_a_test_and_a_control(void **state)
@@ -595,6 +652,8 @@ int main(void)
         cmocka_unit_test(test_ledger_queries__checkpoints),
         cmocka_unit_test(test_ledger_queries__dirty_runs),
         cmocka_unit_test(test_ledger_queries__unsealed),
+        cmocka_unit_test(test_ledger_queries__ci),
+        cmocka_unit_test(test_ledger_queries__bisect_report),
         cmocka_unit_test(test_ledger_queries__each_has_a_test_and_a_control),
     };
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# archive.sh INVAR FOLDER - answers of ci and bisect in ledgers, and the queries that find them:
+# ci-history, golden-drift and bisect-report.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+rm -rf "$folder"
+mkdir -p "$folder/tree" && cd "$folder" || exit 2
+export XDG_CACHE_HOME=$folder/cache GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
+    GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_COMMITTER_NAME=Ada \
+    GIT_COMMITTER_EMAIL=ada@example.org GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' \
+    GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
+
+# rows QUERY ARGUMENT ...: of its answer, without the head.
+rows() { "$invar" ledger query "$@" --csv 2>/dev/null | sed 1d; }
+
+# ---- ci ------------------------------------------------------------------------------------------
+tiny_recipe 2 >a.ini
+cp a.ini b.ini
+for case in a b; do
+    expect 0 "$case" ci record $case.ini
+done
+expect 0 same ci check a.ini b.ini --archive ci.db
+expect 0 same ci check a.ini b.ini --archive ci.db
+holds [ "$(rows ci-history --ledger ci.db | wc -l)" = 4 ]
+holds [ "$(rows golden-drift --ledger ci.db | wc -l)" = 0 ]
+# another golden of the same recipe is a drift, of that case alone
+sed -i 's/^lr.*//; $a [optimizer]\nlr = 0.5' b.ini
+expect 0 b ci record b.ini --force
+expect 0 same ci check a.ini b.ini --archive ci.db
+holds [ "$(rows golden-drift --ledger ci.db | cut -d, -f2)" = b ]
+holds [ "$(rows golden-drift --ledger ci.db --case a | wc -l)" = 0 ]
+holds [ "$(rows ci-history --ledger ci.db --case b | wc -l)" = 3 ]
+holds [ "$(rows ci-history --ledger ci.db | cut -d, -f5 | sort -u)" = same ]
+# what cannot be judged is in it, too
+cp a.golden c.golden && cp a.points c.points && sed 's/^task-size.*/task-size = 9/' a.ini >c.ini
+expect 4 obsolete ci check c.ini --archive ci.db
+holds [ "$(rows ci-history --ledger ci.db --case c | cut -d, -f5)" = obsolete ]
+expect 0 '' ledger verify ci.db
+# a file that is no ledger is found before anything runs
+echo mine >mine
+expect 2 mine ci check a.ini --archive mine
+holds [ "$(cat mine)" = mine ]
+
+# ---- bisect --------------------------------------------------------------------------------------
+cd tree && git init -q .
+for number in 0 1 2 3; do
+    printf '#!/bin/sh\nexec "%s" "$@" %s\n# %s\n' "$invar" \
+        "$( ((number < 2)) || echo --weight-decay 0.5)" $number >invar.sh
+    git add -A && git commit -qm "commit $number"
+done
+found=$(git rev-parse --short=12 HEAD~1)
+# shellcheck disable=SC2016 # for the shell that builds
+build='cp invar.sh "$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"'
+for _ in 1 2; do # the second call replaces what the first one made
+    expect 0 "found: $found" bisect --good HEAD~3 --build "$build" ../a.ini
+    set -- "$folder"/cache/invar/*/bisects/*/answer.db
+    holds [ $# = 1 ]
+    holds [ "$(sqlite3 -readonly "$1" 'SELECT count(*) FROM run')" = 1 ]
+done
+expect 0 '' ledger verify "$1"
+holds [ "$(rows bisect-report --run "$1" | grep ',changed it,' | cut -d, -f3,4)" = \
+    "$found,commit 2" ]
+holds [ "$(rows bisect-report --run "$1" | grep -c ',good end,')" = 1 ]
+holds [ ! -e "${1%/*}/new" ]
+# ledgers of several answers can be asked together
+expect 0 '' ledger import "$1" ../ci.db --into all.db
+holds [ "$(rows ci-history --ledger all.db | wc -l)" = 7 ]
+
+echo "$checks checks"
+exit $failed
