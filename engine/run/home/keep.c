@@ -157,26 +157,31 @@ static invar_status keep_recipe(invar_loop *loop)
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-/* "2026-01-31T12:00:00Z TEXT", control characters made harmless; what cannot be written is lost. */
+#define LINE_SIZE (INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE)
+
+/*
+ * "2026-01-31T12:00:00Z TEXT", control characters made harmless, in one call: a thread that draws
+ * ahead may have something to say, too. What cannot be written is lost.
+ */
 static void write_line(FILE *file, const char *text)
 {
+    char line[LINE_SIZE], date[32];
     struct timespec now;
     struct tm utc;
-    char date[32];
 
     (void)clock_gettime(CLOCK_REALTIME, &now);
     if (!gmtime_r(&now.tv_sec, &utc) || !strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc))
         date[0] = '\0';
-    fprintf(file, "%s ", date);
-    for (; *text; text++)
-        fputc((unsigned char)*text < 0x20 || *text == 0x7F ? ' ' : *text, file);
-    fputc('\n', file);
+    (void)snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7F ? ' ' : *c;
+    fprintf(file, "%s %s\n", date, line);
     fflush(file);
 }
 
 void invar_loop_log(invar_loop *loop, const char *fmt, ...)
 {
-    char line[INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE];
+    char line[LINE_SIZE];
     va_list rest;
 
     if (!loop->log.file)

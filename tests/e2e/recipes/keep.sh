@@ -60,12 +60,15 @@ mkdir -p shell && "$invar" train tiny.ini --run shell --no-report >shell/train.l
 holds [ "$(lines 'chain ' shell/train.log)" = 1 ]
 
 # what fails says so; values of a URL are not kept
-sed 's|^rm-type.*|rm-type = remote_rm\nrm-url = http://127.0.0.1:9/?key=s3cret|' tiny.ini >url.ini
-"$invar" train url.ini --no-report --run url --plugin-timeout 1 >/dev/null 2>&1
-holds grep -q ' failed: .*127.0.0.1' url/train.log
-holds grep -q ' ended: 0 steps' url/train.log
-holds grep -q '^rm-url = http://127.0.0.1:9/' url/recipe.ini
-holds [ "$(cat url/*.ini url/*.log | lines s3cret -)" = 0 ]
+if [ -e "${invar%/*}/invar-http.so" ]; then # a build without libcurl asks no server
+    sed 's|^rm-type.*|rm-type = remote_rm\nrm-url = http://127.0.0.1:9/?key=s3cret|' \
+        tiny.ini >url.ini
+    "$invar" train url.ini --no-report --run url --plugin-timeout 1 >/dev/null 2>&1
+    holds grep -q ' failed: .*127.0.0.1' url/train.log
+    holds grep -q ' ended: 0 steps' url/train.log
+    holds grep -q '^rm-url = http://127.0.0.1:9/' url/recipe.ini
+    holds [ "$(cat url/*.ini url/*.log | lines s3cret -)" = 0 ]
+fi
 
 # ranks: one of them writes
 expect 0 'chain ' tiny.ini --no-report --run ranks --ranks 2
