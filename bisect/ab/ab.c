@@ -191,12 +191,31 @@ static invar_status pin_recipe(invar_ab_work *w, int i)
     return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
 }
 
+/* Both sides run on the seeds of the first recipe: another one of the second would be ignored. */
+static invar_status check_seed(const invar_ab_work *w, const char *key, int64_t fallback)
+{
+    int64_t a, b;
+
+    if (!w->what->recipe_b)
+        return INVAR_OK;
+    INVAR_TRY(invar_ab_number(&a, w->what->flags, w->recipes[0], key, fallback));
+    INVAR_TRY(invar_ab_number(&b, w->what->flags, w->recipes[1], key, fallback));
+    if (a == b)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: A's recipe has %" PRId64 ", B's has %" PRId64
+                      "; both sides run on the same seeds: give --%s, or make them equal",
+                      key, a, b, key);
+}
+
 static invar_status make_pairs(invar_ab_work *w)
 {
     invar_ab_answer *answer = w->answer;
     int64_t seed, rollout_seed;
     size_t count = (size_t)w->what->seeds;
 
+    INVAR_TRY(check_seed(w, "seed", SEED));
+    INVAR_TRY(check_seed(w, "rollout-seed", ROLLOUT_SEED));
     INVAR_TRY(invar_ab_number(&seed, w->what->flags, w->recipes[0], "seed", SEED));
     INVAR_TRY(invar_ab_number(&rollout_seed, w->what->flags, w->recipes[0], "rollout-seed",
                               ROLLOUT_SEED));

@@ -239,7 +239,7 @@ static void help(void)
         "metric changes, rewards and evaluations first.\n"
         "\n"
         "With two recipes, A runs the first and B the second, both by this program unless --a and\n"
-        "--b say otherwise; the keys that differ are named. The seeds are those of the first.\n"
+        "--b say otherwise; the keys that differ are named. Seeds must be equal.\n"
         "\n"
         "A side is an executable file, a folder (a work tree with its uncommitted changes; it is\n"
         "only read) or a git revision. Write file:, dir: or rev: before it when the kind is\n"

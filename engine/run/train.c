@@ -547,6 +547,18 @@ static void check_trace(const invar_loop *loop)
     invar_error_clear();
 }
 
+/* A window that the run has not reached is worth a line, too: what was asked for is not there. */
+static void check_window(const invar_loop *loop)
+{
+    int64_t first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START);
+
+    if (loop->session.profile && loop->place.step <= first)
+        invar_recorder_say(&loop->recorder,
+                           "profile-step-start = %" PRId64 ": the run has %" PRId64
+                           " steps so far; no op was measured",
+                           first, loop->place.step);
+}
+
 static void summarise(invar_train_summary *out, const invar_loop *loop)
 {
     memcpy(out->name, loop->home.at.name, sizeof out->name);
@@ -581,6 +593,8 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     }
     if (status == INVAR_OK)
         check_trace(loop);
+    if (status == INVAR_OK)
+        check_window(loop);
     if (status == INVAR_OK)
         status = invar_loop_follow(loop);
     summarise(out, loop);

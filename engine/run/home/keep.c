@@ -241,7 +241,10 @@ static invar_status open_log(invar_loop *loop)
     int fd, code;
 
     INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, LOG));
-    fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
+                       0666);
+    if (fd < 0 && errno == ELOOP)
+        return refuse_log(path, ELOOP, "it is a link, and the log is not written through one");
     if (fd < 0) {
         code = errno;
         return refuse_log(path, code, strerror(code));

@@ -62,9 +62,10 @@ holds grep -q '^  rollout/raw_reward: equal in every bit$' out
 cp a.ini same.ini
 ab 0 a.ini same.ini
 holds grep -q '^keys that differ: none$' out
-# the seeds are those of the first; the second's own is overridden on both sides alike
+# both sides run on the same seeds: another one of the second recipe is not ignored in silence
 printf 'include = a.ini\n[model]\nseed = 99\n' >seed.ini
-ab 0 a.ini seed.ini
+expect 129 "B's has 99; both sides run on the same seeds: give --seed" a.ini seed.ini
+ab 0 a.ini seed.ini --seed 99
 
 # ---- refused -----------------------------------------------------------------------------------
 expect 129 'both sides are needed' a.ini

@@ -191,6 +191,9 @@ def check_without_file(plain):
         with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
             rows, = ledger.execute("SELECT count(*) FROM op_time").fetchone()
         expect((rows > 0) == some, f"{name}: {rows} rows of ops")
+    late = run("train", RECIPE, "--no-report", "--run", "late", "--save", "none",
+               "--profile-step-start", "50", "--profile-step-end", "60")
+    expect("no op was measured" in late.stderr, f"a window that was not reached: {late.stderr}")
     wrong = run("train", RECIPE, "--run", "wrong", "--profile-step-start", "2",
                 "--profile-step-end", "2", code=129)
     expect("profile-step-end" in wrong.stderr, f"an empty window: {wrong.stderr}")

@@ -54,6 +54,9 @@ mkdir -p odd/train.log
 expect 2 'odd/train.log: ' tiny.ini --no-report --run odd
 mkdir -p pipe && mkfifo pipe/train.log
 expect 2 'pipe/train.log: ' tiny.ini --no-report --run pipe
+mkdir -p link && echo mine >notes && ln -s ../notes link/train.log
+expect 2 'link/train.log: it is a link' tiny.ini --no-report --run link
+holds [ "$(cat notes)" = mine ]
 
 # a log that the caller keeps himself has each line once
 mkdir -p shell && "$invar" train tiny.ini --run shell --no-report >shell/train.log 2>&1
