@@ -21,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-#define SUFFIX ".tmp"
+#define SUFFIX ".invar-tmp" /* ours by its name: what lies there is what a killed process left */
 #define PIECE ((size_t)1 << 20)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -462,10 +462,10 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     memcpy(writer->path, path, length + 1);
     memcpy(writer->partial, path, length);
     memcpy(writer->partial + length, SUFFIX, sizeof SUFFIX);
-    unlink(writer->partial); // what a killed process left, or a link that leads elsewhere
+    unlink(writer->partial); // or a link that leads elsewhere
     writer->fd = invar_fd_open(writer->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
-        invar_status status = io_error(writer->partial, "cannot be made");
+        invar_status status = io_error(path, "cannot be made");
         invar_free(writer);
         return status;
     }

@@ -65,7 +65,10 @@ invar_status invar_path_check_place(const char *path) INVAR_MUST_USE;
 /* The same where folders that are missing will be made on the way to it. */
 invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;
 
-/* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
+/*
+ * Writes PATH.invar-tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a
+ * part.
+ */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
 
 /* The same piece by piece, for what shall not lie in memory at once. */

@@ -105,7 +105,7 @@ static void test_base_file__writes_and_reads_back(void **state)
     assert_content(path, "new", 3);
     assert_ok(invar_file_write(path, NULL, 0));
     assert_content(path, "", 0);
-    assert_false(invar_path_exists(in_work("whole.tmp")));
+    assert_false(invar_path_exists(in_work("whole.invar-tmp")));
 }
 
 static void test_base_file__says_what_an_output_may_replace(void **state)
@@ -268,16 +268,16 @@ static void test_base_file__a_failed_write_leaves_the_old_file(void **state)
     assert_ok(invar_file_write(path, "old", 3));
     assert_ok(invar_file_writer_open(&writer, path));
     assert_ok(invar_file_writer_put(writer, "half", 4));
-    assert_true(invar_path_exists(in_work("kept.tmp")));
+    assert_true(invar_path_exists(in_work("kept.invar-tmp")));
     invar_file_writer_close(writer); // no commit
     invar_file_writer_close(NULL);
     assert_content(path, "old", 3);
-    assert_false(invar_path_exists(in_work("kept.tmp")));
+    assert_false(invar_path_exists(in_work("kept.invar-tmp")));
     assert_ok(invar_folder_make(folder));
     assert_fails(invar_file_write(folder, "x", 1), INVAR_E_IO, "cannot be put in place");
-    assert_false(invar_path_exists(in_work("folder.tmp")));
+    assert_false(invar_path_exists(in_work("folder.invar-tmp")));
     assert_fails(invar_file_write(in_work("none/file"), "x", 1), INVAR_E_NOTFOUND,
-                 "none/file.tmp: cannot be made");
+                 "none/file: cannot be made");
 }
 
 /* A limit on the size of files stands in for a full disk. */
@@ -305,7 +305,7 @@ static void test_base_file__a_full_disk_is_an_error(void **state)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
     assert_content(path, "old", 3);
-    assert_false(invar_path_exists(in_work("full.tmp")));
+    assert_false(invar_path_exists(in_work("full.invar-tmp")));
 }
 
 static void test_base_file__a_link_in_place_of_the_partial_file_is_not_followed(void **state)
@@ -314,7 +314,7 @@ static void test_base_file__a_link_in_place_of_the_partial_file_is_not_followed(
 
     (void)state;
     assert_ok(invar_file_write(target, "mine", 4));
-    assert_int_equal(symlink(target, in_work("led.tmp")), 0);
+    assert_int_equal(symlink(target, in_work("led.invar-tmp")), 0);
     assert_ok(invar_file_write(path, "other", 5));
     assert_content(target, "mine", 4);
     assert_content(path, "other", 5);

@@ -452,7 +452,7 @@ static void test_engine_safetensors__writer_wants_all_data_and_no_more(void **st
 
     (void)state;
     remove(scratch);
-    snprintf(partial, sizeof partial, "%s.tmp", scratch);
+    snprintf(partial, sizeof partial, "%s.invar-tmp", scratch);
     assert_ok(invar_safetensors_create(&writer, scratch, list, 5, NULL, 0));
     assert_ok(invar_safetensors_put(writer, values, 3));
     assert_fails(invar_safetensors_put(writer, values, 2), INVAR_E_INVALID,
