@@ -8,6 +8,7 @@
  */
 #include "engine/ext/command.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -108,6 +110,20 @@ static invar_status add_file(bool *found_out, invar_hasher *hasher, const char *
     return INVAR_OK;
 }
 
+/* The program in the first folder of a PATH, "" where that has no name; what is behind it. */
+static const char *cut_path(char out[INVAR_PATH_SIZE], const char *at, const char *program)
+{
+    size_t bytes = strcspn(at, ":");
+
+    out[0] = '\0';
+    if (bytes > 0 && bytes + strlen(program) + 2 <= INVAR_PATH_SIZE) {
+        memcpy(out, at, bytes);
+        out[bytes] = '/';
+        memcpy(out + bytes + 1, program, strlen(program) + 1);
+    }
+    return at + bytes + (at[bytes] == ':');
+}
+
 /* The first of the folders in PATH that has the program. */
 static invar_status add_from_path(bool *found_out, invar_hasher *hasher, const char *program)
 {
@@ -115,16 +131,41 @@ static invar_status add_from_path(bool *found_out, invar_hasher *hasher, const c
     char path[INVAR_PATH_SIZE];
 
     while (at && *at && !*found_out) {
-        size_t bytes = strcspn(at, ":");
-        if (bytes > 0 && bytes + strlen(program) + 2 <= sizeof path) {
-            memcpy(path, at, bytes);
-            path[bytes] = '/';
-            memcpy(path + bytes + 1, program, strlen(program) + 1);
-            INVAR_TRY(add_file(found_out, hasher, path));
-        }
-        at += bytes + (at[bytes] == ':');
+        at = cut_path(path, at, program);
+        INVAR_TRY(add_file(found_out, hasher, path));
     }
     return INVAR_OK;
+}
+
+/* 0, or why exec would not take it. */
+static int try_program(const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0)
+        return errno;
+    return S_ISREG(info.st_mode) && access(path, X_OK) == 0 ? 0 : EACCES;
+}
+
+invar_status invar_command_find(const invar_command *command, const char *name)
+{
+    const char *program = command->words[0], *at = getenv("PATH");
+    char path[INVAR_PATH_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    int code = try_program(program);
+
+    if (!strchr(program, '/')) {
+        code = ENOENT;
+        for (at = at ? at : "/bin:/usr/bin"; *at && code; code = try_program(path)) {
+            at = cut_path(path, at, program);
+            if (!path[0]) // a folder without a name is the current one
+                (void)snprintf(path, sizeof path, "%s", program);
+        }
+    }
+    if (!code)
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, program, strlen(program));
+    return INVAR_FAIL(INVAR_E_IO, code, "plug-in %.1000s: cannot start %s: %s", name, quote,
+                      strerror(code));
 }
 
 static invar_status add_command(bool *found_out, invar_hasher *hasher, const invar_command *command)

@@ -28,6 +28,9 @@ invar_status invar_command_cut(invar_command *out, const char *name,
                                const char *text) INVAR_MUST_USE;
 void invar_command_release(invar_command *command);
 
+/* Before it is started: INVAR_E_IO where there is no such program, as a shell looks for it. */
+invar_status invar_command_find(const invar_command *command, const char *name) INVAR_MUST_USE;
+
 /* True when `spec` is a shared object, not a command. */
 bool invar_command_object(const char *spec);
 

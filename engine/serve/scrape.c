@@ -100,7 +100,7 @@ static invar_status start(invar_scrape *s, int64_t port)
     if (s->listener)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_IO, 0,
-                      "prometheus-port: cannot listen at 127.0.0.1, port %" PRId64 ": %s", port,
+                      "cannot listen at 127.0.0.1, port %" PRId64 ": %s; give another port", port,
                       why);
 }
 

@@ -589,7 +589,7 @@ invar_status invar_server_load(const invar_serve_table **out, const char *file)
     file = file ? file : INVAR_MODULE_SERVE;
     INVAR_TRY(invar_error_advise(
         invar_module_load(&symbol, file, TEXT(INVAR_SERVE_TABLE), false), INVAR_E_UNSUPPORTED,
-        "serve listens through it: install libmicrohttpd's headers (scripts/setup build), then "
+        "HTTP goes through it: install libmicrohttpd's headers (scripts/setup build), then "
         "build again"));
     *out = symbol;
     if ((*out)->abi != INVAR_SERVE_ABI)

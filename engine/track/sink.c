@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/process/process.h"
 #include "engine/ext/child.h"
 #include "engine/ext/command.h"
+#include "engine/track/sink_log.h"
 
 #include "base/invar_banned.h"
 
@@ -29,6 +29,7 @@
 
 struct invar_sink {
     invar_ext_child child;
+    invar_sink_log *log;
     int in; /* our end of its input; -1: nobody reads it */
     int64_t lines, dropped;
     size_t used;
@@ -93,22 +94,20 @@ bool invar_sink_gone(const invar_sink *s)
     return s->in < 0;
 }
 
+int invar_sink_log_ended(const invar_sink *s)
+{
+    return invar_sink_log_over(s->log);
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* The child's ends of its streams are closed here whatever becomes of it. */
 static invar_status start(invar_sink *s, char *const *words, const char *log)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     int ends[2], out, rc;
     invar_status status;
 
-    out = invar_process_above(
-        invar_fd_open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (out < 0) {
-        invar_path_show(shown, log);
-        return INVAR_FAIL(INVAR_E_IO, errno, NAME ": its log %s cannot be written: %s", shown,
-                          strerror(errno));
-    }
+    INVAR_TRY(invar_sink_log_open(&s->log, &out, log));
     rc = invar_process_pipe(ends);
     if (rc) {
         close(out);
@@ -123,6 +122,17 @@ static invar_status start(invar_sink *s, char *const *words, const char *log)
     return status;
 }
 
+invar_status invar_sink_check(const char *command, const char *log)
+{
+    invar_command words = {0};
+    invar_status status = invar_command_cut(&words, NAME, command);
+
+    if (status == INVAR_OK)
+        status = invar_command_find(&words, NAME);
+    invar_command_release(&words);
+    return status == INVAR_OK ? invar_sink_log_check(log) : status;
+}
+
 invar_status invar_sink_open(invar_sink **out, const char *command, const char *log)
 {
     invar_command words = {0};
@@ -135,6 +145,7 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
         status = invar_alloc((void **)&s, 1, sizeof *s, "a sink");
     if (status == INVAR_OK) {
         s->child = (invar_ext_child){0};
+        s->log = NULL;
         s->in = -1;
         s->lines = s->dropped = 0;
         s->used = 0;
@@ -145,8 +156,10 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
         *out = s;
         return status;
     }
-    if (s)
+    if (s) {
         close_input(s);
+        (void)invar_sink_log_close(s->log);
+    }
     invar_free(s);
     return status;
 }
@@ -192,6 +205,7 @@ void invar_sink_close(invar_sink_result *out, invar_sink *s, int64_t ms)
     how = s->child.wait_status;
     if (!out->killed)
         out->code = WIFSIGNALED(how) ? -WTERMSIG(how) : WEXITSTATUS(how);
+    out->log_ended = invar_sink_log_close(s->log);
     out->lines = s->lines;
     out->dropped = s->dropped;
     invar_free(s);

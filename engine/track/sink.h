@@ -5,9 +5,9 @@
  *     invar_sink_put(sink, line, bytes);                            queues, writes what it can
  *     invar_sink_close(&result, sink, 30000);                       drains, for so long at most
  *
- * Lines go to its standard input. What it prints goes to the log. It may be slow, end or never
- * read: lines wait in a queue of INVAR_SINK_QUEUE bytes, and those that find no room are dropped
- * and counted. One thread.
+ * Lines go to its standard input. What it prints goes to the log (sink_log.h). It may be slow, end
+ * or never read: lines wait in a queue of INVAR_SINK_QUEUE bytes, and those that find no room are
+ * dropped and counted. One thread calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,8 +32,12 @@ typedef struct invar_sink invar_sink;
 typedef struct invar_sink_result {
     int64_t lines, dropped; /* that were put; of them, those that it did not get whole */
     bool killed;            /* it had not ended in time */
+    int log_ended;          /* as invar_sink_log_over says */
     int code;               /* its exit code; a signal's number negative; 0 where it was killed */
 } invar_sink_result;
+
+/* Before all that: INVAR_E_INVALID or INVAR_E_IO for what _open would refuse. */
+invar_status invar_sink_check(const char *command, const char *log) INVAR_MUST_USE;
 
 /* INVAR_E_IO: the program cannot be started, or the log not be written. */
 invar_status invar_sink_open(invar_sink **out, const char *command, const char *log) INVAR_MUST_USE;
@@ -43,6 +47,9 @@ void invar_sink_put(invar_sink *sink, const char *line, size_t bytes);
 
 /* It reads no more: it has ended, or closed its input. */
 bool invar_sink_gone(const invar_sink *sink);
+
+/* Whether what it prints is kept: as invar_sink_log_over. */
+int invar_sink_log_ended(const invar_sink *sink);
 
 /* The end of its input; it has `ms` milliseconds to read what waits and to end. NULL is allowed. */
 void invar_sink_close(invar_sink_result *out, invar_sink *sink, int64_t ms);

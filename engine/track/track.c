@@ -19,11 +19,19 @@
 #include "engine/serve/scrape.h"
 #include "engine/track/gauges.h"
 #include "engine/track/sink.h"
+#include "engine/track/sink_log.h"
 #include "ledger/view/export/export.h"
 
 #include "base/invar_banned.h"
 
 #define PROTOCOL 1 /* of sinks */
+
+/* Keys, in messages. */
+#define EVENTS_KEY "tensorboard-dir"
+#define PORT_KEY "prometheus-port"
+#define FILE_KEY "prometheus-file"
+
+#define LOG "sink.log" /* in the run's folder */
 
 struct invar_track {
     invar_track_run run;
@@ -33,7 +41,7 @@ struct invar_track {
     const char *file;            /* the same in a file; "": none */
     invar_gauges gauges;         /* of both */
     invar_sink *sink;            /* NULL: none */
-    bool sink_gone;              /* and people know */
+    bool sink_gone, log_over;    /* and people know */
     invar_json_text line;        /* for it */
     int64_t line_step;           /* of the line that is being made, */
     bool line_begun;             /* if there is one */
@@ -43,6 +51,17 @@ static void say(const invar_track *t, const char *line)
 {
     if (t->run.say)
         t->run.say(t->run.payload, line);
+}
+
+/* The failure, by the key that asked for it. */
+static invar_status of_key(invar_status status, const char *key)
+{
+    invar_error first;
+
+    if (status == INVAR_OK)
+        return status;
+    invar_error_take(&first);
+    return INVAR_FAIL(status, first.native, "%s: %s", key, first.message);
 }
 
 /* Who cannot be told is left alone from now on. */
@@ -69,14 +88,16 @@ static invar_status open_events(invar_track *t)
 
     if (!folder[0])
         return INVAR_OK;
-    return invar_export_events_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after);
+    return of_key(
+        invar_export_events_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after),
+        EVENTS_KEY);
 }
 
 static void tell_events(invar_track *t, int64_t step)
 {
     if (!t->events || invar_export_events_add(t->events, step) == INVAR_OK)
         return;
-    give_up(t, "tensorboard-dir");
+    give_up(t, EVENTS_KEY);
     invar_export_events_close(t->events);
     t->events = NULL;
 }
@@ -91,6 +112,27 @@ static int64_t port_of(const invar_recipe *recipe)
 static const char *prometheus_file(const invar_recipe *recipe)
 {
     return invar_recipe_string(recipe, INVAR_KEY_PROMETHEUS_FILE);
+}
+
+/* A file of somebody else is not replaced. In the run's folder, which will be there, it may be. */
+static invar_status check_file(const char *path, const char *run_folder)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_folder(folder, path));
+    if (invar_path_exists(folder) || !invar_path_same(folder, run_folder))
+        INVAR_TRY(invar_path_check_place(path));
+    return invar_path_check_output(path, INVAR_PROMETHEUS_MARK, 0);
+}
+
+/* The port is free, and there is a server to listen at it. */
+static invar_status check_port(int64_t port)
+{
+    invar_scrape *scrape;
+
+    INVAR_TRY(invar_scrape_open(&scrape, port));
+    invar_scrape_close(scrape);
+    return INVAR_OK;
 }
 
 /* What both show now. */
@@ -112,15 +154,16 @@ static invar_status show_gauges(invar_track *t)
 static invar_status open_gauges(invar_track *t)
 {
     if (port_of(t->run.recipe))
-        INVAR_TRY(invar_scrape_open(&t->scrape, port_of(t->run.recipe)));
-    return t->scrape || t->file[0] ? show_gauges(t) : INVAR_OK;
+        INVAR_TRY(of_key(invar_scrape_open(&t->scrape, port_of(t->run.recipe)), PORT_KEY));
+    return t->scrape || t->file[0] ? of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
+                                   : INVAR_OK;
 }
 
 static void tell_gauges(invar_track *t)
 {
     if ((!t->scrape && !t->file[0]) || show_gauges(t) == INVAR_OK)
         return;
-    give_up(t, t->file[0] ? "prometheus-file" : "prometheus-port");
+    give_up(t, t->file[0] ? FILE_KEY : PORT_KEY);
     t->file = "";
 }
 
@@ -146,7 +189,21 @@ static void put_int(invar_track *t, const char *key, int64_t value)
     invar_json_text_int(&t->line, value);
 }
 
-/* Once, as soon as it is known: lines behind that are counted as dropped. */
+/* Once, as soon as it is known, as all about a sink. */
+static void tell_log(invar_track *t, int over)
+{
+    char line[INVAR_PATH_SIZE + 128];
+
+    if (!over || t->log_over)
+        return;
+    t->log_over = true;
+    (void)snprintf(line, sizeof line, "sink: %s: %.1000s/sink.log; what it prints now is dropped",
+                   over == INVAR_SINK_LOG_FULL ? "its log has 16 MiB" : strerror(over),
+                   t->run.folder);
+    say(t, line);
+}
+
+/* Lines behind that are counted as dropped. */
 static void tell_gone(invar_track *t)
 {
     char line[INVAR_PATH_SIZE + 128];
@@ -167,6 +224,7 @@ static void end_line(invar_track *t)
     if (t->line.status == INVAR_OK) {
         invar_sink_put(t->sink, t->line.data, t->line.bytes);
         tell_gone(t);
+        tell_log(t, invar_sink_log_ended(t->sink));
         return;
     }
     give_up(t, "sink, a line of it"); // for want of memory
@@ -247,14 +305,27 @@ static invar_status put_recipe(invar_track *t)
     return INVAR_OK;
 }
 
+static const char *sink_command(const invar_recipe *recipe)
+{
+    return invar_recipe_string(recipe, INVAR_KEY_SINK);
+}
+
+static invar_status check_sink(const char *command, const char *folder)
+{
+    char log[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(log, sizeof log, folder, LOG));
+    return invar_sink_check(command, log);
+}
+
 static invar_status open_sink(invar_track *t)
 {
-    const char *command = invar_recipe_string(t->run.recipe, INVAR_KEY_SINK);
+    const char *command = sink_command(t->run.recipe);
     char log[INVAR_PATH_SIZE];
 
     if (!command[0])
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(log, sizeof log, t->run.folder, "sink.log"));
+    INVAR_TRY(invar_path_join(log, sizeof log, t->run.folder, LOG));
     INVAR_TRY(invar_sink_open(&t->sink, command, log));
     begin_line(t, "begin");
     put_int(t, "protocol", PROTOCOL);
@@ -304,6 +375,7 @@ static void close_sink(invar_track *t, const char *how)
     put_int(t, "step", t->told);
     end_line(t);
     invar_sink_close(&result, t->sink, 1000 * seconds);
+    tell_log(t, result.log_ended);
     tell_result(t, &result);
     t->sink = NULL;
 }
@@ -333,17 +405,24 @@ static void tell_numbers(invar_track *t, int64_t step)
     tell_gauges(t);
 }
 
-invar_status invar_track_check(const invar_recipe *recipe, const char *name)
+invar_status invar_track_check(const invar_track_plan *plan)
 {
-    const char *folder = events_folder(recipe);
+    const char *events = events_folder(plan->recipe), *file = prometheus_file(plan->recipe);
+    const char *sink = sink_command(plan->recipe);
 
-    return folder[0] ? invar_export_events_check(folder, name) : INVAR_OK;
+    if (events[0])
+        INVAR_TRY(of_key(invar_export_events_check(events, plan->name, plan->begins), EVENTS_KEY));
+    if (file[0])
+        INVAR_TRY(of_key(check_file(file, plan->folder), FILE_KEY));
+    if (sink[0])
+        INVAR_TRY(check_sink(sink, plan->folder));
+    return port_of(plan->recipe) ? of_key(check_port(port_of(plan->recipe)), PORT_KEY) : INVAR_OK;
 }
 
 static bool listens(const invar_recipe *recipe)
 {
     return events_folder(recipe)[0] || port_of(recipe) || prometheus_file(recipe)[0] ||
-           invar_recipe_string(recipe, INVAR_KEY_SINK)[0];
+           sink_command(recipe)[0];
 }
 
 invar_status invar_track_open(invar_track **out, const invar_track_run *run)
@@ -355,7 +434,7 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     if (!listens(run->recipe))
         return INVAR_OK;
     if (prometheus_file(run->recipe)[0])
-        INVAR_TRY(invar_path_check_output(prometheus_file(run->recipe), INVAR_PROMETHEUS_MARK, 0));
+        INVAR_TRY(of_key(check_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "who is told about a run"));
     *t = (invar_track){.run = *run, .told = run->after, .file = prometheus_file(run->recipe)};
     status = open_events(t);

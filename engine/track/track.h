@@ -13,6 +13,8 @@
 #ifndef INVAR_ENGINE_TRACK_TRACK_H
 #define INVAR_ENGINE_TRACK_TRACK_H
 
+#include <stdbool.h>
+
 #include "base/recipe/recipe.h"
 #include "ledger/ledger.h"
 
@@ -35,8 +37,18 @@ typedef struct invar_track_run {
 
 typedef struct invar_track invar_track;
 
-/* Before a run called `name` begins: INVAR_E_INVALID where what it would write is another's. */
-invar_status invar_track_check(const invar_recipe *recipe, const char *name) INVAR_MUST_USE;
+/* A run that is about to begin or to go on. */
+typedef struct invar_track_plan {
+    const invar_recipe *recipe;
+    const char *name, *folder; /* the folder need not be there */
+    bool begins;               /* nothing was told before */
+} invar_track_plan;
+
+/*
+ * Before anything is written: fails where _open would, since there is no such program, port, module
+ * or folder, or since what lies there is another's.
+ */
+invar_status invar_track_check(const invar_track_plan *plan) INVAR_MUST_USE;
 
 /* NULL where the recipe names nobody who listens; a NULL track is silent. */
 invar_status invar_track_open(invar_track **out, const invar_track_run *run) INVAR_MUST_USE;

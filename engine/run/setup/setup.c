@@ -112,23 +112,36 @@ static invar_status open_plugins(invar_loop *loop)
     return INVAR_OK;
 }
 
+/* What it will write where its user says; nothing is made yet. */
+static invar_status check_outputs(const invar_loop *loop)
+{
+    const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
+    const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
+    const invar_track_plan plan = {.recipe = loop->recipe,
+                                   .name = loop->home.at.name,
+                                   .folder = loop->home.at.run,
+                                   .begins = loop->options->fresh ||
+                                             !invar_path_exists(loop->home.at.ledger)};
+
+    if (trace[0])
+        INVAR_TRY(invar_trace_check_path(trace));
+    if (loop->options->replay)
+        return INVAR_OK;
+    if (rollouts[0])
+        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
+    return invar_track_check(&plan);
+}
+
 /* All that the one rank has that writes. */
 static invar_status open_outputs(invar_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
-    const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(open_plugins(loop));
     INVAR_TRY(invar_setup_open_source(loop));
-    if (trace[0])
-        INVAR_TRY(invar_trace_check_path(trace));
-    if (rollouts[0] && !loop->options->replay)
-        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
-    if (!loop->options->replay &&
-        (loop->options->fresh || !invar_path_exists(loop->home.at.ledger)))
-        INVAR_TRY(invar_track_check(loop->recipe, loop->home.at.name));
+    INVAR_TRY(check_outputs(loop));
     INVAR_TRY(invar_loop_find_checkpoint(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
     INVAR_TRY(invar_loop_settle(loop));
@@ -238,7 +251,8 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
 
     INVAR_TRY(prepare(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
-    return advise_memory(loop, invar_setup_make_models(loop));
+    INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
+    return invar_agree_leads(loop->world) ? check_outputs(loop) : INVAR_OK;
 }
 
 void invar_loop_close(invar_loop *loop)

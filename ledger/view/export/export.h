@@ -54,8 +54,12 @@ invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger,
 
 typedef struct invar_export_events invar_export_events;
 
-/* Before a run called `name` begins: INVAR_E_INVALID where there are events already. */
-invar_status invar_export_events_check(const char *folder, const char *name) INVAR_MUST_USE;
+/*
+ * Before anything is written for a run called `name`: INVAR_E_IO where its file cannot be made;
+ * INVAR_E_INVALID where it begins and there are events already.
+ */
+invar_status invar_export_events_check(const char *folder, const char *name,
+                                       bool begins) INVAR_MUST_USE;
 
 /*
  * The same file, which grows. It goes on behind step `after` (-2: it begins): what an earlier

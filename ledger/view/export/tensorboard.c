@@ -286,12 +286,14 @@ struct invar_export_events {
     place at;
 };
 
-invar_status invar_export_events_check(const char *folder, const char *name)
+invar_status invar_export_events_check(const char *folder, const char *name, bool begins)
 {
-    char inner[PATH_BYTES];
+    char inner[PATH_BYTES], file[INVAR_PATH_SIZE];
 
     INVAR_TRY(join(inner, folder, name));
-    return invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
+    INVAR_TRY(invar_path_join(file, sizeof file, inner, "events"));
+    INVAR_TRY(invar_error_advise(invar_path_check_way(file), INVAR_E_IO, "name another folder"));
+    return begins && invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
 }
 
 /* How much of the file in place is, byte by byte, what was written anew; -1: it is another. */

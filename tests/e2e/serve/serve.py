@@ -601,7 +601,7 @@ def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     if not (pathlib.Path(INVAR).parent / "invar-serve.so").exists():
-        refused(2, "invar-serve.so is not beside the program; serve listens through it", *WORDS)
+        refused(2, "invar-serve.so is not beside the program; HTTP goes through it", *WORDS)
         finish()
     server = Server(INVAR, *WORDS)
     check_generate(server)

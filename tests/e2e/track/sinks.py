@@ -129,6 +129,21 @@ def check_flood(s):
     s.expect(s.chain("flooded") == s.chain("flood-silent"), "flooded: another chain")
 
 
+def check_loud(s):
+    """One that prints without end; its log has one."""
+    words = s.train("loud", "--sink", "yes", "--sink-timeout", 1)
+    s.expect("was killed" in words, f"loud: {words}")
+    s.expect(words.count("its log has 16 MiB") == 1, f"loud: {words}")
+    size = (s.folder / "loud/sink.log").stat().st_size
+    s.expect(size == 16 << 20, f"loud: its log has {size} bytes")
+    s.same("loud")
+    # a negative control: just as much is all kept
+    fits = "import sys\nsys.stdout.write('x' * (16 << 20))\nsys.stdin.read()\n"
+    words = s.sink("fits", fits)
+    s.expect("sink:" not in words, f"fits: {words}")
+    s.expect((s.folder / "fits/sink.log").stat().st_size == 16 << 20, "fits: its log")
+
+
 def check_wrong(s):
     words = s.train("wrong", "--sink", "no-such-program", code=2)
     s.expect("cannot start no-such-program" in words, f"wrong: {words}")
@@ -144,6 +159,7 @@ def main():
     check_good(s)
     check_resumed(s)
     check_bad(s)
+    check_loud(s)
     check_wrong(s)
     check_flood(s)
     sys.exit(1 if s.failed else 0)

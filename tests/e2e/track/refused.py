@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# refused.py INVAR FOLDER - dashboards that cannot be are refused before anything is written.
+#
+# Each wrong setting, for a run that begins, one that goes on, one that begins anew, and a dry run:
+# exit code, a message with the key, and every file as it was before.
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong settings of dashboards."""
+import hashlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+
+from scene import Scene
+
+ROLLOUTS = 4
+USAGE, TROUBLE = 129, 2
+
+
+def picture(folder):
+    """All that is in a folder, and what the files have."""
+    return {str(path.relative_to(folder)):
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+            for path in folder.rglob("*")}
+
+
+def settings(s, port):
+    """(flags, exit code, words of the message)"""
+    foreign, folder = s.folder / "foreign.prom", s.folder / "folder.prom"
+    foreign.write_text("mine\n", encoding="ascii")
+    folder.mkdir()
+    data = s.folder / "plain"
+    data.write_text("no program\n", encoding="ascii")
+    return [
+        (["--sink", "/nonexist"], TROUBLE, "sink: cannot start /nonexist: No such file"),
+        (["--sink", "no-such-program x"], TROUBLE, "sink: cannot start no-such-program"),
+        (["--sink", s.folder], TROUBLE, "Permission denied"),
+        (["--sink", data], TROUBLE, "Permission denied"),
+        (["--sink", "cat 'x"], USAGE, "sink: the command has a quote without its end"),
+        (["--tensorboard-dir", data], TROUBLE, "tensorboard-dir: "),
+        (["--tensorboard-dir", data / "below"], TROUBLE, "tensorboard-dir: "),
+        (["--prometheus-file", foreign], USAGE, "prometheus-file: "),
+        (["--prometheus-file", folder], USAGE, "prometheus-file: "),
+        (["--prometheus-file", s.folder / "none/a.prom"], TROUBLE, "make it first"),
+        (["--prometheus-file", data / "a.prom"], TROUBLE, "prometheus-file: "),
+        (["--prometheus-port", port], TROUBLE, "prometheus-port: cannot listen"),
+        (["--trace", foreign], USAGE, "foreign.prom"),
+    ]
+
+
+def check_setting(s, flags, code, words, invar=None):
+    before = picture(s.folder)
+    for run, more in (("new", []), ("old", []), ("old", ["--fresh"]), ("new", ["--dry-run"]),
+                      ("old", ["--dry-run"])):
+        command = s.words(run, *flags, *more)
+        if more == ["--dry-run"]:
+            command = [word for word in command if word not in ("--no-report", "--json")]
+        command[0] = invar or command[0]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        what = f"{run} {flags} {more}"
+        s.expect(done.returncode == code, f"{what}: exit code {done.returncode}: {done.stderr}")
+        s.expect(words in done.stderr, f"{what}: {done.stderr}")
+        after = picture(s.folder)
+        s.expect(after == before, f"{what}: written: {after.items() ^ before.items()}")
+        if after != before:
+            sys.exit(1)  # what follows would be about something else
+
+
+def check_log(s):
+    """Something in the place of sink.log that is none."""
+    log = s.folder / "old/sink.log"
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("target", path)):
+        make(log)
+        check_log_once(s)
+        (os.rmdir if log.is_dir() else os.unlink)(log)
+
+
+def check_log_once(s):
+    before = picture(s.folder)
+    for more in ([], ["--dry-run"]):
+        command = [word for word in s.words("old", "--sink", "cat", *more)
+                   if not more or word not in ("--no-report", "--json")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        s.expect(done.returncode == TROUBLE and "it is no file; move away" in done.stderr,
+                 f"sink.log, {more}: {done.returncode}: {done.stderr}")
+        s.expect(picture(s.folder) == before, f"sink.log, {more}: written")
+
+
+def main():
+    s = Scene(*sys.argv[1:], ROLLOUTS)
+    s.train("old", "--until", 3)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for setting in settings(s, taken.getsockname()[1]):
+            check_setting(s, *setting)
+        port = taken.getsockname()[1]
+    alone = s.folder / "alone/invar"  # a program without its modules
+    alone.parent.mkdir()
+    shutil.copy2(pathlib.Path(s.invar).resolve(), alone)
+    check_setting(s, ["--prometheus-port", port], TROUBLE, "prometheus-port: ", str(alone))
+    check_log(s)
+    # a negative control: the same with settings that can be
+    good = ["--sink", "cat", "--tensorboard-dir", s.folder / "board", "--prometheus-port", port]
+    for run in ("old", "new"):
+        told = s.train(run, *good, "--prometheus-file", s.folder / run / "a.prom")
+        s.expect("sink" not in told and "prometheus" not in told, f"{run}: {told}")
+        s.expect((s.folder / run / "a.prom").exists(), f"{run}: no file in the run's folder")
+    s.expect(s.chain("old") == s.chain("new"), "another chain")
+    sys.exit(1 if s.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
