@@ -127,20 +127,6 @@ static invar_status answer_path(invar_serve_exchange *e, invar_browser *b, invar
 
 /* ---- what the module calls ------------------------------------------------------------------- */
 
-/* Host: 127.0.0.1:PORT or localhost:PORT. */
-static bool is_here(const invar_browser *b, const char *host)
-{
-    static const char *const names[] = {"127.0.0.1", "localhost"};
-    char here[32];
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        (void)snprintf(here, sizeof here, "%s:%u", names[i], (unsigned)b->port);
-        if (host && strcmp(host, here) == 0)
-            return true;
-    }
-    return false;
-}
-
 static bool is_known(const char *path)
 {
     static const char *const paths[] = {"/", "/state", "/data"};
@@ -155,8 +141,8 @@ static bool admit(void *payload, invar_serve_exchange *e)
 {
     const invar_browser *b = payload;
 
-    if (!is_here(b, e->host)) {
-        tell(e, 403, "the header Host names another place than this machine's loopback\n");
+    if (!invar_server_asked_here(e->host, b->port)) {
+        tell(e, 403, INVAR_SERVER_NOT_HERE);
     } else if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
         tell(e, 405, "there is only GET here\n");

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/model.h"
@@ -613,6 +614,16 @@ static invar_status check_debug(const invar_config_facts *f)
     return check_dump(r);
 }
 
+static invar_status check_dashboards(const invar_recipe *r)
+{
+    const char *file = invar_recipe_string(r, INVAR_KEY_PROMETHEUS_FILE);
+
+    return file[0] && !invar_text_ends(file, ".prom")
+               ? invar_config_refuse(r, INVAR_KEY_PROMETHEUS_FILE,
+                                     "must end in .prom: node_exporter reads no other file")
+               : INVAR_OK;
+}
+
 bool invar_config_is_set_name(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -673,6 +684,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_algorithm(&f));
     INVAR_TRY(check_optimizer(recipe));
     INVAR_TRY(check_debug(&f));
+    INVAR_TRY(check_dashboards(recipe));
     return invar_config_check_uses(&f);
 }
 

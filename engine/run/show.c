@@ -43,8 +43,9 @@ invar_status invar_loop_open_track(invar_loop *loop)
                                  // from the start, evaluations before the first step are made again
                                  .after =
                                      loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
-                                 .say = loop->options->say,
-                                 .payload = loop->options->payload};
+                                 .stop = loop->options->stop,
+                                 .say = invar_loop_say,
+                                 .payload = loop};
 
     return loop->options->replay ? INVAR_OK : invar_track_open(&loop->track, &run);
 }

@@ -22,6 +22,7 @@ enum { CONNECTIONS = 8, CLIENT_SECONDS = 10 };
 struct invar_scrape {
     const invar_serve_table *http;
     void *listener;
+    uint16_t port;
     pthread_mutex_t lock;
     char *text; /* (bytes) under the lock */
     size_t bytes;
@@ -44,9 +45,13 @@ static void reply(invar_serve_exchange *e, int status, const char *type, const c
 
 static bool admit(void *payload, invar_serve_exchange *e)
 {
+    const invar_scrape *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
 
-    (void)payload;
+    if (!invar_server_asked_here(e->host, s->port)) {
+        reply(e, 403, PLAIN, INVAR_SERVER_NOT_HERE, sizeof INVAR_SERVER_NOT_HERE - 1);
+        return false;
+    }
     if (strcmp(e->path, "/metrics") != 0) {
         reply(e, 404, PLAIN, none, sizeof none - 1);
         return false;
@@ -94,8 +99,9 @@ static invar_status start(invar_scrape *s, int64_t port)
         .handler = {
             .payload = s, .admit = admit, .answer = answer, .release = release, .next = next}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
-    uint16_t at;
+    uint16_t at; // known already: requests come on other threads
 
+    s->port = settings.port;
     s->listener = s->http->start(&settings, &at, why);
     if (s->listener)
         return INVAR_OK;

@@ -582,6 +582,19 @@ bool invar_server_is_local(const char *host)
            strncmp(host, "127.", 4) == 0;
 }
 
+bool invar_server_asked_here(const char *host, uint16_t port)
+{
+    static const char *const names[] = {"127.0.0.1", "localhost"};
+    char here[32];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(here, sizeof here, "%s:%u", names[i], (unsigned)port);
+        if (host && (strcmp(host, here) == 0 || (port == 80 && strcmp(host, names[i]) == 0)))
+            return true;
+    }
+    return false;
+}
+
 invar_status invar_server_load(const invar_serve_table **out, const char *file)
 {
     const void *symbol;

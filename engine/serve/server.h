@@ -61,6 +61,14 @@ typedef struct invar_server_options {
 bool invar_server_is_local(const char *host);
 
 /*
+ * Whether a request's header Host (NULL: none) is 127.0.0.1:PORT or localhost:PORT. A page of
+ * somebody else in a browser on this machine has its own name there, wherever that leads.
+ */
+bool invar_server_asked_here(const char *host, uint16_t port);
+
+#define INVAR_SERVER_NOT_HERE "the header Host names another place than this machine's loopback\n"
+
+/*
  * Listens, and answers from now on. INVAR_E_INVALID: the host is no address, or not local and there
  * is no key. INVAR_E_IO: it cannot listen there. INVAR_E_UNSUPPORTED: there is no HTTP server.
  */

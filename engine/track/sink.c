@@ -189,17 +189,23 @@ static void wait_for_end(const invar_sink *s, int64_t deadline)
         (void)nanosleep(&pause, NULL);
 }
 
-void invar_sink_close(invar_sink_result *out, invar_sink *s, int64_t ms)
+bool invar_sink_finish(invar_sink *s, int64_t ms)
 {
     const int64_t deadline = invar_process_clock_ms() + ms;
+
+    drain(s, deadline);
+    if (s->used == 0)
+        close_input(s);
+    wait_for_end(s, deadline);
+    return invar_ext_child_ended(&s->child);
+}
+
+void invar_sink_close(invar_sink_result *out, invar_sink *s)
+{
     int how;
 
     *out = (invar_sink_result){0};
-    if (!s)
-        return;
-    drain(s, deadline);
     close_input(s);
-    wait_for_end(s, deadline);
     out->killed = !invar_ext_child_ended(&s->child);
     invar_ext_child_kill(&s->child); // reaps it, too, and ends what it has left behind
     how = s->child.wait_status;

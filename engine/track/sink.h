@@ -3,7 +3,8 @@
  *
  *     invar_sink_open(&sink, "python3 sink.py", "runs/a/sink.log");
  *     invar_sink_put(sink, line, bytes);                            queues, writes what it can
- *     invar_sink_close(&result, sink, 30000);                       drains, for so long at most
+ *     invar_sink_finish(sink, 30000);                               drains, for so long at most
+ *     invar_sink_close(&result, sink);
  *
  * Lines go to its standard input. What it prints goes to the log (sink_log.h). It may be slow, end
  * or never read: lines wait in a queue of INVAR_SINK_QUEUE bytes, and those that find no room are
@@ -51,8 +52,12 @@ bool invar_sink_gone(const invar_sink *sink);
 /* Whether what it prints is kept: as invar_sink_log_over. */
 int invar_sink_log_ended(const invar_sink *sink);
 
-/* The end of its input; it has `ms` milliseconds to read what waits and to end. NULL is allowed. */
-void invar_sink_close(invar_sink_result *out, invar_sink *sink, int64_t ms);
+/* The end of its input, once what waits is read, for which it has `ms` milliseconds at most; true
+   when it has ended, too. May be called again. */
+bool invar_sink_finish(invar_sink *sink, int64_t ms);
+
+/* Whoever has not ended is killed. */
+void invar_sink_close(invar_sink_result *out, invar_sink *sink);
 
 #ifdef __cplusplus
 }

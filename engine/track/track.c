@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/json/text.h"
 #include "base/number.h"
+#include "base/process/process.h"
 #include "engine/config/config.h"
 #include "engine/serve/prometheus.h"
 #include "engine/serve/scrape.h"
@@ -32,6 +33,9 @@
 #define FILE_KEY "prometheus-file"
 
 #define LOG "sink.log" /* in the run's folder */
+
+#define WAIT_MS 100      /* for a sink, before somebody looks whether they still want to */
+#define PATIENCE_MS 1000 /* of people */
 
 struct invar_track {
     invar_track_run run;
@@ -339,7 +343,7 @@ static invar_status open_sink(invar_track *t)
 }
 
 /* Lines that were lost are told, and so is a sink that was not content. */
-static void tell_result(const invar_track *t, const invar_sink_result *r)
+static void tell_result(const invar_track *t, const invar_sink_result *r, bool stopped)
 {
     char line[INVAR_PATH_SIZE + 256];
     int used = 0;
@@ -347,11 +351,11 @@ static void tell_result(const invar_track *t, const invar_sink_result *r)
     if (r->dropped)
         used = snprintf(line, sizeof line,
                         "sink: %" PRId64 " of %" PRId64 " lines were dropped: it %s", r->dropped,
-                        r->lines, t->sink_gone ? "had ended" : "was too slow");
+                        r->lines, t->sink_gone ? "reads no more" : "was too slow");
     if (r->killed)
         used += snprintf(line + used, sizeof line - (size_t)used,
-                         "%sit had not ended after sink-timeout, and was killed",
-                         used ? "; " : "sink: ");
+                         "%sit had not ended %s, and was killed", used ? "; " : "sink: ",
+                         stopped ? "when the wait for it was stopped" : "after sink-timeout");
     else if (r->code)
         used += snprintf(line + used, sizeof line - (size_t)used, "%sit ended with %s %d",
                          used ? "; " : "sink: ", r->code < 0 ? "signal" : "exit code",
@@ -363,10 +367,41 @@ static void tell_result(const invar_track *t, const invar_sink_result *r)
     say(t, line);
 }
 
+static int signal_of(const invar_track *t)
+{
+    return t->run.stop ? __atomic_load_n(t->run.stop, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* In pieces: people who wait are told, and may stop it, which is returned. */
+static bool wait_for_sink(const invar_track *t)
+{
+    const int64_t seconds = invar_recipe_int(t->run.recipe, INVAR_KEY_SINK_TIMEOUT);
+    const int64_t begin = invar_process_clock_ms(), end = begin + 1000 * seconds;
+    const int before = signal_of(t);
+    char line[128];
+    bool told = false;
+
+    for (int64_t now = begin; now < end; now = invar_process_clock_ms()) {
+        if (invar_sink_finish(t->sink, end - now < WAIT_MS ? end - now : WAIT_MS))
+            return false;
+        if (signal_of(t) != before)
+            return true;
+        if (!told && now - begin >= PATIENCE_MS) {
+            (void)snprintf(line, sizeof line,
+                           "sink: waiting up to %" PRId64 " s for it to end (sink-timeout); Ctrl-C "
+                           "ends it",
+                           seconds);
+            say(t, line);
+            told = true;
+        }
+    }
+    return false;
+}
+
 static void close_sink(invar_track *t, const char *how)
 {
-    int64_t seconds = invar_recipe_int(t->run.recipe, INVAR_KEY_SINK_TIMEOUT);
     invar_sink_result result;
+    bool stopped;
 
     if (!t->sink)
         return;
@@ -374,9 +409,10 @@ static void close_sink(invar_track *t, const char *how)
     put_text(t, "status", how);
     put_int(t, "step", t->told);
     end_line(t);
-    invar_sink_close(&result, t->sink, 1000 * seconds);
+    stopped = wait_for_sink(t);
+    invar_sink_close(&result, t->sink);
     tell_log(t, result.log_ended);
-    tell_result(t, &result);
+    tell_result(t, &result, stopped);
     t->sink = NULL;
 }
 

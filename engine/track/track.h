@@ -13,6 +13,7 @@
 #ifndef INVAR_ENGINE_TRACK_TRACK_H
 #define INVAR_ENGINE_TRACK_TRACK_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 #include "base/recipe/recipe.h"
@@ -31,6 +32,7 @@ typedef struct invar_track_run {
     int64_t run; /* its number there */
     const char *name, *uuid, *folder;
     int64_t after; /* it goes on behind this step; INVAR_TRACK_NOTHING: it begins */
+    const volatile sig_atomic_t *stop; /* once it is not 0, a sink is not waited for; may be NULL */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
 } invar_track_run;

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -362,6 +363,16 @@ invar_status invar_export_events_open(invar_export_events **out, const char *fol
     return status;
 }
 
+/* What is written into a file that was removed is lost without an error. */
+static invar_status check_linked(const invar_export_events *e)
+{
+    struct stat info;
+
+    return fstat(fileno(e->to.out), &info) == 0 && info.st_nlink > 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_IO, 0, "%.1000s: was removed", e->to.path);
+}
+
 invar_status invar_export_events_add(invar_export_events *e, int64_t upto)
 {
     const invar_export_range range = {.gauges = true, .after = e->told, .upto = upto};
@@ -372,7 +383,7 @@ invar_status invar_export_events_add(invar_export_events *e, int64_t upto)
     if (fflush(e->to.out) != 0)
         return write_failed(e->to.path);
     e->told = upto;
-    return INVAR_OK;
+    return check_linked(e);
 }
 
 void invar_export_events_close(invar_export_events *e)

@@ -103,6 +103,20 @@ def check_kill(s, flags):
         s.expect(s.chain(run) == s.chain("whole"), f"{run}: another chain")
 
 
+def check_removed(s):
+    """A folder that somebody removes while the run trains: a line, once, and the run's chain."""
+    board, log = s.folder / "gone", s.folder / "removed/train.log"
+    remove = f"import shutil, sys\nfor line in sys.stdin:\n    if '\"step\":9,' in line:\n" \
+             f"        shutil.rmtree({str(board)!r})\n"
+    path = s.folder / "remove.py"
+    path.write_text(remove, encoding="ascii")
+    told = s.train("removed", "--tensorboard-dir", board, "--num-rollout", 300, "--sink",
+                   f"'{sys.executable}' '{path}'")
+    for text in (told, log.read_text(encoding="utf-8")):
+        s.expect(text.count("tensorboard-dir: ") == 1 and "was removed; the run goes on" in text,
+                 f"a folder that was removed: {text}")
+
+
 def main():
     invar, folder = sys.argv[1:]
     s = Boards(invar, folder, ROLLOUTS)
@@ -128,6 +142,7 @@ def main():
     s.expect(not (s.folder / "whole.1").exists(), "set aside before it was refused")
     told = s.train("file", "--tensorboard-dir", s.recipe, code=2)
     s.expect("tiny.ini" in told, f"a file as a folder: {told}")
+    check_removed(s)
     # a negative control: one bit of the file
     s.file("whole").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     s.expect(not s.equal("whole"), "a wrong bit was not noticed")

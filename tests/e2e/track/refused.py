@@ -41,6 +41,7 @@ def settings(s, port):
         (["--sink", "cat 'x"], USAGE, "sink: the command has a quote without its end"),
         (["--tensorboard-dir", data], TROUBLE, "tensorboard-dir: "),
         (["--tensorboard-dir", data / "below"], TROUBLE, "tensorboard-dir: "),
+        (["--prometheus-file", s.folder / "a.txt"], USAGE, "must end in .prom"),
         (["--prometheus-file", foreign], USAGE, "prometheus-file: "),
         (["--prometheus-file", folder], USAGE, "prometheus-file: "),
         (["--prometheus-file", s.folder / "none/a.prom"], TROUBLE, "make it first"),

@@ -51,9 +51,8 @@ def check_file(s):
         s.expect(f"invar_{family}" in families, f"no invar_{family}")
     s.expect("invar_train_mfu_ratio" not in families, "an MFU of a CPU that nobody has stated")
     s.expect(not list(s.folder.glob("a.prom?*")), "something beside the file")
-    told = s.train("mine", "--prometheus-file", s.recipe, code=129)
-    s.expect("tiny.ini" in told, f"somebody's file: {told}")
-    s.expect(s.recipe.read_text(encoding="ascii").startswith("[model]"), "it was replaced")
+    told = s.train("mine", "--prometheus-file", s.folder / "a.txt", code=129)
+    s.expect("must end in .prom" in told, f"another ending: {told}")
 
 
 def check_odd_name(s):
@@ -63,6 +62,16 @@ def check_odd_name(s):
     subprocess.run(words, check=True, capture_output=True)
     families = prometheus_text.read(path.read_text(encoding="utf-8"))
     s.expect((("run", name),) in families["invar_step"].values, "an escaped name")
+
+
+def ask(url, host):
+    """The status of the answer to somebody who asks for this host."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host}),
+                                    timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def check_port(s):
@@ -93,6 +102,11 @@ def check_port(s):
                 s.expect(False, f"{path} is answered")
             except urllib.error.HTTPError as error:
                 s.expect(error.code == code, f"{path}: {error.code}")
+        for host, code in ((f"127.0.0.1:{port}", 200), (f"localhost:{port}", 200),
+                           (f"evil.com:{port}", 403), ("evil.com", 403),
+                           (f"127.0.0.1.evil.com:{port}", 403), ("127.0.0.1:1", 403)):
+            found = ask(f"{url}/metrics", host)
+            s.expect(found == code, f"Host: {host}: {found}")
         # it is this machine's alone, and nobody else's
         told = s.train("second", "--prometheus-port", port, code=2)
         s.expect("prometheus-port: cannot listen" in told, f"a port that is taken: {told}")

@@ -7,7 +7,9 @@
 """Sinks by plug-in."""
 import json
 import pathlib
+import signal
 import struct
+import subprocess
 import sys
 import time
 
@@ -91,10 +93,28 @@ def check_resumed(s):
     s.expect(s.chain("parts") == s.chain("silent"), "resumed: another chain")
 
 
+def check_wait(s):
+    """Who waits for a slow sink is told so, once, and may stop it; for a quick one nobody waits."""
+    waiting = "sink: waiting up to 600 s"
+    words = s.words("waits", "--sink", "sleep 1000", "--sink-timeout", 600)
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True) as child:
+        told = ""
+        for line in child.stderr:
+            told += line
+            if waiting in line:
+                child.send_signal(signal.SIGINT)
+        s.expect(child.wait(timeout=60) == 0, f"waits: exit code {child.returncode}")
+    s.expect(told.count(waiting) == 1, f"waits: {told}")
+    s.expect("not ended when the wait for it was stopped, and was killed" in told, f"waits: {told}")
+    s.same("waits")
+    s.expect("waiting" not in s.sink("quick", WRITES), "quick: it was waited for")
+
+
 def check_bad(s):
     words = s.sink("dies", "import sys\nsys.stdin.readline()\nsys.exit('no more')\n")
     s.expect("sink: it reads no more" in words, f"dies: {words}")
-    s.expect("were dropped: it had ended; it ended with exit code 1" in words, f"dies: {words}")
+    s.expect("were dropped: it reads no more; it ended with exit code 1" in words, f"dies: {words}")
     s.expect("no more" in (s.folder / "dies/sink.log").read_text(), "dies: its log")
     s.same("dies")
     words = s.sink("killed", "import os\nos.kill(os.getpid(), 9)\n")
@@ -105,6 +125,9 @@ def check_bad(s):
     s.expect("it had not ended after sink-timeout, and was killed" in words, f"deaf: {words}")
     s.expect(time.monotonic() - begin < 60, "deaf: it was waited for")
     s.same("deaf")
+    log = (s.folder / "deaf/train.log").read_text()
+    s.expect("it had not ended after sink-timeout" in log, f"deaf: train.log has {log}")
+    check_wait(s)
     words = s.sink("closes", "import os, time\nos.close(0)\ntime.sleep(0.5)\n")
     s.expect("sink: it reads no more" in words, f"closes: {words}")
     s.same("closes")
