@@ -16,11 +16,15 @@ docs/python.md describes the package, docs/ledger.md what a ledger holds and pro
 from invar._library import Error, library_version
 from invar.hashing import Digests, TensorDigest, hash_bytes, hash_gradients, hash_tensors
 from invar.ledger import Ledger
+from invar.packs import Pack, read_pack
 from invar.reading import Diff, Run, Verdict, diff, read, verify
-from invar.running import generate, score, train
+from invar.rollouts import Header, Rollout, Sample, Sampling, read_rollout
+from invar.running import Replay, generate, pack, replay, score, train
 
 __version__ = library_version()
 __all__ = [
-    "Diff", "Digests", "Error", "Ledger", "Run", "TensorDigest", "Verdict", "diff", "generate",
-    "hash_bytes", "hash_gradients", "hash_tensors", "read", "score", "train", "verify",
+    "Diff", "Digests", "Error", "Header", "Ledger", "Pack", "Replay", "Rollout", "Run",
+    "Sample", "Sampling", "TensorDigest", "Verdict", "diff", "generate", "hash_bytes",
+    "hash_gradients", "hash_tensors", "pack", "read", "read_pack", "read_rollout", "replay",
+    "score", "train", "verify",
 ]

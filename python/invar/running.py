@@ -1,9 +1,9 @@
-# running.py - train, generate and score as calls: they run the program `invar`.
+# running.py - train, generate, score, pack and replay as calls: they run the program `invar`.
 #
 # The program is a process of its own, so a call has the bits, the refusals and the messages of the
 # command line, and a crash of it is an error here.
 # SPDX-License-Identifier: Apache-2.0
-"""Train, generate and score with the program `invar`."""
+"""Train, generate, score, pack and replay with the program `invar`."""
 from __future__ import annotations
 
 import json
@@ -11,10 +11,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-from typing import Any, Iterable, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Iterable, Optional, Sequence, Union
 
 from invar._library import Error
 from invar.ledger import Path
+from invar.packs import Pack, read_pack
 from invar.reading import Run, read
 
 
@@ -36,7 +38,7 @@ def _options(keys: dict[str, Any]) -> list[str]:
 
 
 def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, Any],
-         given: str = "", shown: bool = False) -> str:
+         given: str = "", shown: bool = False, good: Sequence[int] = (0,)) -> str:
     command = [_program(), verb, *([] if recipe is None else [os.fspath(recipe)]), *words,
                *_options(keys)]
     try:
@@ -45,7 +47,7 @@ def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, An
                               stderr=None if shown else subprocess.PIPE)
     except OSError as error:
         raise Error("NOTFOUND", f"{command[0]}: cannot be run: {error}") from error
-    if done.returncode != 0:
+    if done.returncode not in good:
         lines = (done.stderr or "").strip().splitlines() or ["see its messages above"]
         raise Error("EXIT", f"invar {verb} ended with exit code {done.returncode}: {lines[-1]}")
     return done.stdout or ""
@@ -93,3 +95,50 @@ def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mod
     except (TypeError, ValueError) as error:
         raise Error("INVALID", f"tokens are sequences of integers: {error}") from error
     return _lines(_run("score", recipe, ["--tokens", "-", "--mode", mode, "--json"], keys, given))
+
+
+def pack(run: Path, step: int, output: Path, **keys: Any) -> Pack:
+    """Writes all that a recorded step needs into one file, and opens it.
+
+    run    a folder, a ledger, or what else `invar pack` takes
+    keys   free keys of a recipe, and paths of files that have moved
+    """
+    _run("pack", run, ["--step", str(step), "--output", os.fspath(output)], keys)
+    return read_pack(output)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Steps executed again and compared; `data` is what `invar replay --json` prints."""
+    data: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """identical, different, or nothing (no step was compared)."""
+        return str(self.data["verdict"])
+
+    @property
+    def identical(self) -> bool:
+        """Every bit is the one of the ledger."""
+        return self.verdict == "identical"
+
+    @property
+    def step(self) -> Optional[int]:
+        """The first step that differs."""
+        return None if self.data["differs"] < 0 else int(self.data["differs"])
+
+    @property
+    def chain(self) -> str:
+        """The hash of all steps up to the last one that was executed."""
+        return str(self.data["chain"])
+
+
+def replay(source: Union[Path, Pack], step: Optional[int] = None, **keys: Any) -> Replay:
+    """Executes a recorded step again and compares every bit with the ledger.
+
+    source   a pack, or a run with its `step`
+    keys     free keys of a recipe, and paths of files that have moved
+    """
+    words = ["--json"] if step is None else ["--json", "--step", str(step)]
+    path = source.path if isinstance(source, Pack) else source
+    return Replay(json.loads(_run("replay", path, words, keys, good=(0, 1, 6))))

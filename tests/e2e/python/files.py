@@ -1,0 +1,471 @@
+#!/usr/bin/env python3
+# files.py INVAR LIBRARY WRITER FOLDER - rollout files and packs from Python.
+#
+# WRITER FILE writes a rollout file that has every member of the format.
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of invar.read_rollout, Rollout.write, invar.pack, invar.read_pack and invar.replay."""
+import array
+import copy
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+INVAR, WRITER, FOLDER = sys.argv[1], sys.argv[3], pathlib.Path(sys.argv[4])
+TREE = pathlib.Path(__file__).resolve().parents[3]
+os.environ["INVAR_LIBRARY"] = sys.argv[2]
+os.environ["INVAR_PROGRAM"] = INVAR
+for name in ("CI", "INVAR_FACTS", "INVAR_LEDGER", "INVAR_SAVE"):
+    os.environ.pop(name, None)
+sys.path.insert(0, str(TREE / "python"))
+sys.dont_write_bytecode = True
+
+import invar  # noqa: E402  pylint: disable=wrong-import-position
+from invar import _json, packs  # noqa: E402  pylint: disable=wrong-import-position
+
+RECIPE = """[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+{}
+[rollout]
+prompt-data = task:max
+task-size = 8
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[engine]
+numerics = ieee
+"""
+EXPERTS = "model-type = qwen3_moe\nnum-experts = 4\nmoe-router-topk = 2"
+OTHERS = (None, True, 7, -1, 1 << 63, 0.5, "x", "", [], [True], {}, {"a": 1})  # of each type
+ABSENT = {"weights_first", "parts", "turns"}
+
+
+def signed(*lines):
+    """A file of these lines, with the end that they need."""
+    body = b"".join(lines)
+    return body + b'{"end":true,"samples":%d,"sha256":"%s"}\n' % (
+        len(lines) - 1, hashlib.sha256(body).hexdigest().encode())
+
+
+def dump(value):
+    return json.dumps(value).encode() + b"\n"
+
+
+class Files(unittest.TestCase):
+    """What all tests start from: files that the engine wrote."""
+
+    @classmethod
+    def setUpClass(cls):
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        subprocess.run([WRITER, FOLDER / "all.jsonl"], check=True, stdout=subprocess.DEVNULL)
+        for name, more in (("dense", ""), ("experts", EXPERTS)):
+            (FOLDER / f"{name}.ini").write_text(RECIPE.format(more), "utf-8")
+            invar.train(FOLDER / f"{name}.ini", run=FOLDER / name, threads=1,
+                        save_debug_rollout_data=FOLDER / (name + "-{rollout_id}.jsonl")).close()
+        cls.all = (FOLDER / "all.jsonl").read_bytes()
+        cls.scratch = FOLDER / "scratch"
+
+    def refused(self, data, words="", status="CORRUPT", read=invar.read_rollout):
+        """The file is refused with one line that names it."""
+        self.scratch.write_bytes(data)
+        with self.assertRaises(invar.Error) as caught:
+            read(self.scratch)
+        message = str(caught.exception)
+        self.assertEqual(caught.exception.status, status, message)
+        self.assertTrue(message.startswith(str(self.scratch)) and "\n" not in message, message)
+        self.assertIn(words, message)
+
+
+class Rollouts(Files):
+    """Rollout files."""
+
+    def test_round_trip(self):
+        for name in ("all", "dense-0", "dense-1", "experts-0", "experts-1"):
+            path, out = FOLDER / f"{name}.jsonl", FOLDER / "new" / "folder" / f"{name}.jsonl"
+            rollout = invar.read_rollout(path)
+            rollout.write(out)
+            self.assertEqual(out.read_bytes(), path.read_bytes(), name)
+            self.assertEqual(invar.read_rollout(out), rollout)
+            self.assertEqual(copy.deepcopy(rollout).encode(), path.read_bytes())
+        self.assertEqual(rollout.samples[0].route_size, 2)
+        self.assertGreater(len(set(rollout.samples[0].routing)), 1)
+        rollout = invar.read_rollout(FOLDER / "all.jsonl")
+        for member in ("mask", "routing", "weights_first", "turns", "parts", "metadata", "removed"):
+            self.assertTrue(any(getattr(one, member) for one in rollout.samples), member)
+        lines = self.all.splitlines(keepends=True)
+        found = array.array("f", json.loads(lines[1])["logprobs"])
+        self.assertEqual(found.tobytes(), rollout.samples[0].logprobs.tobytes())
+        self.assertEqual(rollout.samples[0].response, 'x = "7"\\\n\0\u00e9\U0001f600')
+
+    def test_singles(self):
+        """The shortest decimals that read back, against a search over all digits."""
+        dice = random.Random(7)
+        words = [dice.getrandbits(32) for _ in range(3000)]
+        words += [bits + i for bits in (0, 0x00800000, 0x3f800000, 0x7f7ffff0) for i in range(16)]
+        for bits in words:
+            value, = struct.unpack("<f", struct.pack("<I", bits))
+            if value != value or abs(value) == float("inf"):
+                continue
+            text = _json.f32_text(value)
+            self.assertEqual(struct.pack("<f", float(text)), struct.pack("<I", bits), text)
+            digits = len(re.sub(r"e.*|\D", "", text).strip("0")) or 1
+            self.assertLessEqual(digits, 9)
+            for fewer in range(1, digits):
+                double = float(f"{value:.{fewer}g}")
+                self.assertNotEqual(array.array("f", [double])[0], value, text)
+        # read as a double it lies half way, and is rounded to even: at once it is the other one
+        self.assertFalse(_json._reads_as("1.00000017881393432617187499", 1.0000002384185791))
+        self.assertTrue(_json._reads_as("1.00000017881393432617187501", 1.0000002384185791))
+
+    def test_edited(self):
+        """A reward that Python changed is the one that is trained on."""
+        before = invar.read(FOLDER / "dense").sql(
+            "SELECT value FROM metrics WHERE step = 0 AND name = 'rollout/raw_reward'")
+        for number in (0, 1):
+            rollout = invar.read_rollout(FOLDER / f"dense-{number}.jsonl")
+            for sample in rollout.samples:
+                sample.reward = 0.125 * sample.draw
+                sample.parts = {"right": sample.reward}
+            rollout.write(FOLDER / f"own-{number}.jsonl")
+            rollout.header.run = 32 * "0"
+            rollout.write(FOLDER / f"edited-{number}.jsonl")
+        with self.assertRaisesRegex(invar.Error, "not what this recipe gives"):  # its own
+            self.load("own")
+        with self.load("edited") as trained:
+            self.assertTrue(trained.verify())
+            after = trained.sql(
+                "SELECT value FROM metrics WHERE step = 0 AND name = 'rollout/raw_reward'")
+        self.assertEqual(list(after[0].values()) if isinstance(after, list)
+                         else list(after["value"]), [0.125 * (0 + 1 + 2 + 3) / 4])
+        self.assertNotEqual(str(before), str(after))  # the control
+        with invar.pack(FOLDER / "edited", 1, FOLDER / "edited.pack") as pack:
+            self.assertEqual(pack.rollouts(), [invar.read_rollout(FOLDER / "edited-1.jsonl")])
+            self.assertTrue(invar.replay(pack).identical)
+
+    def load(self, name):
+        return invar.train(FOLDER / "dense.ini", run=FOLDER / name, threads=1,
+                           load_debug_rollout_data=FOLDER / (name + "-{rollout_id}.jsonl"))
+
+    def test_other_spelling(self):
+        """What says the same in other bytes is read, here and by the engine, and written anew."""
+        for number in (0, 1):
+            data = (FOLDER / f"dense-{number}.jsonl").read_bytes()
+            lines = [dump(dict(reversed(json.loads(line).items())))
+                     for line in data.splitlines()[:-1]]
+            lines[1] = lines[1].replace(b'"reward": 0', b'"rewar\\u0064" : 0.0E+1')
+            (FOLDER / f"spelt-{number}.jsonl").write_bytes(signed(*lines))
+            self.assertEqual(invar.read_rollout(FOLDER / f"spelt-{number}.jsonl").encode(), data)
+        with self.load("spelt") as trained, invar.read(FOLDER / "dense") as original:
+            self.assertEqual(trained.chain, original.chain)
+
+    def test_cut_off(self):
+        lines = self.all.splitlines(keepends=True)
+        for count in range(len(lines)):
+            self.refused(b"".join(lines[:count]), "cut off or changed")
+            self.refused(b"".join(lines[:count]) + lines[count][:-1], "cut off or changed")
+        for at in range(0, len(self.all), 53):
+            self.refused(self.all[:at], "cut off or changed")
+        self.refused(self.all + b"\n", "cut off or changed")
+        self.refused(self.all + lines[-1], "cut off or changed")
+        self.refused(signed(), "cut off or changed")
+        self.refused(b"".join(lines[:-1]) + lines[-1].replace(b'"samples":4', b'"samples":3'),
+                     "cut off or changed")
+        self.refused(signed(lines[0], lines[2], lines[1]), "of group")
+
+    def test_members(self):
+        """Every member removed, and of every other type; members that are not ours."""
+        lines = self.all.splitlines(keepends=True)[:-1]
+        for number, line in enumerate(lines[:3], 1):  # two samples have all members
+            for path in self.members(json.loads(line)):
+                self.change(lines, number, path)
+            for words, more in (("is no member", b'"more":1,'), ("key twice", b'"weights":7,'),
+                                ("NaN is no JSON", b'"more":NaN,'), ("too large", b'"a":1e999,'),
+                                ("is no Unicode", b'"label":"\\ud800",'), ("UTF-8", b'"\xff":1,')):
+                changed = (re.sub(rb'"label":"[^"]*",', b"", line) if b"label" in more else line)
+                if number == 1 and b"label" in more:
+                    continue
+                new = b"{" + more + changed[1:]
+                self.refused(signed(*lines[:number - 1], new, *lines[number:]), words)
+        deep = lines[2].replace(b'"metadata":{', b'"metadata":{"c":' + 100000 * b"[" + b",")
+        self.refused(signed(*lines[:2], deep, *lines[3:]), f"{self.scratch}:3: ")
+        deep = lines[2].replace(b'"metadata":{', b'"metadata":{"c":' + 600 * b"[" + 600 * b"]," )
+        self.refused(signed(*lines[:2], deep, *lines[3:]), f"{self.scratch}:3: ")
+        self.refused(signed(lines[0].replace(b'"version":1', b'"version":2')), "version 2",
+                     status="UNSUPPORTED")
+
+    @staticmethod
+    def members(value, before=()):
+        for key, item in value.items():
+            yield (*before, key)
+            if key == "sampling":
+                yield from Rollouts.members(item, (key,))
+
+    def change(self, lines, number, path):
+        """Removes a member, and gives it every other type: refused, or it is what it says."""
+        for other in ("removed", *OTHERS):
+            line = json.loads(lines[number - 1])
+            place = line
+            for key in path[:-1]:
+                place = place[key]
+            was = place.pop(path[-1]) if other == "removed" else place[path[-1]]
+            if other != "removed":
+                place[path[-1]] = other
+            data = signed(*lines[:number - 1], dump(line), *lines[number:])
+            alike = type(other) is type(was) or {type(other), type(was)} == {int, float}
+            if other == "removed" and path[-1] in ABSENT or other is None and path[-1] in (
+                    "logprobs", "mask", "routing"):
+                self.scratch.write_bytes(data)
+                invar.read_rollout(self.scratch)
+            elif alike or path[-1] in ("reward", "routing", "temperature", "top_p", "min_p"):
+                self.stable(data)
+            else:
+                self.refused(data, f"{self.scratch}:{number}: ")
+
+    def stable(self, data):
+        """The file is refused, or read; then what is written of it reads as the same."""
+        self.scratch.write_bytes(data)
+        try:
+            rollout = invar.read_rollout(self.scratch)
+        except invar.Error as error:
+            self.assertIn(error.status, ("CORRUPT", "UNSUPPORTED"))
+            self.assertNotIn("\n", str(error))
+            return False
+        written = rollout.encode()
+        self.scratch.write_bytes(written)
+        self.assertEqual(invar.read_rollout(self.scratch).encode(), written)
+        return True
+
+    def test_fuzz(self):
+        """Flipped bytes are seen; where the sum is made anew, nothing but an Error comes out."""
+        dice = random.Random(23)
+        lines, read = self.all.splitlines(keepends=True)[:-1], 0
+        for _ in range(300):
+            data = bytearray(self.all)
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            self.refused(bytes(data))
+        for _ in range(1000):
+            changed = bytearray(lines[which := dice.randrange(len(lines))])
+            for _ in range(dice.choice((1, 1, 1, 2, 8))):
+                changed[dice.randrange(len(changed) - 1)] = dice.choice(
+                    (dice.randrange(256), *b'0123456789-+.eE"\\,:[]{}'))
+            read += self.stable(signed(*lines[:which], bytes(changed), *lines[which + 1:]))
+        self.assertGreater(read, 50)  # otherwise only refusals were tested
+
+    def test_wrong_values(self):
+        """What Python may not write."""
+        good = invar.read_rollout(FOLDER / "all.jsonl")
+        for member, value, words in (
+                ("index", -1, "not 0 to"), ("index", True, "no integer"), ("index", 5, "of group"),
+                ("draw", 1 << 32, "not 0 to"), ("tokens", [1.5], "no integer"),
+                ("tokens", "12", "no list"), ("tokens", [1 << 31], "value 0"),
+                ("tokens", [1, 2, 3, 4], '"logprobs" has'), ("prompt_tokens", 99, "of 53 tokens"),
+                ("logprobs", [float("nan")] * 50, "not finite"), ("logprobs", [1e39] * 50, "large"),
+                ("mask", [2] * 50, "not 0 to 1"), ("routing", [1 << 16], "not 0 to"),
+                ("routing", [1], "expected"), ("label", "a\0", "a NUL"),
+                ("label", "\udc80", "no Unicode"), ("finish", "other", "none of"),
+                ("weights_first", 8, "after"), ("reward", float("inf"), "not finite"),
+                ("reward", "1", "no number"), ("parts", {"a b": 1.0}, "letters"),
+                ("parts", {"a": None}, "no number"), ("turns", -1, "not 1 to"),
+                ("metadata", {"a": object()}, "JSON has not"), ("metadata", [], "no object"),
+                ("metadata", {1: 2}, "no text"), ("metadata", {"a": 1 << 63}, "64 bits"),
+                ("removed", 1, "neither"), ("prompt_hash", "A" * 32, "no hash")):
+            rollout = copy.deepcopy(good)
+            setattr(rollout.samples[3], member, value)
+            with self.assertRaises(invar.Error) as caught:
+                rollout.write(FOLDER / "never")
+            self.assertEqual(caught.exception.status, "INVALID", member)
+            self.assertRegex(str(caught.exception), f"^samples.3.: .*{words}")
+        self.assertFalse((FOLDER / "never").exists())
+        good.samples[3].tokens = tuple(good.samples[3].tokens)  # any sequence will do
+        good.samples[3].logprobs = list(good.samples[3].logprobs)
+        self.assertEqual(good.encode(), self.all)
+        good.samples[1].metadata = {"b": "\u0001\u007f\u001f/\u00e9\t", "a": [0.1, 1.0, 1e300, -3]}
+        self.assertIn('{"a":[0.10000000000000001,1.0,1.0000000000000001e300,-3],'
+                      '"b":"\\u0001\x7f\\u001F/\u00e9\\t"}'.encode(), good.encode())
+
+    def test_never_replaced(self):
+        rollout, precious = invar.read_rollout(FOLDER / "all.jsonl"), FOLDER / "precious"
+        precious.write_bytes(b"precious")
+        (FOLDER / "link").symlink_to(precious)
+        (FOLDER / "empty").touch()
+        for path in (precious, FOLDER / "link", FOLDER, FOLDER / "dense" / "ledger.db"):
+            with self.assertRaisesRegex(invar.Error, "is not replaced"):
+                rollout.write(path)
+        with self.assertRaises(invar.Error):
+            rollout.write(precious / "below")
+        self.assertEqual(precious.read_bytes(), b"precious")
+        for path in (FOLDER / "empty", FOLDER / "empty"):  # an empty one, and a rollout file
+            rollout.write(path)
+            self.assertEqual(path.read_bytes(), self.all)
+        self.assertEqual(list(FOLDER.glob("*.partial")), [])
+        for path, status in ((FOLDER / "none", "NOTFOUND"), (FOLDER, "IO"), ("a\0", "INVALID")):
+            with self.assertRaises(invar.Error) as caught:
+                invar.read_rollout(path)
+            self.assertEqual(caught.exception.status, status)
+
+
+def member(name, data, **fields):
+    """A member of an archive; fields: bytes of its header by offset, with the right sum."""
+    block = bytearray(packs._header(name, len(data)))
+    for at, value in fields.items():
+        block[int(at[2:]):int(at[2:]) + len(value)] = value
+    block[148:156] = b" " * 8
+    block[148:155] = b"%06o\0" % sum(block)
+    return bytes(block) + data + bytes(-len(data) % 512)
+
+
+class Packs(Files):
+    """Packs."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = FOLDER / "step.pack"
+        invar.pack(FOLDER / "experts", 1, cls.path).close()
+        cls.data = cls.path.read_bytes()
+
+    def test_read(self):
+        with invar.read_pack(self.path) as pack:
+            with pack.ledger() as run, invar.read(FOLDER / "experts") as original:
+                self.assertEqual((run.uuid, run.chain), (original.uuid, original.chain))
+                self.assertEqual(pack.run, run.uuid)
+                self.assertTrue(run.verify())
+                folder = run.file.parent
+            self.assertEqual(pack.step, 1)
+            self.assertIn("num-experts = 4", pack.recipe)
+            self.assertEqual(pack.rollouts(), [])
+            pack.extract(FOLDER / "out" / "side")
+            for one in pack.members:
+                data = pack.read(one.name)
+                self.assertEqual((len(data), invar.hash_bytes(data).hex()), (one.bytes, one.hash))
+                self.assertEqual((FOLDER / "out" / "side" / one.name).read_bytes(), data)
+            with self.assertRaisesRegex(invar.Error, "no new or empty folder"):
+                pack.extract(FOLDER / "out" / "side")
+            with self.assertRaisesRegex(invar.Error, "no member"):
+                pack.read("../experts.ini")
+        self.assertFalse(folder.exists())
+
+    def test_replay(self):
+        answer = invar.replay(self.path, threads=2)
+        with invar.read(FOLDER / "experts") as run:
+            self.assertEqual((answer.verdict, answer.step, answer.chain),
+                             ("identical", None, run.chain))
+        self.assertTrue(invar.replay(FOLDER / "experts", 0).identical)
+        with self.assertRaisesRegex(invar.Error, "exit code"):
+            invar.replay(FOLDER / "experts", 99)
+        with self.assertRaisesRegex(invar.Error, "exit code"):
+            invar.pack(FOLDER / "experts", 99, FOLDER / "99.pack")
+
+    def build(self, *members, manifest=None, end=bytes(1024)):
+        """An archive of these members, all of them listed."""
+        blocks, listed = b"", []
+        for name, data, fields in members:
+            blocks += member(name, data, **fields)
+            listed.append({"name": name, "bytes": len(data),
+                           "xxh128": invar.hash_bytes(data).hex()})
+        head = {"format": "invar-pack 1", "run": 32 * "a", "step": 0, "members": listed}
+        head.update(manifest or {})
+        return blocks + member("manifest.json", dump(head)) + end
+
+    def test_hostile(self):
+        good = [("ledger.db", b"x", {}), ("recipe.ini", b"[model]\nname = a..b\n", {})]
+
+        def refused(words, *more, status="CORRUPT", **keys):
+            data = self.build(*good, *more, **keys)
+            self.refused(data, words, status, invar.read_pack)
+            done = subprocess.run([INVAR, "replay", self.scratch], capture_output=True, check=False)
+            self.assertNotEqual(done.returncode, 0)  # the program refuses it as well
+
+        self.scratch.write_bytes(self.build(*good))
+        self.assertEqual(len(invar.read_pack(self.scratch).members), 2)  # the control
+        for name in ("../x", "a/../x", "/x", "a//x", "./x", ".x", "a/.x", "x/", "a b", "a\\x",
+                     "\u00e9", "a\nb", "/".join("abcdefghi")):
+            refused("", (name, b"", {}))
+        for kind in b"1234567LKxg\0":  # links, devices, folders, extensions
+            refused("header", ("x", b"", {"at156": bytes([kind])}))
+        refused("header", ("x", b"", {"at156": b"2", "at157": b"/etc/passwd"}))
+        refused("header", ("x", b"", {"at100": b"0000755"}))
+        refused("header", ("x", b"", {"at345": b"../.."}))
+        refused("ends too early", ("x", b"", {"at124": b"77777777777"}))
+        refused("ends too early", end=bytes(512))
+        refused("ends too early", end=b"")
+        refused("follows the end", end=bytes(1536))
+        refused("twice", ("ledger.db", b"x", {}))
+        refused("format", status="UNSUPPORTED", manifest={"format": "invar-pack 2"})
+        refused('"run"', manifest={"run": "../x"})
+        refused('"step"', manifest={"step": -1})
+        refused("does not list", manifest={"members": []})
+        refused("does not list", manifest={"members": {}})
+        listed = [{"name": name, "bytes": len(data), "xxh128": invar.hash_bytes(data).hex()}
+                  for name, data, _ in good]
+        for key, value, words in (("bytes", 2, "damaged"), ("xxh128", 32 * "0", "damaged"),
+                                  ("xxh128", None, "no hash"), ("name", "recipe.ini", "lists")):
+            refused(words, manifest={"members": [{**listed[0], key: value}, listed[1]]})
+        for key in ("name", "bytes", "xxh128"):
+            cut = {one: listed[0][one] for one in listed[0] if one != key}
+            refused("is missing", manifest={"members": [cut, listed[1]]})
+        for key in packs.PATHS:
+            for value in ("/etc/passwd", "../x", "a/../../x"):
+                good[1] = ("recipe.ini", f"[x]\n{key} = {value}\n".encode(), {})
+                refused("path out of the pack")
+        good.pop()
+        refused('"recipe.ini" is missing')
+        self.refused(bytes(1024), "is not the last member", read=invar.read_pack)
+        self.refused(b"", "ends too early", read=invar.read_pack)
+
+    def test_paths(self):
+        """The keys that name files are those of the engine."""
+        text = (TREE / "engine/replay/recorded.c").read_text("utf-8")
+        listed = re.search(r"invar_key paths\[\] = \{(.*?)\}", text, re.S).group(1)
+        self.assertEqual([key.lower().replace("_", "-")
+                          for key in re.findall(r"INVAR_KEY_(\w+)", listed)], list(packs.PATHS))
+
+    def test_fuzz(self):
+        """A flipped byte is seen, unless it makes another run or step of the manifest."""
+        dice, read = random.Random(5), 0
+        known = invar.read_pack(self.path).members
+        start = known[-1].offset + known[-1].bytes
+        for i in range(200):
+            data = bytearray(self.data)
+            at = dice.randrange(start, len(data)) if i % 2 else dice.randrange(len(data))
+            data[at] ^= 1 << dice.randrange(8)
+            self.scratch.write_bytes(data)
+            try:
+                self.assertEqual(invar.read_pack(self.scratch).members, known)
+                read += 1
+                self.assertGreater(at, start)
+            except invar.Error as error:
+                self.assertIn(error.status, ("CORRUPT", "UNSUPPORTED"))
+                self.assertNotIn("\n", str(error))
+        self.assertLess(read, 20)
+        for at in range(0, len(self.data), 4999):
+            self.refused(self.data[:at], read=invar.read_pack)
+
+    def test_changed_meanwhile(self):
+        self.scratch.write_bytes(self.data)
+        with invar.read_pack(self.scratch) as pack:
+            data = bytearray(self.data)
+            data[pack.members[0].offset] ^= 1
+            self.scratch.write_bytes(data)
+            with self.assertRaisesRegex(invar.Error, "was changed"):
+                pack.extract(FOLDER / "half")
+        self.assertFalse((FOLDER / "half").exists() or (FOLDER / "half.partial").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
