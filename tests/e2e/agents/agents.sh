@@ -111,14 +111,15 @@ expect 129 'agent-record: no agent led that run' train play.ini --run of-none --
 ends 1 1 play.ini --run mismatch --agent-record one --rollout-temperature 0.5
 holds grep -q 'is in agent-record with token .*; it is of other weights' err
 mv away.py agent.py
-# killed in its third rollout: half of the sessions had ended, and are not led again
+# killed in its third rollout: half of the sessions had ended, and are not led again; steps are
+# counted first, for the second rollout, too, has once ended two
 rm -f asked
 touch stuck
 "$invar" train play.ini --run killed --no-report --agent-concurrency 4 >out 2>err &
 victim=$!
 for ((i = 0; i < 600; i++)); do
-    [ "$(grep -c '"end"' killed/sessions.jsonl 2>/dev/null)" = 2 ] &&
-        [ "$(column killed 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] && break
+    [ "$(column killed 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] &&
+        [ "$(grep -c '"end"' killed/sessions.jsonl 2>/dev/null)" = 2 ] && break
     sleep 0.1
 done
 kill -9 "$victim"
@@ -135,8 +136,8 @@ rm -f asked
     --custom-agent-path 'python3 agent.py random' >out 2>err &
 victim=$!
 for ((i = 0; i < 600; i++)); do
-    [ "$(grep -c '"end"' random/sessions.jsonl 2>/dev/null)" = 2 ] &&
-        [ "$(column random 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] && break
+    [ "$(column random 'SELECT count(*) FROM step' 2>/dev/null)" = 2 ] &&
+        [ "$(grep -c '"end"' random/sessions.jsonl 2>/dev/null)" = 2 ] && break
     sleep 0.1
 done
 kill -9 "$victim"
