@@ -25,7 +25,7 @@ else:
     Ints = Floats = array
 
 I32, U32, I64 = (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1
-MOST_DEPTH = 500  # of metadata; the engine reads 512 levels a line
+MOST_DEPTH = 510  # below metadata; the engine reads 512 levels a line
 
 
 class Wrong(Exception):
@@ -414,11 +414,19 @@ class Metadata(Kind):
     def check(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise Wrong(f"is no object: {shown(value)}")
-        _check_any(value, 0)
+        try:
+            _check_any(value, 0)
+        except RecursionError:
+            raise Wrong("is nested too deeply") from None
         return value
 
     def text(self, value: Any) -> str:
-        return _any_text(value)
+        pieces: list[str] = []
+        try:
+            _put_any(pieces, value)
+        except RecursionError:
+            raise Wrong("is nested too deeply") from None
+        return "".join(pieces)
 
 
 def _check_any(value: Any, depth: int) -> None:
@@ -444,15 +452,21 @@ def _check_any(value: Any, depth: int) -> None:
         raise Wrong(f"has a value that JSON has not: {shown(value)}")
 
 
-def _any_text(value: Any) -> str:
+def _put_any(out: list[str], value: Any) -> None:
     """As the engine's library for JSON writes it: compact, with its keys in order."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_quote_metadata(key)}:{_any_text(value[key])}"
-                              for key in sorted(value, key=str.encode)) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(_any_text, value)) + "]"
-    if isinstance(value, str):
-        return _quote_metadata(value)
-    if isinstance(value, float):
-        return _metadata_real(value)
-    return json.dumps(value)
+        for i, key in enumerate(sorted(value, key=str.encode)):
+            out.append(("," if i else "{") + _quote_metadata(key) + ":")
+            _put_any(out, value[key])
+        out.append("}" if value else "{}")
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            out.append("," if i else "[")
+            _put_any(out, item)
+        out.append("]" if value else "[]")
+    elif isinstance(value, str):
+        out.append(_quote_metadata(value))
+    elif isinstance(value, float):
+        out.append(_metadata_real(value))
+    else:
+        out.append(json.dumps(value))

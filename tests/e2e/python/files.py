@@ -173,6 +173,54 @@ class Rollouts(Files):
         with self.load("spelt") as trained, invar.read(FOLDER / "dense") as original:
             self.assertEqual(trained.chain, original.chain)
 
+    def test_agrees(self):
+        """What is read here is read by the engine, and what is refused is refused by it."""
+        def deep(count):
+            return b'"metadata":{"a":' + count * b"[" + count * b"]" + b"}"
+
+        def deep_objects(count):
+            return b'"metadata":' + count * b'{"a":' + b"{}" + count * b"}"
+
+        for number in (0, 1):  # of nobody, so that nothing but the format is looked at
+            rollout = invar.read_rollout(FOLDER / f"dense-{number}.jsonl")
+            rollout.header.run = 32 * "0"
+            rollout.write(FOLDER / f"agreed-{number}.jsonl")
+        path = FOLDER / "agreed-0.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True)[:-1]
+        for good, new in (
+                (True, b'"reward":-0'), (True, b'"reward":1E2'), (True, b'"reward":1e-400'),
+                (True, b'"reward":123456789012345678901'), (False, b'"reward":1e400'),
+                (False, b'"reward":01'), (False, b'"reward":Infinity'), (False, b'"reward":null'),
+                (True, b'"metadata":{"":"\\u0000\\ud83d\\ude00\\/\x7f"}'),
+                (False, b'"metadata":{"a\\u0000":1}'), (False, b'"metadata":{"a":1,"a":1}'),
+                (False, b'"metadata":{"a":"\\ud800"}'), (False, b'"metadata":{"a":"\t"}'),
+                (False, b'"metadata":{"a":"\xc0\x80"}'), (False, b'"metadata":[]'),
+                (True, deep(510)), (False, deep(511)), (True, deep_objects(510)),
+                (False, deep_objects(511)), (True, b'"label":"\\u0001"'),
+                (False, b'"label":"\\u0000"'), (True, b'"mask":null'), (False, b'"mask":[1.0,1]'),
+                (True, b'"logprobs":null'), (False, b'"logprobs":[3.4028235677973366e38,-1]'),
+                (True, b'"removed":false,"turns":1'), (False, b'"removed":false,"turns":0'),
+                (True, b'"removed":false,"parts":{"%s":1}' % (47 * b"a")),
+                (False, b'"removed":false,"parts":{"%s":1}' % (48 * b"a")),
+                (False, b'"removed":false,"parts":{}'),
+                (False, b'"removed":false,"weights_first":1')):
+            key = new[:new.index(b":") + 1]
+            line = re.sub(key + rb'(\{[^}]*\}|\[[^]]*\]|"[^"]*"|[^,}]*)', lambda _: new,
+                          lines[1], count=1)
+            path.write_bytes(signed(lines[0], line, *lines[2:]))
+            shutil.rmtree(FOLDER / "agreed", ignore_errors=True)
+            seen = []
+            for read in (lambda: invar.read_rollout(path), lambda: self.load("agreed").close()):
+                try:
+                    read()
+                    seen.append("")
+                except invar.Error as error:
+                    seen.append(str(error))
+            here, there = (f"{path}:2: " not in words for words in seen)
+            self.assertEqual((here, there), (good, good), (new[:60], seen))
+            if good:
+                self.assertTrue(self.stable(path.read_bytes()))
+
     def test_cut_off(self):
         lines = self.all.splitlines(keepends=True)
         for count in range(len(lines)):
