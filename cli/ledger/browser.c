@@ -169,36 +169,18 @@ static void answer(void *payload, invar_serve_exchange *e)
     invar_ledger_close(ledger);
 }
 
-static void release(void *payload, invar_serve_exchange *e)
-{
-    (void)payload;
-    invar_free(e->reply);
-}
-
-/* No reply is a stream. */
-static int64_t next(void *payload, void *stream, char *out, size_t most)
-{
-    (void)payload;
-    (void)stream;
-    (void)out;
-    (void)most;
-    return -1;
-}
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static invar_status start(invar_browser *b, int64_t port)
 {
     const invar_serve_settings settings = {
-        .host = "127.0.0.1",
         .port = (uint16_t)port,
         .connections = CONNECTIONS,
         .client_seconds = CLIENT_SECONDS,
-        .handler = {
-            .payload = b, .admit = admit, .answer = answer, .release = release, .next = next}};
+        .handler = {.payload = b, .admit = admit, .answer = answer}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
 
-    b->listener = b->http->start(&settings, &b->port, why);
+    b->listener = invar_server_start_here(b->http, &settings, &b->port, why);
     if (b->listener)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_IO, 0,

@@ -73,36 +73,18 @@ static void answer(void *payload, invar_serve_exchange *e)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static void release(void *payload, invar_serve_exchange *e)
-{
-    (void)payload;
-    invar_free(e->reply);
-}
-
-/* No reply is a stream. */
-static int64_t next(void *payload, void *stream, char *out, size_t most)
-{
-    (void)payload;
-    (void)stream;
-    (void)out;
-    (void)most;
-    return -1;
-}
-
 static invar_status start(invar_scrape *s, int64_t port)
 {
     const invar_serve_settings settings = {
-        .host = "127.0.0.1",
         .port = (uint16_t)port,
         .connections = CONNECTIONS,
         .client_seconds = CLIENT_SECONDS,
-        .handler = {
-            .payload = s, .admit = admit, .answer = answer, .release = release, .next = next}};
+        .handler = {.payload = s, .admit = admit, .answer = answer}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
     uint16_t at; // known already: requests come on other threads
 
     s->port = settings.port;
-    s->listener = s->http->start(&settings, &at, why);
+    s->listener = invar_server_start_here(s->http, &settings, &at, why);
     if (s->listener)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_IO, 0,

@@ -634,6 +634,33 @@ static invar_status start(invar_server *s)
                                     o->host, o->port, why);
 }
 
+static void free_reply(void *payload, invar_serve_exchange *e)
+{
+    (void)payload;
+    invar_free(e->reply);
+}
+
+/* No reply is a stream. */
+static int64_t break_off(void *payload, void *stream, char *out, size_t most)
+{
+    (void)payload;
+    (void)stream;
+    (void)out;
+    (void)most;
+    return -1;
+}
+
+void *invar_server_start_here(const invar_serve_table *http, const invar_serve_settings *settings,
+                              uint16_t *port_out, char *why)
+{
+    invar_serve_settings here = *settings;
+
+    here.host = "127.0.0.1";
+    here.handler.release = free_reply;
+    here.handler.next = break_off;
+    return http->start(&here, port_out, why);
+}
+
 invar_status invar_server_open(invar_server **out, const invar_server_options *options)
 {
     const invar_serve_table *http;

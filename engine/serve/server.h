@@ -69,6 +69,13 @@ bool invar_server_asked_here(const char *host, uint16_t port);
 #define INVAR_SERVER_NOT_HERE "the header Host names another place than this machine's loopback\n"
 
 /*
+ * A listener on the loopback whose replies are whole blocks, which it frees: host, release and next
+ * of the settings are set. NULL: `why` (INVAR_SERVE_WHY_SIZE) says why there is none.
+ */
+void *invar_server_start_here(const invar_serve_table *http, const invar_serve_settings *settings,
+                              uint16_t *port_out, char *why);
+
+/*
  * Listens, and answers from now on. INVAR_E_INVALID: the host is no address, or not local and there
  * is no key. INVAR_E_IO: it cannot listen there. INVAR_E_UNSUPPORTED: there is no HTTP server.
  */
