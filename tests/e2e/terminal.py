@@ -10,6 +10,15 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+
+
+END = b"\0"  # ours, behind the program: a terminal that nobody holds may drop what is unread
+
+
+def read_to_end(reader, shown):
+    while not shown.endswith(END):
+        shown += os.read(reader, 65536)
 
 
 def main():
@@ -17,19 +26,14 @@ def main():
     size = struct.pack("HHHH", 24, int(sys.argv[1]), 0, 0)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
     environment = dict(os.environ, TERM="xterm", NO_COLOR="1")
-    child = subprocess.Popen(sys.argv[2:], stdout=terminal, env=environment)
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            got = os.read(reader, 65536)
-        except OSError:  # nobody holds the terminal any more
-            break
-        if not got:
-            break
-        shown += got
-    sys.stdout.buffer.write(shown.replace(b"\r\n", b"\n"))
-    return child.wait()
+    shown = bytearray()
+    reading = threading.Thread(target=read_to_end, args=(reader, shown))
+    reading.start()
+    status = subprocess.run(sys.argv[2:], stdout=terminal, env=environment).returncode
+    os.write(terminal, END)
+    reading.join()
+    sys.stdout.buffer.write(shown[:-1].replace(b"\r\n", b"\n"))
+    return status
 
 
 if __name__ == "__main__":
