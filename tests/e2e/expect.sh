@@ -24,28 +24,17 @@ member() {
 }
 
 # tiny_recipe ROLLOUTS: a run of so many rollouts that takes no time.
+tiny=$(realpath "$(dirname "${BASH_SOURCE[0]}")/tiny.ini")
 tiny_recipe() {
-    cat <<RECIPE
-[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = $1
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-RECIPE
+    sed "/^#/d; s/^num-rollout.*/num-rollout = $1/" "$tiny"
+}
+
+# as_ada: git without this machine's settings; commits are of one author and date.
+as_ada() {
+    export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+    export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org
+    export GIT_COMMITTER_NAME=Ada GIT_COMMITTER_EMAIL=ada@example.org
+    export GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
 }
 
 # column RUN QUERY: one column of its ledger.

@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 
+import tiny
+
 try:
     import jsonschema
 except ImportError:
@@ -23,41 +25,20 @@ except ImportError:
 INVAR = str(pathlib.Path(sys.argv[1]).resolve())
 FOLDER = pathlib.Path(sys.argv[2]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e/bisect"))
+import bisect_repo  # noqa: E402  pylint: disable=wrong-import-position
+
 os.environ.pop("CI", None)  # with it nothing is recorded
-ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": str(FOLDER / "cache"),
-               "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
-               "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
-               "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
+ENVIRONMENT = bisect_repo.environment(XDG_CACHE_HOME=str(FOLDER / "cache"))
 LINES = ("generate", "score")  # an object a line
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict,
          "array": list, "null": type(None)}
 WORDS = {"$schema", "$defs", "$ref", "title", "description", "default", "x-effect", "x-miles",
          "type", "enum", "anyOf", "required", "properties", "additionalProperties", "items",
          "minimum", "maximum", "pattern"}
-TINY = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-num-rollout = 3
-rollout-batch-size = 4
-n-samples-per-prompt = 4
-rollout-max-response-len = 2
-rm-type = overlap
-[eval]
-eval-interval = 2
-eval-prompt-data = max task:max
-[perf]
-threads = 1
-[optimizer]
-lr = 0.01
-[engine]
-numerics = ieee
-"""
+TINY = tiny.recipe(
+    3, rollout={"rollout-batch-size": 4, "n-samples-per-prompt": 4}, optimizer={"lr": 0.01},
+    eval={"eval-interval": 2, "eval-prompt-data": "max task:max"})
 checks = 0
 seen = {}
 
@@ -229,13 +210,9 @@ def run_verbs():
 
 def run_bisect():
     tree = FOLDER / "tree"
-    tree.mkdir()
-    git = ["git", "-C", str(tree)]
-    subprocess.run([*git, "init", "-q"], check=True, env=ENVIRONMENT)
-    for number, flags in enumerate(("", "", "--weight-decay 0.5", "--weight-decay 0.5")):
-        (tree / "invar.sh").write_text(f'#!/bin/sh\nexec {INVAR} "$@" {flags}\n# {number}\n')
-        subprocess.run([*git, "add", "-A"], check=True, env=ENVIRONMENT)
-        subprocess.run([*git, "commit", "-qm", f"commit {number}"], check=True, env=ENVIRONMENT)
+    all_flags = ("", "", "--weight-decay 0.5", "--weight-decay 0.5")
+    bisect_repo.line({"invar.sh": f'#!/bin/sh\nexec {INVAR} "$@" {flags}\n# {number}\n'}
+                     for number, flags in enumerate(all_flags)).write(tree)
     build = 'cp invar.sh "$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"'
     shared = ("--repo", str(tree), "--build", build, "a.ini")
     answer = holds("bisect", "bisect", "--good", "HEAD~3", *shared)

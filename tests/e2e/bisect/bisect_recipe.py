@@ -8,20 +8,21 @@
 # record.
 # SPDX-License-Identifier: Apache-2.0
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
+import bisect_repo
+
 INVAR = str(pathlib.Path(sys.argv[1]).resolve())
 FOLDER = pathlib.Path(sys.argv[2]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+import tiny  # noqa: E402  pylint: disable=wrong-import-position
+
 RECIPE = str(ROOT / "recipes/moe.ini")
 BUILD = "cp invar.sh $INVAR_BUILD/invar && chmod +x $INVAR_BUILD/invar"
-ENVIRONMENT = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
-               "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
-               "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
 checks = 0
 
 
@@ -32,12 +33,6 @@ def check(condition, what):
         sys.exit(f"bisect_recipe: {what}")
 
 
-def git(repository, *arguments):
-    result = subprocess.run(["git", "-C", repository, *arguments], env=ENVIRONMENT, check=True,
-                            capture_output=True, text=True)
-    return result.stdout.strip()
-
-
 def script(flags, comment=""):
     return f'#!/bin/sh\n# {comment}\nexec {INVAR} "$@" {flags}\n'
 
@@ -45,18 +40,7 @@ def script(flags, comment=""):
 def repository(name, scripts):
     """A line of commits, one for each script; returns the folder and the commits' ids."""
     folder = FOLDER / name
-    folder.mkdir(parents=True)
-    git(folder, "init", "-q")
-    commits = []
-    for number, text in enumerate(scripts):
-        (folder / "invar.sh").write_text(text)
-        (folder / "noise").write_text(f"{number}\n")
-        git(folder, "add", "-A")
-        ENVIRONMENT["GIT_AUTHOR_DATE"] = f"{1700000000 + 60 * number} +0000"
-        ENVIRONMENT["GIT_COMMITTER_DATE"] = ENVIRONMENT["GIT_AUTHOR_DATE"]
-        git(folder, "commit", "-q", "-m", f"commit {number}")
-        commits.append(git(folder, "rev-parse", "HEAD"))
-    return folder, commits
+    return folder, bisect_repo.line({"invar.sh": text} for text in scripts).write(folder)
 
 
 def invar(verb, folder, *arguments, code=0, recipe=RECIPE):
@@ -208,33 +192,18 @@ def test_pinned():
     check(resumed["trials"] == answer["trials"], "and nothing is asked again")
 
 
-GAME = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:guess
-num-rollout = 3
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 12
-custom-agent-path = {agent}
-{record}
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-"""
+def game(agent, **more):
+    """A recipe that an agent leads."""
+    return tiny.recipe(3, rollout={
+        "prompt-data": "task:guess", "rollout-max-response-len": 12, "rm-type": "none",
+        "custom-agent-path": agent, **more})
 
 
 def test_agents():
     """By a record: a program that learns otherwise is found, one that draws otherwise skipped."""
     recipe, record = FOLDER / "game.ini", FOLDER / "game"
     agent = f"python3 {ROOT}/engine/ext/example/agent.py"
-    recipe.write_text(GAME.format(agent=agent, record=""))
+    recipe.write_text(game(agent))
     subprocess.run([INVAR, "train", recipe, "--run", record, "--no-report"], check=True,
                    capture_output=True)
     scripts = [script("--lr 0.004" if i >= 5 else "", i) for i in range(8)]
@@ -243,7 +212,7 @@ def test_agents():
     bare = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--build",
                            BUILD, recipe, *ends], capture_output=True, text=True, check=False)
     check(bare.returncode == 129 and "set agent-record = RUN" in bare.stderr, f"no record: {bare}")
-    recipe.write_text(GAME.format(agent=agent, record=f"agent-record = {record}"))
+    recipe.write_text(game(agent, **{"agent-record": record}))
     answer = invar("bisect", folder, *ends, recipe=str(recipe))
     place = answer["place"]
     check(answer["culprit"]["commit"] == commits[5] and answer["confirmed"], "agents: the culprit")

@@ -102,6 +102,14 @@ class History:
         return ids
 
 
+def line(commits):
+    """A line of commits, each with these files."""
+    history = History()
+    for number, files in enumerate(commits):
+        history.add([number - 1] if number else [], files=files)
+    return history
+
+
 def linear(count, culprit, **files):
     """A root that is good, then `count` commits, bad from `culprit` (1 to count) on."""
     history = History()

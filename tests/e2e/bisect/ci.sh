@@ -13,10 +13,7 @@ rm -rf "$folder"
 mkdir -p "$folder/tmp" "$folder/cases" && cd "$folder" || exit 2
 folder=$PWD
 export TMPDIR=$folder/tmp XDG_CACHE_HOME=$folder/cache
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
-export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_AUTHOR_DATE='2026-01-01T00:00:00Z'
-export GIT_COMMITTER_NAME=Ada GIT_COMMITTER_EMAIL=ada@example.org
-export GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
+as_ada
 
 # ci CODE TEXT ARGUMENT ...: the exit code of `invar ci`, and TEXT in what is printed.
 ci() {

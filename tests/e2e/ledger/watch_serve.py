@@ -16,26 +16,9 @@ import subprocess
 import sys
 import time
 
-RECIPE = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 100000
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-"""
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import tiny  # noqa: E402  pylint: disable=wrong-import-position
+
 wrong = []
 
 
@@ -146,7 +129,7 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.chdir(folder)
-    pathlib.Path("tiny.ini").write_text(RECIPE)
+    pathlib.Path("tiny.ini").write_text(tiny.recipe(100000))
     subprocess.run([invar, "train", "tiny.ini", "--run", "done", "--num-rollout", "3",
                     "--no-report"], check=True, capture_output=True)
     finished(str(invar))

@@ -19,34 +19,17 @@ import time
 import urllib.error
 import urllib.request
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "serve"))
+E2E = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(E2E), str(E2E / "serve")]
+import tiny  # noqa: E402
 from client import Server, expect, finish  # noqa: E402
 
 INVAR, FOLDER = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
-TINY = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 32
-ffn-hidden-size = 32
-num-attention-heads = 2
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 3
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 4
-[grpo]
-advantage-estimator = on_policy_distillation
-[optimizer]
-lr = 0.01
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-"""
+TINY = tiny.recipe(
+    3, model={"hidden-size": 32, "ffn-hidden-size": 32, "num-attention-heads": 2},
+    rollout={"rollout-max-response-len": 4, "rm-type": "none"},
+    grpo={"advantage-estimator": "on_policy_distillation"}, optimizer={"lr": 0.01})
 BIG = ["--model-type", "llama", "--num-layers", "2", "--hidden-size", "64", "--ffn-hidden-size",
        "96", "--num-query-groups", "1"]
 

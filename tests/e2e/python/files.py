@@ -8,7 +8,6 @@ import array
 import copy
 import hashlib
 import json
-import os
 import pathlib
 import random
 import re
@@ -18,38 +17,17 @@ import subprocess
 import sys
 import unittest
 
+import built
+
 INVAR, WRITER, FOLDER = sys.argv[1], sys.argv[3], pathlib.Path(sys.argv[4])
 TREE = pathlib.Path(__file__).resolve().parents[3]
-os.environ["INVAR_LIBRARY"] = sys.argv[2]
-os.environ["INVAR_PROGRAM"] = INVAR
-for name in ("CI", "INVAR_FACTS", "INVAR_LEDGER", "INVAR_SAVE"):
-    os.environ.pop(name, None)
-sys.path.insert(0, str(TREE / "python"))
-sys.dont_write_bytecode = True
+built.use(sys.argv[2], INVAR)
 
+import tiny  # noqa: E402  pylint: disable=wrong-import-position
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 from invar import _json, packs  # noqa: E402  pylint: disable=wrong-import-position
 
-RECIPE = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-{}
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[engine]
-numerics = ieee
-"""
-EXPERTS = "model-type = qwen3_moe\nnum-experts = 4\nmoe-router-topk = 2"
+EXPERTS = {"model-type": "qwen3_moe", "num-experts": 4, "moe-router-topk": 2}
 OTHERS = (None, True, 7, -1, 1 << 63, 0.5, "x", "", [], [True], {}, {"a": 1})  # of each type
 ABSENT = {"weights_first", "parts", "turns"}
 
@@ -73,8 +51,8 @@ class Files(unittest.TestCase):
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
         subprocess.run([WRITER, FOLDER / "all.jsonl"], check=True, stdout=subprocess.DEVNULL)
-        for name, more in (("dense", ""), ("experts", EXPERTS)):
-            (FOLDER / f"{name}.ini").write_text(RECIPE.format(more), "utf-8")
+        for name, more in (("dense", {}), ("experts", EXPERTS)):
+            (FOLDER / f"{name}.ini").write_text(tiny.recipe(2, model=more), "utf-8")
             invar.train(FOLDER / f"{name}.ini", run=FOLDER / name, threads=1,
                         save_debug_rollout_data=FOLDER / (name + "-{rollout_id}.jsonl")).close()
         cls.all = (FOLDER / "all.jsonl").read_bytes()

@@ -10,17 +10,14 @@
 """Tests of invar.torch on a GPU."""
 import copy
 import json
-import os
-import pathlib
 import statistics
 import sys
 import time
 import unittest
 
-os.environ["INVAR_LIBRARY"] = str(pathlib.Path(sys.argv[1]).resolve())
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "python")]
-sys.dont_write_bytecode = True
+import built
+
+built.use(sys.argv[1])
 
 try:
     import torch

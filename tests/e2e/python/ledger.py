@@ -18,10 +18,10 @@ import subprocess
 import sys
 import unittest
 
+import built
+
 INVAR, LIBRARY, FOLDER = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
-PACKAGE = pathlib.Path(__file__).resolve().parents[3] / "python"
-os.environ["INVAR_LIBRARY"] = LIBRARY
-sys.path.insert(0, str(PACKAGE))
+built.use(LIBRARY)
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 from invar import tensors  # noqa: E402  pylint: disable=wrong-import-position
@@ -247,7 +247,7 @@ class Ledgers(unittest.TestCase):
         for run, summand in (("p1", "1"), ("p2", "1"), ("p3", "2")):
             (place / "train.py").write_text(script.replace("SUMMAND", summand), "utf-8")
             subprocess.run([sys.executable, place / "train.py", place / run], check=True,
-                           env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+                           env={**os.environ, "PYTHONPATH": str(built.PACKAGE)})
         self.assertTrue(invar.diff(place / "p1", place / "p2").identical)
         other = invar.diff(place / "p1", place / "p3")
         self.assertEqual((other.verdict, other.step, other.tensor), ("different", 0, "w"))
@@ -411,7 +411,7 @@ class Library(unittest.TestCase):
     def test_is_found_or_said(self):
         result = subprocess.run([sys.executable, "-c", "import invar"], capture_output=True,
                                 text=True, check=False, env={
-                                    **os.environ, "PYTHONPATH": str(PACKAGE),
+                                    **os.environ, "PYTHONPATH": str(built.PACKAGE),
                                     "INVAR_LIBRARY": str(FOLDER / "none.so")})
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("pip install ./python", result.stderr)
@@ -422,7 +422,7 @@ class Library(unittest.TestCase):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", FOLDER / "other.so", source], check=True)
         result = subprocess.run([sys.executable, "-c", "import invar"], capture_output=True,
                                 text=True, check=False, env={
-                                    **os.environ, "PYTHONPATH": str(PACKAGE),
+                                    **os.environ, "PYTHONPATH": str(built.PACKAGE),
                                     "INVAR_LIBRARY": str(FOLDER / "other.so")})
         self.assertIn("interface 999", result.stderr)
 

@@ -8,15 +8,14 @@
 """Tests of invar.ops."""
 import array
 import os
-import pathlib
 import random
 import sys
 import unittest
 
-os.environ["INVAR_LIBRARY"] = sys.argv[1]
+import built
+
 os.environ["INVAR_MODULES"] = "/nowhere"  # a GPU that may be here is none
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
-sys.dont_write_bytecode = True
+built.use(sys.argv[1])
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 from invar import ops  # noqa: E402  pylint: disable=wrong-import-position

@@ -8,34 +8,13 @@ import shutil
 import sys
 import unittest
 
+import built
+
 INVAR, FOLDER = sys.argv[1], pathlib.Path(sys.argv[3])
-os.environ["INVAR_LIBRARY"] = sys.argv[2]
-os.environ["INVAR_PROGRAM"] = INVAR
-for name in ("CI", "INVAR_FACTS", "INVAR_LEDGER", "INVAR_SAVE"):
-    os.environ.pop(name, None)
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
-sys.dont_write_bytecode = True
+built.use(sys.argv[2], INVAR)
 
+import tiny  # noqa: E402  pylint: disable=wrong-import-position
 import invar  # noqa: E402  pylint: disable=wrong-import-position
-
-RECIPE = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[engine]
-numerics = ieee
-"""
 
 
 class Running(unittest.TestCase):
@@ -43,7 +22,7 @@ class Running(unittest.TestCase):
 
     def setUp(self):
         self.recipe = FOLDER / "tiny.ini"
-        self.recipe.write_text(RECIPE, "utf-8")
+        self.recipe.write_text(tiny.recipe(2), "utf-8")
 
     def test_train(self):
         chains = set()

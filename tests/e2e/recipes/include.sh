@@ -8,10 +8,8 @@ invar=$(realpath "$1") folder=$2
 source "$(dirname "$0")/../expect.sh"
 rm -rf "$folder"
 mkdir -p "$folder/tree/base" && cd "$folder/tree" || exit 2
-export XDG_CACHE_HOME=$folder/cache GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
-    GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_COMMITTER_NAME=Ada \
-    GIT_COMMITTER_EMAIL=ada@example.org GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' \
-    GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
+export XDG_CACHE_HOME=$folder/cache
+as_ada
 # shellcheck disable=SC2016 # for the shell that builds
 build='cp invar.sh "$INVAR_BUILD/invar"'
 

@@ -5,34 +5,14 @@ import pathlib
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 
-RECIPE = """[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = {rollouts}
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-num-steps-per-rollout = 2
-[eval]
-eval-prompt-data = test task:max
-eval-interval = 4
-eval-max-response-len = 2
-n-samples-per-eval-prompt = 1
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-"""
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import tiny  # noqa: E402  pylint: disable=wrong-import-position
+
+EVAL = {"eval-prompt-data": "test task:max", "eval-interval": 4, "eval-max-response-len": 2,
+        "n-samples-per-eval-prompt": 1}
 
 
 class Scene:
@@ -43,7 +23,8 @@ class Scene:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.recipe = self.folder / "tiny.ini"
-        self.recipe.write_text(RECIPE.format(rollouts=rollouts), encoding="ascii")
+        text = tiny.recipe(rollouts, rollout={"num-steps-per-rollout": 2}, eval=EVAL)
+        self.recipe.write_text(text, encoding="ascii")
 
     def expect(self, holds, what):
         if not holds:

@@ -1,0 +1,17 @@
+# tiny.py - recipes of runs that take no time, for tests in Python.
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe tiny.ini, and others that differ from it in some keys."""
+import configparser
+import io
+import pathlib
+
+
+def recipe(rollouts, **sections):
+    """tiny.ini with so many rollouts; keys of `sections` replace its own, or are added."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(pathlib.Path(__file__).with_name("tiny.ini").read_text("ascii"))
+    parser.read_dict({"rollout": {"num-rollout": rollouts}})
+    parser.read_dict(sections)
+    text = io.StringIO()
+    parser.write(text)
+    return text.getvalue()
