@@ -1,5 +1,5 @@
 /*
- * invar.h - libinvar: ledger, hashes and ops of Invar for programs in other languages.
+ * invar.h - libinvar: ledger, hashes, ops and files of Invar for programs in other languages.
  *
  * A stable C interface. It needs no other header of Invar, passes plain structs of numbers and
  * pointers, and exports names that begin with invar_api_ only. The Python package (python/) is
@@ -281,6 +281,31 @@ INVAR_API int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, in
 
 /* The run as one HTML page. A file that is there is replaced, unless it is a database. */
 INVAR_API int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const char *path);
+
+/* ---- files of the engine --------------------------------------------------------------------- */
+
+/*
+ * A rollout file (docs/formats.md), checked as the engine checks what it trains from: *out (bytes)
+ * is what the engine writes for it, for invar_api_free, with numbers in one notation and members in
+ * one order. The status CORRUPT says file, line and member.
+ */
+INVAR_API int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path);
+
+/* The same of the lines of such a file in memory, which messages call "rollout:LINE". */
+INVAR_API int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *lines,
+                                           uint64_t bytes);
+
+/*
+ * Writes that into a file, whole or not at all, and makes its folder. Only an empty file or another
+ * rollout file is replaced.
+ */
+INVAR_API int32_t invar_api_rollout_write(const char *path, const void *lines, uint64_t bytes);
+
+/*
+ * Unpacks a pack into `folder`, which is there and empty, and verifies every member. The folder
+ * then has what manifest.json lists, and nothing else; after a failure it may have a part.
+ */
+INVAR_API int32_t invar_api_pack_unpack(const char *path, const char *folder);
 
 #ifdef __cplusplus
 }

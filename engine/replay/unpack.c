@@ -16,13 +16,19 @@
 
 #define MANIFEST_BYTES ((size_t)1 << 20)
 
-static invar_status refuse(const char *path, const char *member, const char *why)
+static invar_status refuse_as(invar_status status, const char *path, const char *word,
+                              const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
 
     invar_path_show(shown, path);
-    invar_text_quote(quoted, sizeof quoted, member, strlen(member));
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" %s", shown, quoted, why);
+    invar_text_quote(quoted, sizeof quoted, word, strlen(word));
+    return INVAR_FAIL(status, 0, "%s: \"%s\" %s", shown, quoted, why);
+}
+
+static invar_status refuse(const char *path, const char *word, const char *why)
+{
+    return refuse_as(INVAR_E_CORRUPT, path, word, why);
 }
 
 /* ---- the manifest ---------------------------------------------------------------------------- */
@@ -58,14 +64,16 @@ static invar_status check_members(const json_t *items, const invar_tar_list *lis
 static invar_status read_head(invar_pack *out, const json_t *manifest, const char *path)
 {
     const char *format, *uuid;
+    invar_digest number;
 
     INVAR_TRY(invar_json_string(&format, manifest, "format", INVAR_PACK_MANIFEST));
     if (strcmp(format, INVAR_PACK_FORMAT) != 0)
-        return refuse(path, format, "is a format that this program does not read");
+        return refuse_as(INVAR_E_UNSUPPORTED, path, format,
+                         "is a format that this program does not read");
     INVAR_TRY(invar_json_string(&uuid, manifest, "run", INVAR_PACK_MANIFEST));
-    if (strlen(uuid) >= sizeof out->uuid)
-        return refuse(path, uuid, "is not the name of a run");
-    memcpy(out->uuid, uuid, strlen(uuid) + 1);
+    if (invar_digest_parse(&number, uuid) != INVAR_OK)
+        return refuse(path, uuid, "is not the uuid of a run");
+    memcpy(out->uuid, uuid, sizeof out->uuid);
     return invar_json_int(&out->step, manifest, "step", INVAR_PACK_MANIFEST, 0, INT64_MAX);
 }
 

@@ -108,6 +108,10 @@ STATUS = {
     "ledger_seal_check": [c_void_p, c_char_p],
     "ledger_diff": [POINTER(c_void_p), c_void_p, c_int64, c_void_p, c_int64],
     "ledger_report": [c_void_p, c_int64, c_char_p],
+    "rollout_read": [POINTER(c_void_p), POINTER(c_uint64), c_char_p],
+    "rollout_format": [POINTER(c_void_p), POINTER(c_uint64), c_char_p, c_uint64],
+    "rollout_write": [c_char_p, c_char_p, c_uint64],
+    "pack_unpack": [c_char_p, c_char_p],
 }
 
 
@@ -115,6 +119,23 @@ def _path() -> str:
     """INVAR_LIBRARY, or the library that was installed with the package."""
     return os.environ.get("INVAR_LIBRARY") or str(
         pathlib.Path(__file__).resolve().parent / "libinvar.so")
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    for name in ("invar_api_version", "invar_api_error", "invar_api_status_name"):
+        getattr(library, name).restype = c_char_p
+    library.invar_api_status_name.argtypes = [c_int32]
+    library.invar_api_free.argtypes = [c_void_p]
+    library.invar_api_free.restype = None
+    library.invar_api_op_revision.argtypes = [c_char_p]
+    library.invar_api_op_revision.restype = c_int32
+    for name in ("invar_api_ledger_close", "invar_api_device_close"):
+        getattr(library, name).argtypes = [c_void_p]
+        getattr(library, name).restype = None
+    for name, arguments in STATUS.items():
+        function = getattr(library, "invar_api_" + name)
+        function.argtypes = arguments
+        function.restype = c_int32
 
 
 def _load() -> ctypes.CDLL:
@@ -130,20 +151,10 @@ def _load() -> ctypes.CDLL:
     if abi != ABI:
         raise ImportError(f"{path}: has interface {abi}, this package needs {ABI}; "
                           "build both from one tree")
-    for name in ("invar_api_version", "invar_api_error", "invar_api_status_name"):
-        getattr(library, name).restype = c_char_p
-    library.invar_api_status_name.argtypes = [c_int32]
-    library.invar_api_free.argtypes = [c_void_p]
-    library.invar_api_free.restype = None
-    library.invar_api_op_revision.argtypes = [c_char_p]
-    library.invar_api_op_revision.restype = c_int32
-    for name in ("invar_api_ledger_close", "invar_api_device_close"):
-        getattr(library, name).argtypes = [c_void_p]
-        getattr(library, name).restype = None
-    for name, arguments in STATUS.items():
-        function = getattr(library, "invar_api_" + name)
-        function.argtypes = arguments
-        function.restype = c_int32
+    try:
+        _declare(library)
+    except AttributeError as error:  # of an earlier version
+        raise ImportError(f"{error}; build library and package from one tree") from error
     return library
 
 
@@ -164,12 +175,17 @@ def call(name: str, *arguments: Any) -> None:
                     LIBRARY.invar_api_error().decode("utf-8", "replace"))
 
 
-def take_text(text: c_void_p) -> str:
-    """A text that the library handed out, which is then given back."""
+def take_bytes(text: c_void_p, size: int = -1) -> bytes:
+    """Bytes that the library handed out, which are then given back; size -1: up to a NUL."""
     try:
-        return ctypes.string_at(text.value or 0).decode()
+        return ctypes.string_at(text.value or 0, size)
     finally:
         LIBRARY.invar_api_free(text)
+
+
+def take_text(text: c_void_p) -> str:
+    """A text that the library handed out, likewise."""
+    return take_bytes(text).decode()
 
 
 def encode(text: str, what: str) -> bytes:

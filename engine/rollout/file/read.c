@@ -312,6 +312,8 @@ static invar_status take_stops(invar_sampling *s, invar_rollout_data *data, line
     invar_free(ids);
     INVAR_TRY(status);
     INVAR_TRY(take_list(&list, l, "stop"));
+    if (!list)
+        return wrong_value(l, "stop", 0);
     s->n_stop = (int64_t)json_array_size(list);
     INVAR_TRY(hold((void **)&stop, data, (size_t)s->n_stop, sizeof *stop, "stop strings"));
     s->stop = stop;

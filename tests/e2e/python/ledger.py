@@ -417,14 +417,16 @@ class Library(unittest.TestCase):
         self.assertIn("pip install ./python", result.stderr)
 
     def test_other_interface_is_refused(self):
-        source = FOLDER / "other.c"
-        source.write_text("int invar_api_abi(void) { return 999; }\n", "utf-8")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", FOLDER / "other.so", source], check=True)
-        result = subprocess.run([sys.executable, "-c", "import invar"], capture_output=True,
-                                text=True, check=False, env={
-                                    **os.environ, "PYTHONPATH": str(built.PACKAGE),
-                                    "INVAR_LIBRARY": str(FOLDER / "other.so")})
-        self.assertIn("interface 999", result.stderr)
+        source, library = FOLDER / "other.c", FOLDER / "other.so"
+        for abi, words in ((999, "interface 999"), (2, "one tree")):  # another, and less of it
+            source.write_text(f"int invar_api_abi(void) {{ return {abi}; }}\n", "utf-8")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+            result = subprocess.run([sys.executable, "-c", "import invar"], capture_output=True,
+                                    text=True, check=False, env={
+                                        **os.environ, "PYTHONPATH": str(built.PACKAGE),
+                                        "INVAR_LIBRARY": str(library)})
+            self.assertIn("ImportError", result.stderr)
+            self.assertIn(words, result.stderr)
 
 
 if __name__ == "__main__":

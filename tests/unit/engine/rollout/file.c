@@ -260,6 +260,7 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
         {"\"temperature\":0.7", "\"temperature\":7e38", "file:1: \"temperature\" is too large"},
         {"\"stop_ids\":[2", "\"stop_ids\":[-2", "value 0 of \"stop_ids\""},
         {"\"stop_ids\":[2,151645]", "\"stop_ids\":null", "value 0 of \"stop_ids\""},
+        {"\"stop\":[\"\\n\\n\",\"</answer>\"]", "\"stop\":null", "value 0 of \"stop\""},
         {"\"stop\":[\"", "\"stop\":[\"\\u0000", "value 0 of \"stop\""},
         {"\"stop\":[\"", "\"stop\":[8,\"", "value 0 of \"stop\""},
         {"\"index\":1000", "\"index\":1001", "file:3: sample 1001 of group 500 after sample 1001"},

@@ -1,0 +1,70 @@
+/*
+ * files.c - rollout files and packs, behind the stable interface: the engine reads and writes them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "api/invar.h"
+#include "engine/replay/pack.h"
+#include "engine/rollout/file/file.h"
+
+#include "base/invar_banned.h"
+
+#define LINES "rollout" /* stands for a path in messages about lines in memory */
+
+/* ---- rollout files --------------------------------------------------------------------------- */
+
+static invar_status format(char **out, uint64_t *bytes_out, const invar_rollout_data *data)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_rollout_data_format(out, &bytes, &data->header, data->samples.items,
+                                        data->samples.count));
+    *bytes_out = bytes;
+    return INVAR_OK;
+}
+
+int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path)
+{
+    invar_rollout_data data;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_rollout_file_read(&data, path));
+    status = format(out, bytes_out, &data);
+    invar_rollout_data_release(&data);
+    return status;
+}
+
+int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *lines, uint64_t bytes)
+{
+    invar_rollout_data data;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_rollout_data_parse(&data, LINES, lines, bytes));
+    status = format(out, bytes_out, &data);
+    invar_rollout_data_release(&data);
+    return status;
+}
+
+int32_t invar_api_rollout_write(const char *path, const void *lines, uint64_t bytes)
+{
+    invar_rollout_data data;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_data_parse(&data, LINES, lines, bytes));
+    status = invar_rollout_file_write(path, &data.header, data.samples.items, data.samples.count);
+    invar_rollout_data_release(&data);
+    return status;
+}
+
+/* ---- packs ----------------------------------------------------------------------------------- */
+
+int32_t invar_api_pack_unpack(const char *path, const char *folder)
+{
+    invar_pack pack;
+
+    INVAR_TRY(invar_pack_read(&pack, path, folder));
+    invar_pack_release(&pack);
+    return INVAR_OK;
+}
