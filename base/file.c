@@ -347,6 +347,26 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 
 #define HEAD_BYTES 512 /* of a file that are looked at for its kind */
 
+/* Neither a link nor a pipe, a socket, a device or a folder lies where a user wants a file. */
+static invar_status check_kind(const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *kind;
+    struct stat info;
+
+    if (lstat(path, &info) != 0 || S_ISREG(info.st_mode))
+        return INVAR_OK;
+    kind = S_ISLNK(info.st_mode)    ? "symbolic link"
+           : S_ISDIR(info.st_mode)  ? "folder"
+           : S_ISFIFO(info.st_mode) ? "pipe"
+           : S_ISSOCK(info.st_mode) ? "socket"
+                                    : "device";
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: is a %s, and is not replaced%s; give the name of a file", shown, kind,
+                      S_ISLNK(info.st_mode) ? " or followed" : "");
+}
+
 /* The first bytes of a file; 0: it is empty, or no file is there but a link or a device. */
 static invar_status read_head(size_t *bytes_out, char head[HEAD_BYTES], const char *path)
 {
@@ -386,6 +406,8 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
     char head[HEAD_BYTES], shown[INVAR_PATH_SHOWN_SIZE];
     size_t bytes;
 
+    if (mark)
+        INVAR_TRY(check_kind(path));
     INVAR_TRY(read_head(&bytes, head, path));
     invar_path_show(shown, path);
     if (bytes >= sizeof database && memcmp(head, database, sizeof database) == 0)
@@ -419,6 +441,16 @@ invar_status invar_path_check_place(const char *path)
         return INVAR_OK;
     code = errno;
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
+}
+
+invar_status invar_path_check_place_of(const char *path, const char *home)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_folder(folder, path));
+    return !invar_path_exists(folder) && invar_path_same(folder, home)
+               ? INVAR_OK
+               : invar_path_check_place(path);
 }
 
 invar_status invar_path_check_way(const char *path)

@@ -49,9 +49,10 @@ invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const 
                            invar_file_take take, void *payload) INVAR_MUST_USE;
 
 /*
- * Fails where a file lies that an output must not replace: the name was given by mistake. An output
- * that the user names replaces what is empty or has its kind's `mark`, the text that files of the
- * kind have at byte `at` (what is cut off before the mark's end will do). Without a mark, NULL,
+ * Fails where something lies that an output must not replace: the name was given by mistake. An
+ * output that a user may name replaces a file that is empty or has its kind's `mark`, the text that
+ * files of the kind have at byte `at` (what is cut off before the mark's end will do); a link, a
+ * pipe, a socket or a device is refused. Without a mark, NULL, the name is ours alone: it replaces
  * whatever is no SQLite database, such as a ledger.
  */
 invar_status invar_path_check_output(const char *path, const char *mark, size_t at) INVAR_MUST_USE;
@@ -61,6 +62,9 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
  * none or may not be written to, or since `path` itself is a folder.
  */
 invar_status invar_path_check_place(const char *path) INVAR_MUST_USE;
+
+/* The same of an output of a run whose folder `home` will be there by then. */
+invar_status invar_path_check_place_of(const char *path, const char *home) INVAR_MUST_USE;
 
 /* The same where folders that are missing will be made on the way to it. */
 invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;

@@ -1,10 +1,10 @@
 /*
  * output.h - a file that appears whole or not at all.
  *
- * It is written beside its place under another name, synced and renamed; a link that has its name
- * is replaced, never followed, and what killed writers left is removed (base/beside.h). "-" is
- * standard output. A device, and a pipe that somebody reads, is written where it stands; below /dev
- * and /proc, where links are the system's, whatever is there.
+ * It is written beside its place under another name, synced and renamed; what killed writers left
+ * is removed (base/beside.h). "-" is standard output. A device, and a pipe that somebody reads, is
+ * written where it stands; below /dev and /proc, where links are the system's, whatever is there.
+ * Any other link is refused: neither it nor what it leads to is replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,8 +37,9 @@ invar_status invar_output_open(invar_output *out, const char *path,
 invar_status invar_output_check(const char *path, const char *mark) INVAR_MUST_USE;
 
 /*
- * A file of our own in a folder that may come from anybody: a link, a pipe or a device that has its
- * name is replaced. So is a file as above; where `mark` is NULL any that is no database.
+ * A file of our own in a folder that may come from anybody: never written where it stands. With a
+ * `mark` a link, a pipe or a device that has its name is refused, and a file as above; where it is
+ * NULL the name is ours, and all but a database is replaced.
  */
 invar_status invar_output_replace(invar_output *out, const char *path,
                                   const char *mark) INVAR_MUST_USE;

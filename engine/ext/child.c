@@ -1,5 +1,5 @@
 /*
- * child.c - a child process that does not outlive us, nor its own descendants it.
+ * child.c - a child process that does not outlive us; where we end it, nor do its descendants.
  *
  * posix_spawn cannot ask for the signal at our death, so this is vfork: until exec the child runs
  * in our memory while this thread waits, with all signals blocked and no handler of ours in force.

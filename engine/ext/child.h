@@ -1,9 +1,11 @@
 /*
- * child.h - a child process that does not outlive us, nor its own descendants it.
+ * child.h - a child process that does not outlive us; where we end it, nor do its descendants.
  *
  * It leads a process group, has none of our descriptors but its three streams, and is killed by the
  * kernel when the thread that started it ends. Its descendants carry a mark in their environment,
- * by which they are found wherever they have gone: into another session, or away from their parent.
+ * by which _kill finds them wherever they have gone: into another session, or away from their
+ * parent. Where we are killed ourselves (SIGKILL), nobody looks for them: the kernel's signal
+ * reaches the child alone. They see the end of what was our end of their input.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

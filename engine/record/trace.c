@@ -184,18 +184,28 @@ static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_n
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_trace_check_path(const char *path)
+/* It is written where it stands, so a device such as /dev/null will do. */
+static invar_status check_kind(const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
 
-    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
-        invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: the trace is not written through a link; give the file's own name",
-                          shown);
-    }
-    return invar_path_check_output(path, MARK, 0);
+    return lstat(path, &info) == 0 && S_ISCHR(info.st_mode)
+               ? INVAR_OK
+               : invar_path_check_output(path, MARK, 0);
+}
+
+invar_status invar_trace_check_path(const char *path, const char *home)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    INVAR_TRY(check_kind(path));
+    if (!invar_path_exists(path))
+        return invar_path_check_place_of(path, home);
+    if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: the trace cannot be written: %s", shown,
+                      strerror(errno));
 }
 
 static invar_status open_file(invar_trace *trace, const char *path)
@@ -206,7 +216,7 @@ static invar_status open_file(invar_trace *trace, const char *path)
     invar_path_show(shown, path);
     if (bytes > sizeof trace->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
-    INVAR_TRY(invar_trace_check_path(path));
+    INVAR_TRY(check_kind(path));
     memcpy(trace->path, path, bytes);
     // neither through a link nor waiting for somebody who reads a pipe
     trace->fd = invar_fd_open(

@@ -34,8 +34,11 @@ typedef struct invar_trace invar_trace;
 #define INVAR_TRACE_DEPTH 16  /* of nested phases */
 #define INVAR_TRACE_TRACKS 64 /* names of phases; those beyond share the last track */
 
-/* Fails where something lies that is neither empty nor an older trace: a link, somebody's file. */
-invar_status invar_trace_check_path(const char *path) INVAR_MUST_USE;
+/*
+ * Before a run whose folder `home` need not be there yet: fails where no file can be made, or where
+ * something lies that is neither empty nor an older trace: a link, a pipe, somebody's file.
+ */
+invar_status invar_trace_check_path(const char *path, const char *home) INVAR_MUST_USE;
 
 /* Replaces the file, where it may be replaced. `path` NULL or "": no file, timings only. */
 invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_USE;

@@ -19,6 +19,7 @@
 #include "engine/serve/prometheus.h"
 #include "engine/serve/scrape.h"
 #include "engine/track/gauges.h"
+#include "engine/track/hold.h"
 #include "engine/track/sink.h"
 #include "engine/track/sink_log.h"
 #include "ledger/view/export/export.h"
@@ -43,6 +44,7 @@ struct invar_track {
     invar_export_events *events; /* of TensorBoard; NULL: none, or no more */
     invar_scrape *scrape;        /* of Prometheus; likewise */
     const char *file;            /* the same in a file; "": none */
+    invar_hold hold;             /* of that file */
     invar_gauges gauges;         /* of both */
     invar_sink *sink;            /* NULL: none */
     bool sink_gone, log_over;    /* and people know */
@@ -118,15 +120,12 @@ static const char *prometheus_file(const invar_recipe *recipe)
     return invar_recipe_string(recipe, INVAR_KEY_PROMETHEUS_FILE);
 }
 
-/* A file of somebody else is not replaced. In the run's folder, which will be there, it may be. */
+/* A file of somebody else is not replaced, nor one that another run writes. */
 static invar_status check_file(const char *path, const char *run_folder)
 {
-    char folder[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_path_folder(folder, path));
-    if (invar_path_exists(folder) || !invar_path_same(folder, run_folder))
-        INVAR_TRY(invar_path_check_place(path));
-    return invar_path_check_output(path, INVAR_PROMETHEUS_MARK, 0);
+    INVAR_TRY(invar_path_check_place_of(path, run_folder));
+    INVAR_TRY(invar_path_check_output(path, INVAR_PROMETHEUS_MARK, 0));
+    return invar_hold_check(path);
 }
 
 /* The port is free, and there is a server to listen at it. */
@@ -159,6 +158,8 @@ static invar_status open_gauges(invar_track *t)
 {
     if (port_of(t->run.recipe))
         INVAR_TRY(of_key(invar_scrape_open(&t->scrape, port_of(t->run.recipe)), PORT_KEY));
+    if (t->file[0])
+        INVAR_TRY(of_key(invar_hold_take(&t->hold, t->file), FILE_KEY));
     return t->scrape || t->file[0] ? of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
                                    : INVAR_OK;
 }
@@ -427,15 +428,17 @@ static invar_status take(void *payload, const invar_export_scalar *scalar)
     return t->sink ? tell_sink(t, scalar) : INVAR_OK;
 }
 
-/* Those who want the newest numbers. */
+/* Those who want the newest numbers. A step of which not all can be read is told to no sink. */
 static void tell_numbers(invar_track *t, int64_t step)
 {
     const invar_export_range range = {.gauges = true, .after = t->told, .upto = step};
 
     if (!t->sink && !t->scrape && !t->file[0])
         return;
-    if (invar_export_scalars(t->run.ledger, t->run.run, &range, take, t) != INVAR_OK)
+    if (invar_export_scalars(t->run.ledger, t->run.run, &range, take, t) != INVAR_OK) {
         give_up(t, "numbers of the ledger");
+        t->line_begun = false;
+    }
     if (t->sink)
         end_step(t);
     tell_gauges(t);
@@ -504,8 +507,10 @@ void invar_track_close(invar_track *t, const char *how)
     if (!t)
         return;
     close_sink(t, how);
+    tell_events(t, INT64_MAX); // a run that went back may end before steps that the ledger has
     invar_export_events_close(t->events);
     invar_scrape_close(t->scrape);
+    invar_hold_release(&t->hold);
     invar_gauges_release(&t->gauges);
     invar_json_text_release(&t->line);
     invar_free(t);

@@ -124,7 +124,7 @@ static invar_status check_outputs(const invar_loop *loop)
                                              !invar_path_exists(loop->home.at.ledger)};
 
     if (trace[0])
-        INVAR_TRY(invar_trace_check_path(trace));
+        INVAR_TRY(invar_trace_check_path(trace, loop->home.at.run));
     if (loop->options->replay)
         return INVAR_OK;
     if (rollouts[0])

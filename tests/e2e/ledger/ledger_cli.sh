@@ -475,11 +475,18 @@ sys.exit(not (rows[0]["step"] == "0" and kinds.count("step") == 30 and
     complain "export: not what its readers expect"
 expect 0 "next: " ledger export runs/a --tensorboard deep/er/board
 [[ -d deep/er/board/a ]] || complain "export made no folders for TensorBoard"
-# never through a link, and not into a pipe that nobody reads
+# neither through a link nor in its place, and not into a pipe that nobody reads
 echo precious >target
 ln -s target link
-expect 0 "next: " ledger export runs/a --csv link
-[[ ! -L link && -s link && $(<target) == precious ]] || complain "an export went through a link"
+ln -s nowhere dangling
+for link in link dangling; do
+    for to in "export runs/a --csv" "export runs/a --jsonl" "report runs/a --out"; do
+        # shellcheck disable=SC2086 # words
+        expect 129 "$link: is a symbolic link, and is not replaced or followed" ledger $to $link
+    done
+    [[ -L $link ]] || complain "$link was replaced"
+done
+[[ $(<target) == precious && ! -e nowhere ]] || complain "an export went through a link"
 mkfifo pipe
 expect 2 "pipe: nobody reads this pipe" ledger export runs/a --csv pipe
 head -c 5 pipe >begun &

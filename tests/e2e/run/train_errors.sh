@@ -71,8 +71,18 @@ cmp -s recipes/bf16.points "$folder/own.points" || complain "own.points was repl
 rm "$folder/own.points"
 refuses 2 "mine.ini" over--ledger "${plain[@]}" --ledger "$folder/mine.ini"
 [[ -z $(echo "$folder"/mine.ini-*) ]] || complain "beside no ledger: $(echo "$folder"/mine.ini-*)"
-refuses 129 "the trace is not written through a link" over--trace "${plain[@]}" --trace \
-    "$folder/link"
+mkfifo "$folder/pipe"
+for flag in --trace --record-golden; do
+    refuses 129 "link: is a symbolic link, and is not replaced or followed" over--trace \
+        "${plain[@]}" "$flag" "$folder/link"
+    refuses 129 "pipe: is a pipe, and is not replaced" over--trace "${plain[@]}" "$flag" \
+        "$folder/pipe"
+    # nor is a folder looked for only once the run is there
+    refuses 2 "nowhere/f: its folder is not there; make it first" over--trace "${plain[@]}" \
+        "$flag" "$folder/nowhere/f"
+done
+[[ -p $folder/pipe ]] || complain "a pipe was replaced"
+rm "$folder/pipe"
 cp recipes/bf16.ini "$folder/mine-0"
 refuses 129 "mine-0: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
     "$folder/mine-{rollout_id}"
@@ -144,11 +154,11 @@ echo precious >"$folder/precious"
 ln -s ../precious "$folder/linked/report.html"
 mkfifo "$folder/piped/report.html"
 for run in linked piped; do
-    timeout 120 "$invar" train recipes/bf16.ini --num-rollout 1 --threads 1 --run "$folder/$run" \
-        >"$folder/out" 2>"$folder/err" || complain "$run: exit code $?:" "$(<"$folder/err")"
-    [[ -f $folder/$run/report.html && ! -L $folder/$run/report.html ]] ||
-        complain "$run: no report of its own"
+    expect 129 "$run/report.html: is a " train recipes/bf16.ini --num-rollout 1 --threads 1 \
+        --run "$folder/$run"
+    [[ $(ls "$folder/$run") == report.html ]] || complain "$run: written: $(ls "$folder/$run")"
 done
+[[ -L $folder/linked/report.html && -p $folder/piped/report.html ]] || complain "was replaced"
 [[ $(<"$folder/precious") == precious ]] || complain "a report went through a link"
 
 # ---- recipes -----------------------------------------------------------------------------------

@@ -103,6 +103,18 @@ def check_kill(s, flags):
         s.expect(s.chain(run) == s.chain("whole"), f"{run}: another chain")
 
 
+def check_back(s, flags):
+    """Resumed from an earlier checkpoint, with fewer steps: the others are still in the ledger."""
+    flags = [*flags, "--save-interval", 10]
+    s.train("back", *flags)
+    before = scalars(s.file("back").read_bytes())[0]
+    s.train("back", *flags, "--ckpt-step", 19, "--num-rollout", 15)
+    s.expect(s.select("back", "SELECT count(*) - count(DISTINCT step) FROM step")[0][0] == 10,
+             "back: another number of steps was executed again")
+    s.check("back")
+    s.expect(scalars(s.file("back").read_bytes())[0] == before, "back: steps were cut off")
+
+
 def check_removed(s):
     """A folder that somebody removes while the run trains: a line, once, and the run's chain."""
     board, log = s.folder / "gone", s.folder / "removed/train.log"
@@ -134,6 +146,7 @@ def main():
     s.expect(parts.startswith(first) and len(parts) > len(first), "it was written anew")
     s.expect(scalars(parts)[0] == scalars(whole)[0], "other steps than in one go")
     check_kill(s, flags)
+    check_back(s, flags)
     # a run that is done changes nothing, and another run's events are left alone
     s.train("whole", *flags)
     s.expect(s.file("whole").read_bytes() == whole, "a run that is done was written again")

@@ -22,15 +22,19 @@ USAGE, TROUBLE = 129, 2
 def picture(folder):
     """All that is in a folder, and what the files have."""
     return {str(path.relative_to(folder)):
-            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file()
+            else path.lstat().st_mode
             for path in folder.rglob("*")}
 
 
 def settings(s, port):
     """(flags, exit code, words of the message)"""
     foreign, folder = s.folder / "foreign.prom", s.folder / "folder.prom"
+    link, pipe = s.folder / "link.prom", s.folder / "pipe.prom"
     foreign.write_text("mine\n", encoding="ascii")
     folder.mkdir()
+    link.symlink_to("empty.prom")
+    os.mkfifo(pipe)
     data = s.folder / "plain"
     data.write_text("no program\n", encoding="ascii")
     return [
@@ -46,8 +50,14 @@ def settings(s, port):
         (["--prometheus-file", folder], USAGE, "prometheus-file: "),
         (["--prometheus-file", s.folder / "none/a.prom"], TROUBLE, "make it first"),
         (["--prometheus-file", data / "a.prom"], TROUBLE, "prometheus-file: "),
+        (["--prometheus-file", link], USAGE, "is a symbolic link, and is not replaced"),
+        (["--prometheus-file", pipe], USAGE, "is a pipe, and is not replaced"),
         (["--prometheus-port", port], TROUBLE, "prometheus-port: cannot listen"),
         (["--trace", foreign], USAGE, "foreign.prom"),
+        (["--trace", link], USAGE, "is a symbolic link, and is not replaced"),
+        (["--trace", pipe], USAGE, "is a pipe, and is not replaced"),
+        (["--trace", s.folder], USAGE, "is a folder"),
+        (["--trace", s.folder / "none/t.json"], TROUBLE, "its folder is not there; make it first"),
     ]
 
 
@@ -106,9 +116,12 @@ def main():
     # a negative control: the same with settings that can be
     good = ["--sink", "cat", "--tensorboard-dir", s.folder / "board", "--prometheus-port", port]
     for run in ("old", "new"):
-        told = s.train(run, *good, "--prometheus-file", s.folder / run / "a.prom")
+        files = [s.folder / run / name for name in ("a.prom", "t.json")]
+        told = s.train(run, *good, "--prometheus-file", files[0], "--trace", files[1])
         s.expect("sink" not in told and "prometheus" not in told, f"{run}: {told}")
-        s.expect((s.folder / run / "a.prom").exists(), f"{run}: no file in the run's folder")
+        for file in files:
+            s.expect(file.exists(), f"{file}: is not in the run's folder")
+    s.train("unseen", "--trace", "/dev/null")
     s.expect(s.chain("old") == s.chain("new"), "another chain")
     sys.exit(1 if s.failed else 0)
 

@@ -55,6 +55,31 @@ def check_file(s):
     s.expect("must end in .prom" in told, f"another ending: {told}")
 
 
+def check_one_writer(s):
+    """A file that another run writes is refused; one that a killed run has left is not."""
+    path = s.folder / "shared.prom"
+    words = s.words("first", "--prometheus-file", path, "--num-rollout", 1000000)
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while s.last_step("first") < 3 and child.poll() is None:
+            time.sleep(0.01)
+        for more in ([], ["--dry-run"]):
+            second = [word for word in s.words("other", "--prometheus-file", path, *more)
+                      if not more or word not in ("--no-report", "--json")]
+            done = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
+            s.expect(done.returncode == 2, f"a second writer {more}: {done.returncode}")
+            s.expect("prometheus-file: " in done.stderr and "another run writes it" in done.stderr,
+                     f"a second writer {more}: {done.stderr}")
+        s.expect(not (s.folder / "other").exists(), "the folder of a run that never was")
+        before = s.last_step("first")
+        while s.last_step("first") < before + 3 and child.poll() is None:
+            time.sleep(0.01)
+        s.expect('run="first"' in path.read_text(encoding="utf-8"), "the first one is disturbed")
+        child.kill()
+    s.train("other", "--prometheus-file", path)
+    s.expect('run="other"' in path.read_text(encoding="utf-8"), "another run's numbers")
+    s.expect(not list(s.folder.glob("shared.prom?*")), "something beside the file")
+
+
 def check_odd_name(s):
     """A name that needs escapes is one label all the same."""
     path, name = s.folder / "odd.prom", 'a"b\\c'
@@ -118,6 +143,7 @@ def main():
     prometheus_text.check_itself()
     s.train("silent")
     check_file(s)
+    check_one_writer(s)
     check_odd_name(s)
     check_port(s)
     sys.exit(1 if s.failed else 0)

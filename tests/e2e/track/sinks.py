@@ -111,6 +111,38 @@ def check_wait(s):
     s.expect("waiting" not in s.sink("quick", WRITES), "quick: it was waited for")
 
 
+def is_alive(pid):
+    """A process that is no zombie."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+def check_orphans(s):
+    """Killed with SIGKILL: the kernel ends the sink, the end of its input what it has started."""
+    program, pids = s.folder / "orphans.py", s.folder / "pids"
+    program.write_text("import os, subprocess, sys, time\n"
+                       "child = subprocess.Popen(['cat'], stdout=subprocess.DEVNULL)\n"
+                       "open(sys.argv[1] + '.new', 'w').write(f'{os.getpid()} {child.pid}')\n"
+                       "os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+                       "time.sleep(1000)\n", encoding="ascii")
+    words = s.words("orphans", "--num-rollout", 1000000, "--sink",
+                    f"'{sys.executable}' '{program}' '{pids}'")
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while not pids.exists() and child.poll() is None:
+            time.sleep(0.01)
+        both = pids.read_text(encoding="ascii").split()
+        s.expect(all(map(is_alive, both)), f"orphans: {both} have ended too early")
+        child.kill()
+    for _ in range(1000):
+        if not any(map(is_alive, both)):
+            return
+        time.sleep(0.01)
+    s.expect(False, f"orphans: {[pid for pid in both if is_alive(pid)]} of {both} live on")
+
+
 def check_bad(s):
     words = s.sink("dies", "import sys\nsys.stdin.readline()\nsys.exit('no more')\n")
     s.expect("sink: it reads no more" in words, f"dies: {words}")
@@ -128,6 +160,7 @@ def check_bad(s):
     log = (s.folder / "deaf/train.log").read_text()
     s.expect("it had not ended after sink-timeout" in log, f"deaf: train.log has {log}")
     check_wait(s)
+    check_orphans(s)
     words = s.sink("closes", "import os, time\nos.close(0)\ntime.sleep(0.5)\n")
     s.expect("sink: it reads no more" in words, f"closes: {words}")
     s.same("closes")

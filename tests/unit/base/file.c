@@ -119,7 +119,7 @@ static void test_base_file__says_what_an_output_may_replace(void **state)
                  {"ki", "kind", 0, true},       {"kin", "kind", 4, false},
                  {"0123kind", "kind", 4, true}, {"0123king", "kind", 4, false},
                  {"kinder", "king", 0, false},  {"anything", NULL, 0, true}};
-    const char *path = in_work("output"), *link = in_work("link");
+    const char *path = in_work("output");
 
     (void)state;
     assert_ok(invar_path_check_output(path, "kind", 0)); // there is none
@@ -131,11 +131,58 @@ static void test_base_file__says_what_an_output_may_replace(void **state)
             assert_fails(invar_path_check_output(path, cases[i].mark, cases[i].at), INVAR_E_INVALID,
                          "a file of another kind lies there");
     }
-    assert_int_equal(symlink(path, link), 0);
-    assert_ok(invar_path_check_output(link, "mark", 0)); // it is the link that would be replaced
     assert_ok(invar_file_write(in_work("db"), "SQLite format 3\0...", 19));
     assert_fails(invar_path_check_output(in_work("db"), NULL, 0), INVAR_E_INVALID,
                  "a ledger or another database lies there");
+}
+
+/* A user's name must be a file's or nobody's; a name of ours replaces whatever is no database. */
+static void test_base_file__an_output_takes_no_place_but_a_files(void **state)
+{
+    const char *good = in_work("good link"), *dangling = in_work("dangling link");
+    const char *pipe = in_work("odd pipe"), *folder = in_work("odd folder");
+    const char *stream = in_work("odd socket"), *target = in_work("led to");
+    const struct {
+        const char *path, *kind;
+    } cases[] = {{good, "symbolic link, and is not replaced or followed"},
+                 {dangling, "symbolic link, and is not replaced or followed"},
+                 {"/dev/stdout", "symbolic link"},
+                 {pipe, "pipe, and is not replaced"},
+                 {stream, "socket, and is not replaced"},
+                 {folder, "folder, and is not replaced"},
+                 {"/dev/null", "device, and is not replaced"}};
+
+    (void)state;
+    assert_ok(invar_file_write(target, "mark", 4));
+    assert_int_equal(symlink(target, good), 0);
+    assert_int_equal(symlink(in_work("nowhere"), dangling), 0);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(mknod(stream, S_IFSOCK | 0600, 0), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(invar_path_check_output(cases[i].path, "mark", 0), INVAR_E_INVALID,
+                     cases[i].kind);
+    assert_ok(invar_path_check_output(target, "mark", 0));
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(invar_file_write(cases[i].path, "ours", 4));
+        assert_ok(invar_path_check_output(cases[i].path, "ours", 0)); // a file by now
+    }
+    assert_content(target, "mark", 4);
+}
+
+static void test_base_file__checks_the_place_of_a_runs_output(void **state)
+{
+    const char *home = in_work("soon"), *inside = in_work("soon/trace"),
+               *far = in_work("far/trace");
+
+    (void)state;
+    assert_fails(invar_path_check_place(inside), INVAR_E_IO, "its folder is not there");
+    assert_ok(invar_path_check_place_of(inside, home));
+    assert_fails(invar_path_check_place_of(far, home), INVAR_E_IO, "its folder is not there");
+    assert_ok(invar_path_check_place_of(in_work("beside"), home));
+    assert_int_equal(mkdir(home, 0700), 0);
+    assert_int_equal(mkdir(inside, 0700), 0);
+    assert_fails(invar_path_check_place_of(inside, home), INVAR_E_INVALID, "is a folder");
 }
 
 static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
@@ -546,6 +593,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_file__writes_and_reads_back),
         cmocka_unit_test(test_base_file__says_what_an_output_may_replace),
+        cmocka_unit_test(test_base_file__an_output_takes_no_place_but_a_files),
+        cmocka_unit_test(test_base_file__checks_the_place_of_a_runs_output),
         cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
         cmocka_unit_test(test_base_file__hashes_files_of_any_size),
         cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),

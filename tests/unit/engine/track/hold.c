@@ -1,0 +1,132 @@
+/*
+ * hold.c - tests of files that one process writes at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/track/hold.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "tests/support.h"
+
+static char folder[] = INVAR_TEST_WORK "/hold-XXXXXX";
+static char path[sizeof folder + 16], lock[sizeof folder + 16];
+
+static int setup(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/a.prom", folder);
+    (void)snprintf(lock, sizeof lock, "%s/a.prom-lock", folder);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return invar_folder_remove(folder);
+}
+
+static void test_hold__one_at_a_time_also_in_one_process(void **state)
+{
+    invar_hold first, second;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(invar_hold_check(path));
+        assert_false(invar_path_exists(lock)); // a check makes nothing
+        assert_ok(invar_hold_take(&first, path));
+        assert_fails(invar_hold_check(path), INVAR_E_BUSY, "another run writes it now");
+        assert_fails(invar_hold_take(&second, path), INVAR_E_BUSY, "another run writes it now");
+        invar_hold_release(&second); // which has nothing
+        assert_fails(invar_hold_check(path), INVAR_E_BUSY, "another run writes it now");
+        invar_hold_release(&first);
+        assert_false(invar_path_exists(lock));
+    }
+}
+
+/* Takes it, says so, and waits to be killed. */
+static void hold_for_ever(int told)
+{
+    invar_hold hold;
+
+    if (invar_hold_take(&hold, path) != INVAR_OK || write(told, "x", 1) != 1)
+        _exit(1);
+    for (;;)
+        (void)pause();
+}
+
+static void test_hold__ends_with_the_process(void **state)
+{
+    invar_hold hold;
+    int ends[2];
+    pid_t child;
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        hold_for_ever(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_fails(invar_hold_take(&hold, path), INVAR_E_BUSY, "a.prom: another run writes it now");
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(ends[0]);
+    close(ends[1]);
+    assert_true(invar_path_exists(lock));
+    assert_ok(invar_hold_check(path));
+    assert_ok(invar_hold_take(&hold, path));
+    invar_hold_release(&hold);
+    assert_false(invar_path_exists(lock));
+}
+
+static void refused(void)
+{
+    invar_hold hold;
+
+    assert_fails(invar_hold_check(path), INVAR_E_IO, "its lock");
+    assert_fails(invar_hold_take(&hold, path), INVAR_E_IO, "a.prom-lock");
+    assert_true(invar_path_exists(lock));
+    assert_int_equal(remove(lock), 0);
+}
+
+static void test_hold__what_is_no_lock_stays(void **state)
+{
+    char *text;
+    size_t bytes;
+
+    (void)state;
+    assert_ok(invar_file_write(lock, "mine", 4));
+    assert_fails(invar_hold_check(path), INVAR_E_IO, "a file of another kind lies there");
+    assert_ok(invar_file_read(&text, &bytes, lock, 100));
+    assert_string_equal(text, "mine");
+    invar_free(text);
+    refused();
+    assert_int_equal(symlink("elsewhere", lock), 0);
+    refused();
+    assert_int_equal(mkfifo(lock, 0600), 0);
+    refused();
+    assert_int_equal(mkdir(lock, 0700), 0);
+    refused();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hold__one_at_a_time_also_in_one_process),
+        cmocka_unit_test(test_hold__ends_with_the_process),
+        cmocka_unit_test(test_hold__what_is_no_lock_stays),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
