@@ -131,7 +131,8 @@ typedef struct invar_ab_answer {
     invar_ab_pair *pairs; /* (n_pairs) one a seed */
     size_t n_pairs;
     int64_t n_different; /* of the pairs */
-    invar_place place;   /* DIFFERENT: the earliest */
+    invar_place place;   /* DIFFERENT: the earliest; not known of two models */
+    bool two_models;     /* the recipes ask for models of other shapes */
     invar_ab_fact facts[INVAR_AB_FACTS];
     size_t n_facts;
     int64_t all_facts;            /* that differ */

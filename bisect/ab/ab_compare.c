@@ -90,6 +90,12 @@ static bool is_key(const invar_diff_fact *fact)
            !strchr(fact->key, ' ');
 }
 
+/* The hash of all that gives a model its shapes. */
+static bool is_model(const invar_diff_fact *fact)
+{
+    return strcmp(fact->scope, "identity") == 0 && strcmp(fact->key, "model hash") == 0;
+}
+
 static void take_facts(void *payload, const invar_diff *diff)
 {
     invar_ab_answer *answer = payload;
@@ -101,6 +107,7 @@ static void take_facts(void *payload, const invar_diff *diff)
             if (is_noise(fact) || (strcmp(fact->scope, "identity") == 0) != (pass == 0))
                 continue;
             answer->all_facts++;
+            answer->two_models |= is_model(fact);
             if (answer->n_facts == INVAR_AB_FACTS)
                 continue;
             answer->n_facts++;

@@ -53,6 +53,43 @@ static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_answer *a)
                    n == 1 ? "" : " each");
 }
 
+/* "hidden-size 16 -> 32, lr 1e-06 -> 0.5", as many as there is room for. */
+static void list_keys(char *out, size_t size, const invar_ab_answer *a, const char *scope)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < a->n_facts; i++) {
+        const invar_ab_fact *fact = &a->facts[i];
+        int bytes;
+
+        if (!fact->is_key || strcmp(fact->scope, scope) != 0)
+            continue;
+        bytes = snprintf(out + used, size - used, "%s%s %s -> %s", used ? ", " : "", fact->key,
+                         fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing",
+                         fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
+        if (bytes < 0 || (size_t)bytes >= size - used) {
+            out[used] = '\0';
+            return;
+        }
+        used += (size_t)bytes;
+    }
+}
+
+/* A folder of weights is no key of the identity: there its hashes are. */
+static void tell_models(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+{
+    char keys[INVAR_AB_LINE / 2];
+
+    list_keys(keys, sizeof keys, a, "identity");
+    if (!keys[0])
+        list_keys(keys, sizeof keys, a, "free");
+    (void)snprintf(out, INVAR_AB_LINE,
+                   "different: the models have other shapes, so no tensors are compared; keys that "
+                   "differ: %s",
+                   keys[0] ? keys : "none");
+}
+
 static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
 {
     char place[INVAR_ANSWER_LINE];
@@ -93,7 +130,12 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_answer *a)
 {
     switch (a->verdict) {
     case INVAR_AB_IDENTICAL: tell_identical(out, a); return;
-    case INVAR_AB_DIFFERENT: tell_different(out, a); return;
+    case INVAR_AB_DIFFERENT:
+        if (a->two_models)
+            tell_models(out, a);
+        else
+            tell_different(out, a);
+        return;
     case INVAR_AB_NONDETERMINISTIC: tell_nondeterministic(out, a); return;
     case INVAR_AB_UNTESTABLE:
         (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->who], a->story);

@@ -382,6 +382,37 @@ static invar_status choose_pieces(importer *im)
     return INVAR_OK;
 }
 
+static bool is_before(const char *a, const char *b)
+{
+    double x, y;
+
+    if (invar_number_parse(&x, a) == INVAR_OK && invar_number_parse(&y, b) == INVAR_OK)
+        return x < y;
+    invar_error_clear();
+    return true; // what is no number is left out, with its reason
+}
+
+/* The window of its profiler: an end that the script does not say is that of Miles. */
+static invar_status choose_window(importer *im)
+{
+    static const invar_key ends[] = {INVAR_KEY_PROFILE_STEP_START, INVAR_KEY_PROFILE_STEP_END};
+    const invar_script *s = &im->out->script;
+    const char *why = NULL;
+
+    if (!im->values[ends[0]].text && !im->values[ends[1]].text)
+        return INVAR_OK;
+    INVAR_TRY(choose(im, ends[0], "10", "Miles' default"));
+    INVAR_TRY(choose(im, ends[1], "12", "Miles' default"));
+    if (!has_flag(s, "--use-pytorch-profiler") && !has_flag(s, "--profile"))
+        why = "without use-pytorch-profiler Miles profiles no step, either";
+    else if (!is_before(text_of(im, ends[0]), text_of(im, ends[1])))
+        why = "no step lies between profile-step-start and profile-step-end, which are 10 and 12 "
+              "where the script does not say them";
+    for (int i = 0; why && i < 2; i++)
+        INVAR_TRY(drop(im, ends[i], INVAR_IMPORT_MOOT, why));
+    return INVAR_OK;
+}
+
 /* Defaults of Miles that are others here, and what it has no flag for. */
 static invar_status add_defaults(importer *im)
 {
@@ -394,6 +425,7 @@ static invar_status add_defaults(importer *im)
     if (s->async)
         INVAR_TRY(choose(im, INVAR_KEY_ROLLOUT_LAG, "1", "the schedule of train_async.py"));
     INVAR_TRY(choose_pieces(im));
+    INVAR_TRY(choose_window(im));
     INVAR_TRY(choose(im, INVAR_KEY_DEVICE, "cuda", "Miles runs on GPUs"));
     INVAR_TRY(choose(im, INVAR_KEY_NUMERICS, "sm90",
                      "the arithmetic of an H200, which CPUs have, too; ieee is faster on those"));

@@ -54,6 +54,22 @@ holds [ "$(field 'all(e["name"].startswith(("eval/", "rollout/raw_reward", "roll
     e["pinned"] for e in a["effects"] + a["pinned_equal"])')" = True ]
 holds [ "$(field 'sum(e["pinned"] for e in a["effects"] + a["pinned_equal"]) >= 2')" = True ]
 
+# ---- two models: no tensor is the first one ----------------------------------------------------
+for key in hidden-size=32 num-layers=2 ffn-hidden-size=24; do
+    printf 'include = a.ini\n[model]\n%s = %s\n' "${key%=*}" "${key#*=}" >model.ini
+    ab 1 a.ini model.ini
+    said="different: the models have other shapes.* differ: ${key%=*} 16* -> ${key#*=}"
+    holds grep -q "^$said\$" out
+    holds [ "$(grep -c '^first  ' out)" = 0 ]
+done
+ab 1 a.ini model.ini --json --html page.html
+holds [ "$(field 'a["place"]')" = None ]
+holds grep -q 'the models have other shapes' page.html
+# one model in another format is compared, as are one model's steps with another rate
+printf 'include = a.ini\n[model]\ndtype = bf16\n' >format.ini
+ab 1 a.ini format.ini
+holds grep -q '^different: from step 0, point ' out
+
 # ---- the same ----------------------------------------------------------------------------------
 sed 's/^threads.*/threads = 2/' a.ini >c.ini
 ab 0 a.ini c.ini

@@ -178,6 +178,27 @@ change 's/--optimizer adam/--optimizer sgd/'
 expect 1 'changed.sh:45: not taken over: --optimizer sgd: the optimizer is AdamW' \
     import-miles changed.sh --out changed.ini
 expect 0 'verdict: fits' plan changed.ini --memory 80GB
+# the window of the profiler: WORDS, START, END ("-": left out) of the recipe, which can be run
+while read -r words start end; do
+    change "s/--colocate/--colocate ${words//,/ }/"
+    expect 0 'all that bits depend on' import-miles changed.sh --out window.ini
+    for key in start end; do
+        holds [ "$(sed -n "s/^profile-step-$key = //p" window.ini)" = "${!key#-}" ]
+    done
+    [ "$start" != - ] || holds grep -q '^#   --profile-step-.*no step' window.ini
+    holds [ "$(grep -c 'it cannot be run' window.ini)" = 0 ]
+    rm window.ini
+done <<'END'
+--use-pytorch-profiler,--profile-step-start,3,--profile-step-end,5 3 5
+--use-pytorch-profiler,--profile-step-start,3 3 12
+--profile,--profile-step-start,11 11 12
+--use-pytorch-profiler,--profile-step-end,20 10 20
+--use-pytorch-profiler,--profile-step-start,12 - -
+--use-pytorch-profiler,--profile-step-start,30 - -
+--use-pytorch-profiler,--profile-step-end,10 - -
+--profile-step-start,3 - -
+--profile-step-start,3,--profile-step-end,5 - -
+END
 change 's/--colocate/--colocate --made-up 3/'
 expect 1 'not taken over: --made-up 3: unknown flag' import-miles changed.sh
 change 's/--lr 2e-6/--lr $LR/'

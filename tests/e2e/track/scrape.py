@@ -55,26 +55,32 @@ def check_file(s):
     s.expect("must end in .prom" in told, f"another ending: {told}")
 
 
+def look_at_second(s, path, child):
+    while s.last_step("first") < 3 and child.poll() is None:
+        time.sleep(0.01)
+    for more in ([], ["--dry-run"]):
+        second = [word for word in s.words("other", "--prometheus-file", path, *more)
+                  if not more or word not in ("--no-report", "--json")]
+        done = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
+        s.expect(done.returncode == 2, f"a second writer {more}: {done.returncode}")
+        s.expect("prometheus-file: " in done.stderr and "another run writes it" in done.stderr,
+                 f"a second writer {more}: {done.stderr}")
+    s.expect(not (s.folder / "other").exists(), "the folder of a run that never was")
+    before = s.last_step("first")
+    while s.last_step("first") < before + 3 and child.poll() is None:
+        time.sleep(0.01)
+    s.expect('run="first"' in path.read_text(encoding="utf-8"), "the first one is disturbed")
+
+
 def check_one_writer(s):
     """A file that another run writes is refused; one that a killed run has left is not."""
     path = s.folder / "shared.prom"
     words = s.words("first", "--prometheus-file", path, "--num-rollout", 1000000)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        while s.last_step("first") < 3 and child.poll() is None:
-            time.sleep(0.01)
-        for more in ([], ["--dry-run"]):
-            second = [word for word in s.words("other", "--prometheus-file", path, *more)
-                      if not more or word not in ("--no-report", "--json")]
-            done = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
-            s.expect(done.returncode == 2, f"a second writer {more}: {done.returncode}")
-            s.expect("prometheus-file: " in done.stderr and "another run writes it" in done.stderr,
-                     f"a second writer {more}: {done.stderr}")
-        s.expect(not (s.folder / "other").exists(), "the folder of a run that never was")
-        before = s.last_step("first")
-        while s.last_step("first") < before + 3 and child.poll() is None:
-            time.sleep(0.01)
-        s.expect('run="first"' in path.read_text(encoding="utf-8"), "the first one is disturbed")
-        child.kill()
+        try:
+            look_at_second(s, path, child)
+        finally:
+            child.kill()
     s.train("other", "--prometheus-file", path)
     s.expect('run="other"' in path.read_text(encoding="utf-8"), "another run's numbers")
     s.expect(not list(s.folder.glob("shared.prom?*")), "something beside the file")
@@ -99,43 +105,49 @@ def ask(url, host):
         return error.code
 
 
+def look_at_port(s, port):
+    url = f"http://127.0.0.1:{port}"
+    seen = set()
+    for _ in range(2000):
+        try:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+                kind = answer.headers["Content-Type"]
+                text = answer.read().decode("utf-8")
+        except OSError:  # not there yet, or the door that was opened only to see that it can be
+            time.sleep(0.01)
+            continue
+        families = prometheus_text.read(text)
+        if "invar_step" in families:
+            seen |= set(families["invar_step"].values.values())
+        if len(seen) > 3:
+            break
+    s.expect(len(seen) > 3, f"steps {seen} at the port")
+    s.expect(kind == "text/plain; version=0.0.4; charset=utf-8", kind)
+    for path, data, code in (("/", None, 404), ("/metrics/x", None, 404),
+                             ("/metrics", b"x", 405)):
+        try:
+            urllib.request.urlopen(url + path, data=data, timeout=10)
+            s.expect(False, f"{path} is answered")
+        except urllib.error.HTTPError as error:
+            s.expect(error.code == code, f"{path}: {error.code}")
+    for host, code in ((f"127.0.0.1:{port}", 200), (f"localhost:{port}", 200),
+                       (f"evil.com:{port}", 403), ("evil.com", 403),
+                       (f"127.0.0.1.evil.com:{port}", 403), ("127.0.0.1:1", 403)):
+        found = ask(f"{url}/metrics", host)
+        s.expect(found == code, f"Host: {host}: {found}")
+    # it is this machine's alone, and nobody else's
+    told = s.train("second", "--prometheus-port", port, code=2)
+    s.expect("prometheus-port: cannot listen" in told, f"a port that is taken: {told}")
+
+
 def check_port(s):
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
     words = s.words("port", "--prometheus-port", port, "--num-rollout", 1000000)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        seen = set()
-        for _ in range(2000):
-            try:
-                with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-                    kind = answer.headers["Content-Type"]
-                    text = answer.read().decode("utf-8")
-            except urllib.error.URLError:
-                time.sleep(0.01)
-                continue
-            families = prometheus_text.read(text)
-            if "invar_step" in families:
-                seen |= set(families["invar_step"].values.values())
-            if len(seen) > 3:
-                break
-        s.expect(len(seen) > 3, f"steps {seen} at the port")
-        s.expect(kind == "text/plain; version=0.0.4; charset=utf-8", kind)
-        for path, data, code in (("/", None, 404), ("/metrics/x", None, 404),
-                                 ("/metrics", b"x", 405)):
-            try:
-                urllib.request.urlopen(url + path, data=data, timeout=10)
-                s.expect(False, f"{path} is answered")
-            except urllib.error.HTTPError as error:
-                s.expect(error.code == code, f"{path}: {error.code}")
-        for host, code in ((f"127.0.0.1:{port}", 200), (f"localhost:{port}", 200),
-                           (f"evil.com:{port}", 403), ("evil.com", 403),
-                           (f"127.0.0.1.evil.com:{port}", 403), ("127.0.0.1:1", 403)):
-            found = ask(f"{url}/metrics", host)
-            s.expect(found == code, f"Host: {host}: {found}")
-        # it is this machine's alone, and nobody else's
-        told = s.train("second", "--prometheus-port", port, code=2)
-        s.expect("prometheus-port: cannot listen" in told, f"a port that is taken: {told}")
-        child.terminate()
+        try:
+            look_at_port(s, port)
+        finally:
+            child.kill()
 
 
 def main():
