@@ -159,6 +159,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return list(value)
+    if hasattr(value, "__float__"):
+        return float(value)
     raise TypeError(f"has a value that JSON has not, of type {type(value).__name__}")
 
 
@@ -249,7 +251,7 @@ class Rollout:
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all, and makes its folder.
 
-        Nothing is replaced but an empty file, a link, and another rollout file.
+        Nothing is replaced but an empty file and another rollout file.
         """
         lines = self._lines()
         try:
