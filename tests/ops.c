@@ -59,6 +59,14 @@ int invar_test_devices_teardown(void **state)
     return 0;
 }
 
+void *invar_test_take(const invar_device *dev, size_t bytes, const char *what)
+{
+    void *block = NULL;
+
+    assert_ok(invar_device_take(dev, &block, bytes, what));
+    return block;
+}
+
 const invar_dtype invar_test_storage[2] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
 
 /* ---- tensors --------------------------------------------------------------------------------- */

@@ -29,6 +29,9 @@ enum { INVAR_TEST_DEVICES = 4 };
 int invar_test_devices_setup(void **state);
 int invar_test_devices_teardown(void **state);
 
+/* Memory of an open device. The caller gives it back. */
+void *invar_test_take(const invar_device *dev, size_t bytes, const char *what);
+
 /* The two types of storage. */
 extern const invar_dtype invar_test_storage[2];
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "engine/program/call.h"
-#include "tests/support.h"
+#include "tests/ops.h"
 
 static invar_device dev;
 
@@ -32,10 +32,7 @@ static int teardown(void **state)
 
 static float *taken(int64_t count, const char *what)
 {
-    void *block;
-
-    assert_ok(invar_device_take(&dev, &block, (size_t)count * sizeof(float), what));
-    return block;
+    return invar_test_take(&dev, (size_t)count * sizeof(float), what);
 }
 
 /* How a process ends that reads the address, or writes to it, and what it says. */

@@ -9,7 +9,7 @@
 
 #include "engine/program/call.h"
 #include "tests/device/far.h"
-#include "tests/support.h"
+#include "tests/ops.h"
 
 enum { ROWS = 3, COLS = 8 };
 
@@ -22,10 +22,7 @@ typedef struct bench {
 
 static float *taken(const bench *b, const char *what)
 {
-    void *block;
-
-    assert_ok(invar_device_take(&b->dev, &block, ROWS * COLS * sizeof(float), what));
-    return block;
+    return invar_test_take(&b->dev, ROWS * COLS * sizeof(float), what);
 }
 
 static int setup(void **state)

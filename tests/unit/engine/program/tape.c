@@ -6,7 +6,7 @@
 #include "engine/program/tape.h"
 
 #include "tests/device/far.h"
-#include "tests/support.h"
+#include "tests/ops.h"
 
 enum { N = 5, BLOCKS = 4, LARGE = 4096 };
 
@@ -25,10 +25,7 @@ static const invar_tape_key one = {1, 1, 2}, other = {1, 1, 3};
 
 static void *taken(size_t bytes)
 {
-    void *block;
-
-    assert_ok(invar_device_take(&t.dev, &block, bytes, "a block"));
-    return block;
+    return invar_test_take(&t.dev, bytes, "a block");
 }
 
 static int setup(void **state)

@@ -9,9 +9,8 @@
 #include <time.h>
 
 #include "engine/program/tape.h"
-#include "kernels-deterministic/ops.h"
 #include "tests/device/far.h"
-#include "tests/support.h"
+#include "tests/ops.h"
 
 enum { ROWS = 3, COLS = 5 };
 
@@ -26,9 +25,8 @@ static bench t;
 static float *block(void)
 {
     static const float zeros[ROWS * COLS];
-    void *taken;
+    float *taken = invar_test_take(&t.dev, sizeof zeros, "a block");
 
-    assert_ok(invar_device_take(&t.dev, &taken, sizeof zeros, "a block"));
     assert_ok(invar_device_put(&t.dev, taken, zeros, sizeof zeros));
     return taken;
 }
