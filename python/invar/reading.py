@@ -239,19 +239,24 @@ class Run(Opened):
 
 
 @dataclass(frozen=True)
-class Diff:
-    """Two runs compared; `data` is what `invar diff --json` prints."""
+class Compared:
+    """Steps compared bit by bit; `data` is what the program prints with --json."""
     data: dict[str, Any]
 
     @property
     def verdict(self) -> str:
-        """identical, different, nondeterministic, or nothing (no step in common)."""
+        """identical, different, nondeterministic (of two runs), or nothing (no step compared)."""
         return str(self.data["verdict"])
 
     @property
     def identical(self) -> bool:
-        """Every bit of every step that both have is the same."""
+        """Every bit of every step that was compared is the same."""
         return self.verdict == "identical"
+
+
+@dataclass(frozen=True)
+class Diff(Compared):
+    """Two runs compared; `data` is what `invar diff --json` prints."""
 
     @property
     def step(self) -> Optional[int]:

@@ -17,7 +17,7 @@ from typing import Any, Iterable, Optional, Sequence, Union
 from invar._library import Error
 from invar.ledger import Path
 from invar.packs import Pack, read_pack
-from invar.reading import Run, read
+from invar.reading import Compared, Run, read
 
 
 def _program() -> str:
@@ -108,19 +108,8 @@ def pack(run: Path, step: int, output: Path, **keys: Any) -> Pack:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Replay(Compared):
     """Steps executed again and compared; `data` is what `invar replay --json` prints."""
-    data: dict[str, Any]
-
-    @property
-    def verdict(self) -> str:
-        """identical, different, or nothing (no step was compared)."""
-        return str(self.data["verdict"])
-
-    @property
-    def identical(self) -> bool:
-        """Every bit is the one of the ledger."""
-        return self.verdict == "identical"
 
     @property
     def step(self) -> Optional[int]:
