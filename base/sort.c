@@ -1,5 +1,5 @@
 /*
- * sort.c - sorting whose result depends on the items alone: a merge sort from the bottom up.
+ * sort.c - a merge sort from the bottom up, and a binary search.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -60,4 +60,22 @@ invar_status invar_sort(const void **items, size_t count, comparison compare)
         memcpy(items, from, count * sizeof *items);
     invar_free(block);
     return INVAR_OK;
+}
+
+int64_t invar_sorted_find(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key)
+{
+    int64_t low = 0, high = count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2, found;
+
+        memcpy(&found, (const char *)rows + (size_t)middle * row + key_at, sizeof found);
+        if (found == key)
+            return middle;
+        if (found < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
 }

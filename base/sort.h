@@ -1,5 +1,5 @@
 /*
- * sort.h - sorting whose result depends on the items alone.
+ * sort.h - sorting whose result depends on the items alone, and finding what is sorted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,6 +7,7 @@
 #define INVAR_BASE_SORT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -17,6 +18,12 @@ extern "C" {
 /* Sorts pointers; stable: what compares as equal keeps its order. `compare` as for strcmp. */
 invar_status invar_sort(const void **items, size_t count,
                         int (*compare)(const void *a, const void *b)) INVAR_MUST_USE;
+
+/*
+ * The row whose key is this one; -1: there is none. A row has `row` bytes, and `key_at` bytes from
+ * its beginning an int64_t as its key; keys ascend.
+ */
+int64_t invar_sorted_find(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "base/zip/gzip.h"
 #include "engine/data/dataset_line.h"
@@ -416,17 +417,10 @@ const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i
 
 const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t line)
 {
-    int64_t low = 0, high = dataset->count;
+    int64_t i = invar_sorted_find(dataset->prompts, dataset->count, sizeof *dataset->prompts,
+                                  offsetof(invar_prompt, line), line);
 
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (dataset->prompts[middle].line < line)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < dataset->count && dataset->prompts[low].line == line ? &dataset->prompts[low]
-                                                                      : NULL;
+    return i < 0 ? NULL : &dataset->prompts[i];
 }
 
 /* With its length before it, so that no two lists of pieces have the same bytes. */

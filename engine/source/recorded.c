@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/extent.h"
+#include "base/sort.h"
 #include "engine/source/generate.h"
 #include "engine/source/source.h"
 
@@ -28,33 +29,16 @@ static bool is_due(const invar_source *source, const invar_rl_sample *s)
 
 static bool is_batched(const invar_tick *tick, int64_t group)
 {
-    int64_t low = 0, high = tick->n_groups;
-
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (tick->groups[middle] < group)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < tick->n_groups && tick->groups[low] == group;
+    return invar_sorted_find(tick->groups, tick->n_groups, sizeof *tick->groups, 0, group) >= 0;
 }
 
 /* The tokens at which the sample is left; -1: it ends. */
 static int64_t tokens_left(const invar_tick *tick, int64_t sample)
 {
-    int64_t low = 0, high = tick->n_left;
+    int64_t i = invar_sorted_find(tick->left, tick->n_left, sizeof *tick->left,
+                                  offsetof(invar_tick_left, sample), sample);
 
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (tick->left[middle].sample < sample)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < tick->n_left && tick->left[low].sample == sample ? tick->left[low].tokens : -1;
+    return i < 0 ? -1 : tick->left[i].tokens;
 }
 
 static invar_status cannot_be(const invar_source *source, const char *what, int64_t number,

@@ -96,16 +96,10 @@ static invar_status parse_chain(invar_golden_points *p, invar_golden_lines *line
 /* The point of this number; NULL: there is none. */
 static const invar_golden_point *find_ord(const invar_golden_points *p, int64_t ord)
 {
-    size_t low = 0, high = p->n_points;
+    int64_t i = invar_sorted_find(p->points, (int64_t)p->n_points, sizeof *p->points,
+                                  offsetof(invar_golden_point, ord), ord);
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (p->points[middle].ord < ord)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < p->n_points && p->points[low].ord == ord ? &p->points[low] : NULL;
+    return i < 0 ? NULL : &p->points[i];
 }
 
 /* "-", or numbers of points before this one, ascending. */

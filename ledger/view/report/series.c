@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "ledger/internal.h"
 #include "ledger/view/report/internal.h"
 
@@ -196,16 +197,10 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
 
 static curve *find(const sheet *s, int64_t series)
 {
-    int64_t low = 0, high = s->count;
+    int64_t i =
+        invar_sorted_find(s->curves, s->count, sizeof *s->curves, offsetof(curve, series), series);
 
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (s->curves[middle].series < series)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < s->count && s->curves[low].series == series ? &s->curves[low] : NULL;
+    return i < 0 ? NULL : &s->curves[i];
 }
 
 static invar_status take_value(void *payload, invar_sql_stmt *row)

@@ -1,5 +1,5 @@
 /*
- * sort.c - invar_sort: ordered, stable, complete, for every length and many orders.
+ * sort.c - invar_sort: ordered, stable, complete, for every length and many orders; and a search.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -71,11 +71,37 @@ static void test_sort__reverse(void **state)
         assert_ptr_equal(order[i], &items[MOST - 1 - i]);
 }
 
+/* Keys with gaps, in the middle of a row; what is between them, before and after is not there. */
+static void test_sort__finds_what_is_there(void **state)
+{
+    struct {
+        char before;
+        int64_t key;
+        char after;
+    } rows[MOST];
+    size_t row = sizeof rows[0], key_at = (size_t)((char *)&rows[0].key - (char *)rows);
+
+    (void)state;
+    for (int64_t i = 0; i < MOST; i++)
+        rows[i].key = 3 * i - MOST;
+    rows[0].key = INT64_MIN;
+    for (int64_t count = 0; count <= MOST; count++) {
+        for (int64_t i = 0; i < MOST; i++) {
+            assert_int_equal(invar_sorted_find(rows, count, row, key_at, rows[i].key),
+                             i < count ? i : -1);
+            assert_int_equal(invar_sorted_find(rows, count, row, key_at, rows[i].key + 1), -1);
+        }
+        assert_int_equal(invar_sorted_find(rows, count, row, key_at, INT64_MAX), -1);
+    }
+    assert_int_equal(invar_sorted_find(NULL, 0, row, key_at, 1), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sort__orders_every_length),
         cmocka_unit_test(test_sort__reverse),
+        cmocka_unit_test(test_sort__finds_what_is_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
