@@ -7,17 +7,8 @@
 # the package openai of PyPI.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") folder=$2 root=$PWD
-rm -rf "$folder"
-here=$PWD/tests/e2e/agents
-mkdir -p "$folder" && cd "$folder" || exit 2
-# shellcheck source=tests/e2e/expect.sh
-source "$root/tests/e2e/expect.sh"
-# shellcheck source=tests/e2e/ranks/launch.sh
-source "$root/tests/e2e/ranks/launch.sh"
-
 # shellcheck source=tests/e2e/agents/game.sh
-source "$here/game.sh"
+source tests/e2e/agents/game.sh
 
 # ---- sessions become samples --------------------------------------------------------------------
 ends 0 1 play.ini --run one --record-golden one.golden

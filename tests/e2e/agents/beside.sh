@@ -5,16 +5,8 @@
 # response each; with a critic a branch is an episode. What does not go together is refused.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") folder=$2 root=$PWD
-rm -rf "$folder"
-here=$PWD/tests/e2e/agents
-mkdir -p "$folder" && cd "$folder" || exit 2
-# shellcheck source=tests/e2e/expect.sh
-source "$root/tests/e2e/expect.sh"
-# shellcheck source=tests/e2e/ranks/launch.sh
-source "$root/tests/e2e/ranks/launch.sh"
 # shellcheck source=tests/e2e/agents/game.sh
-source "$here/game.sh"
+source tests/e2e/agents/game.sh
 
 # same AS NAME RANKS FLAG ...: the bits and the sessions of the run AS.
 same() {

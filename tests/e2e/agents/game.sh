@@ -1,9 +1,17 @@
-# game.sh - task:guess, led by agent.py: sourced by tests of agents in their folder, behind
-# expect.sh.
+# game.sh - task:guess, led by agent.py: the head of the tests of agents, INVAR FOLDER.
 #
-# A test sets `here` before. play.ini is the recipe, agent.py a copy that the test may change.
-# shellcheck shell=bash disable=SC2154
+# It makes the folder anew and goes there, with expect.sh and launch.sh. play.ini is the recipe,
+# agent.py a copy that the test may change.
+# shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
+invar=$(readlink -f "$1") folder=$2 root=$PWD
+rm -rf "$folder"
+here=$PWD/tests/e2e/agents
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$root/tests/e2e/expect.sh"
+# shellcheck source=tests/e2e/ranks/launch.sh
+source "$root/tests/e2e/ranks/launch.sh"
 
 # recipe AGENT: task:guess, led by it.
 recipe() {
