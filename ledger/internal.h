@@ -95,6 +95,15 @@ void invar_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value 
 invar_status invar_ledger_shorten(invar_ledger *ledger, invar_ledger *from,
                                   const invar_ledger_keep *keep) INVAR_MUST_USE;
 
+/* ---- named queries --------------------------------------------------------------------------- */
+
+/*
+ * The rest of the next line of a query's head, from `from` on, that begins with "-- MARK: ".
+ * Returns where it ends; NULL: there is none.
+ */
+const char *invar_ledger_query_line(char out[INVAR_LEDGER_QUERY_LINE], const char *from,
+                                    const char *mark);
+
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
 /* The root of a step: XXH3-128 of the digests of level 0, in order. `data` holds all of them. */

@@ -479,6 +479,7 @@ invar_status invar_ledger_select(invar_ledger *ledger,
 
 #define INVAR_LEDGER_QUERY_PARAMS 8
 #define INVAR_LEDGER_QUERY_WORD 48
+#define INVAR_LEDGER_QUERY_LINE 256
 
 typedef struct invar_ledger_query_param {
     char name[INVAR_LEDGER_QUERY_WORD];
@@ -508,6 +509,14 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name) 
  */
 invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
                                       const invar_ledger_argument *arguments) INVAR_MUST_USE;
+
+/*
+ * For such a query, too: whether the ledger has what it looks at. Where it has not, no row says
+ * nothing, and `why_out` says in a sentence what is missing.
+ */
+invar_status invar_ledger_query_has_data(bool *out, char why_out[INVAR_LEDGER_QUERY_LINE],
+                                         invar_ledger *ledger, const invar_ledger_query *query,
+                                         const invar_ledger_argument *arguments) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -96,8 +96,30 @@ static invar_status take_row(void *payload, const char *const *columns,
     return invar_rows_take(s->rows, columns, values, count);
 }
 
-/* Asks, and prints the answer; an empty one only if `query`, where it is named, was asked well. */
-static invar_status answer(invar_ledger *ledger, invar_ledger_request *request,
+static bool for_people(const settings *s)
+{
+    return !s->json && !s->csv;
+}
+
+/*
+ * What an empty answer means: fails where `query` was not asked well; `lacks` gets a sentence where
+ * there was nothing to look at, and is left alone where there was.
+ */
+static invar_status judge_empty(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledger *ledger,
+                                const invar_ledger_query *query,
+                                const invar_ledger_argument *arguments)
+{
+    char why[INVAR_LEDGER_QUERY_LINE];
+    bool data;
+
+    INVAR_TRY(invar_ledger_query_has_data(&data, why, ledger, query, arguments));
+    if (!data)
+        memcpy(lacks, why, sizeof why);
+    return data ? invar_ledger_query_check(ledger, query, arguments) : INVAR_OK;
+}
+
+/* Asks, and prints the answer. `query`: NULL where it has no name, and then `lacks`, too. */
+static invar_status answer(char *lacks, invar_ledger *ledger, invar_ledger_request *request,
                            const invar_ledger_query *query, const char *run_ledger,
                            const settings *s)
 {
@@ -112,8 +134,8 @@ static invar_status answer(invar_ledger *ledger, invar_ledger_request *request,
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
     if (status == INVAR_OK && query && invar_rows_count(out.rows) == 0)
-        status = invar_ledger_query_check(ledger, query, request->arguments);
-    if (status == INVAR_OK)
+        status = judge_empty(lacks, ledger, query, request->arguments);
+    if (status == INVAR_OK && !(query && lacks[0] && for_people(s)))
         status = invar_rows_end(out.rows);
     invar_rows_free(out.rows);
     return status;
@@ -127,11 +149,6 @@ static invar_option limit_option(int64_t *value, const char *help)
                           .metavar = "N",
                           .help = help,
                           .high = INT32_MAX};
-}
-
-static bool for_people(const settings *s)
-{
-    return !s->json && !s->csv;
 }
 
 /* ---- the list of named queries --------------------------------------------------------------- */
@@ -240,6 +257,7 @@ typedef struct question {
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
     invar_located runs[INVAR_LEDGER_QUERY_PARAMS]; /* those of type 'r', in order */
     int n_runs;
+    char lacks[INVAR_LEDGER_QUERY_LINE]; /* why there was nothing to look at; "": there was */
 } question;
 
 static int count_runs(const invar_ledger_query *query)
@@ -341,7 +359,7 @@ static invar_status ask(invar_ledger *ledger, question *q, const int64_t *number
         if (q->query.params[i].type == 'r')
             q->arguments[i].value =
                 (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = numbers[run++]};
-    return answer(ledger,
+    return answer(q->lacks, ledger,
                   &(invar_ledger_request){.sql = q->query.sql,
                                           .arguments = q->arguments,
                                           .n_arguments = (size_t)q->query.n_params},
@@ -418,7 +436,9 @@ static invar_status run_query(question *q, int argc, char **argv)
     INVAR_TRY(take_words(&ledger, q, words, argv + 1));
     INVAR_TRY(read_arguments(q, &s));
     INVAR_TRY(q->n_runs > 0 ? ask_about_runs(q, &s) : ask_about_ledger(q, ledger, &s));
-    if (for_people(&s))
+    if (q->lacks[0])
+        fprintf(stderr, "invar: query %s has nothing to look at: %s\n", q->query.name, q->lacks);
+    else if (for_people(&s))
         print_next(q, &s);
     return INVAR_OK;
 }
@@ -446,7 +466,7 @@ static int run(int argc, char **argv)
     status = run_query(&q, argc, argv);
     for (int i = 0; i < q.n_runs; i++)
         invar_located_close(&q.runs[i]);
-    return invar_exit(status);
+    return status == INVAR_OK && q.lacks[0] ? INVAR_EXIT_NOTHING : invar_exit(status);
 }
 
 static void help(void)
@@ -458,7 +478,9 @@ static void help(void)
         "is an option of the same name; runs may also be given as plain arguments, in order. A\n"
         "query that is not about one run covers all runs of a ledger, given as an argument or\n"
         "with --ledger. Runs in different ledgers are first merged in a private temporary "
-        "folder.\n");
+        "folder.\n"
+        "A parameter whose default is % is a pattern: % in it stands for any text.\n"
+        "Exit code 6: the ledger has nothing that the query could look at; a line says what.\n");
     invar_options_help(options(&s, NULL));
 }
 
@@ -503,7 +525,7 @@ static invar_status run_text(const char *text, const char *word, const settings 
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = answer(ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
+    status = answer(NULL, ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);

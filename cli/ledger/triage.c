@@ -85,7 +85,7 @@ static invar_status write_json(const invar_triage *t, const invar_ledger_summary
     for (int i = 0; i < t->count; i++)
         (void)json_array_append_new(findings, finding_json(&t->found[i], s));
     for (int i = 0; i < t->n_idle; i++)
-        (void)json_array_append_new(idle, json_string(rule_name(&t->idle[i])));
+        (void)json_array_append_new(idle, json_string(rule_name(&t->idle[i].rule)));
     all = json_pack("{s:s, s:s, s:I, s:i, s:o, s:o}", "run", run->uuid, "name", run->name, "steps",
                     (json_int_t)invar_run_steps(run), "rules", t->rules, "without_data", idle,
                     "findings", findings);
@@ -121,8 +121,8 @@ static void print(const invar_triage *t, const invar_ledger_summary *run, const 
     else
         printf("%d finding%s\n", t->count, t->count == 1 ? "" : "s");
     for (int i = 0; i < t->n_idle; i++)
-        printf("%s%s%s", i == 0 ? "without data: " : ", ", rule_name(&t->idle[i]),
-               i == t->n_idle - 1 ? "\n" : "");
+        printf("%s  %-17s needs %s\n", i == 0 ? "without data:\n" : "", rule_name(&t->idle[i].rule),
+               t->idle[i].why);
     for (int i = 0; i < t->count; i++)
         print_finding(&t->found[i], s, colour);
     if (t->count == 0) {
@@ -146,9 +146,9 @@ static invar_status look(int *code_out, const settings *s)
     else if (status == INVAR_OK)
         print(&found, &at.run, s);
     if (status == INVAR_OK)
-        *code_out = invar_run_steps(&at.run) == 0 ? INVAR_EXIT_NOTHING
-                    : found.count                 ? INVAR_EXIT_DIFFERENT
-                                                  : INVAR_EXIT_OK;
+        *code_out = found.count                     ? INVAR_EXIT_DIFFERENT
+                    : invar_run_steps(&at.run) == 0 ? INVAR_EXIT_NOTHING
+                                                    : INVAR_EXIT_OK;
     invar_located_close(&at);
     return status;
 }
@@ -182,7 +182,8 @@ static void help(void)
         "Looks at a run's ledger for what goes wrong most often: a reference that is another "
         "model, log-probs that differ, gradients that vanish or jump, a reward that collapses, "
         "groups without a signal, lengths that run away, a wrong chat template, entropy that "
-        "collapses, NaN, samples that are too old, phases that become slow.\n");
+        "collapses, NaN, samples that are too old, phases that become slow, an end by a "
+        "failure.\n");
     invar_help_text(
         "Each finding has the step that shows it first, the evidence, what it usually means, the "
         "query that shows all of it, and the command that comes next. The query's parameters are "

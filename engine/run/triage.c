@@ -21,7 +21,7 @@ enum { SHARE = 500 }; // of the time that goes by, one part goes into looks
 static invar_status tell(invar_loop *loop, const invar_triage_finding *finding)
 {
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
-    char message[sizeof finding->evidence + 2 * INVAR_TRIAGE_LINE];
+    char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
 
     (void)snprintf(message, sizeof message, "%s: %s; %s", rule, finding->evidence, finding->means);
     invar_recorder_say(&loop->recorder,

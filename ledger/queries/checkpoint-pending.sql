@@ -1,5 +1,7 @@
 -- checkpoint-pending: Which checkpoints were announced and never completed?
 -- params: :run run
+-- needs: SELECT count(*) FROM checkpoint WHERE run = :run
+-- or: the run has no checkpoint; save-interval makes some
 -- SPDX-License-Identifier: Apache-2.0
 SELECT k.step, k.seg, k.path, k.bytes, lower(hex(k.hash)) AS hash
 FROM checkpoint k

@@ -1,5 +1,7 @@
 -- checkpoint-verify: Which checkpoints do not contain the step that they claim to contain?
 -- params: :run run
+-- needs: SELECT count(*) FROM checkpoint WHERE run = :run
+-- or: the run has no checkpoint; save-interval makes some
 -- SPDX-License-Identifier: Apache-2.0
 SELECT k.step, k.seg, k.state, k.path, lower(hex(k.hash)) AS hash,
        CASE WHEN s.run IS NULL THEN 'no such step' ELSE 'another chain' END AS wrong,

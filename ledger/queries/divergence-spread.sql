@@ -1,5 +1,7 @@
 -- divergence-spread: How did a difference between two runs spread over phases and steps?
 -- params: :a run, :b run, :steps integer = 3
+-- needs: SELECT count(*) FROM step s JOIN step t USING(step) WHERE s.run = :a AND t.run = :b
+-- or: the runs have no step in common
 -- SPDX-License-Identifier: Apache-2.0
 WITH pair AS (
   SELECT x.step, x.seg AS seg_a, y.seg AS seg_b, x.root <> y.root AS differs

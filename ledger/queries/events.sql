@@ -4,5 +4,6 @@
 SELECT e.step, e.seg, e.level, e.kind, e.message, e.data,
        strftime('%Y-%m-%d %H:%M:%S', t.ns / 1000000000, 'unixepoch') AS utc
 FROM event e JOIN entry t ON t.run = e.run AND t.n = e.entry
-WHERE e.run = :run AND e.message LIKE '%' || :text || '%' AND e.level LIKE :level
+WHERE e.run = :run AND e.message LIKE '%' || replace(:text, '_', '\_') || '%' ESCAPE '\'
+  AND iif(instr(:level, '%'), e.level LIKE :level, e.level = :level)
 ORDER BY e.entry, e.i;

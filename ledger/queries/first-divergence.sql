@@ -1,5 +1,7 @@
 -- first-divergence: Where do two runs stop being bit-identical, and did they see the same data?
 -- params: :a run, :b run
+-- needs: SELECT count(*) FROM step s JOIN step t USING(step) WHERE s.run = :a AND t.run = :b
+-- or: the runs have no step in common
 -- SPDX-License-Identifier: Apache-2.0
 WITH pair AS (
   SELECT x.step, x.chain AS chain_a, y.chain AS chain_b, x.root <> y.root AS differs,

@@ -1,5 +1,7 @@
 -- first-divergent-point: Which point differs first although its inputs are equal?
 -- params: :a run, :b run, :count integer = 5
+-- needs: SELECT count(*) FROM step s JOIN step t USING(step) WHERE s.run = :a AND t.run = :b
+-- or: the runs have no step in common
 -- SPDX-License-Identifier: Apache-2.0
 WITH pair AS (
   SELECT x.step, x.seg AS seg_a, y.seg AS seg_b

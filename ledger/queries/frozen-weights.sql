@@ -1,5 +1,8 @@
 -- frozen-weights: Which weights did a step leave unchanged?
 -- params: :run run
+-- needs: SELECT count(*) FROM point WHERE kind = 'param'
+--   AND manifest IN (SELECT manifest FROM digest WHERE run = :run)
+-- or: the run has no step with weights among its points
 -- SPDX-License-Identifier: Apache-2.0
 WITH weights AS MATERIALIZED (SELECT * FROM point WHERE kind = 'param')
 SELECT min(s.step) AS first_step, count(*) AS steps, p.name AS point, p.layer

@@ -1,5 +1,7 @@
 -- logprob-gap: Did training and rollout compute the same log-probs, and if not, how bad did it get?
 -- params: :run run
+-- needs: SELECT count(*) FROM samples WHERE run = :run AND diff IS NOT NULL
+-- or: the run has no samples whose log-probs training has computed again
 -- SPDX-License-Identifier: Apache-2.0
 WITH compared AS ( -- without a difference and its place nobody compared
   SELECT * FROM samples WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0)),

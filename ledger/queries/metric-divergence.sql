@@ -1,5 +1,7 @@
 -- metric-divergence: Which metrics differ in their bits between two runs, and since which step?
 -- params: :a run, :b run
+-- needs: SELECT count(*) FROM step s JOIN step t USING(step) WHERE s.run = :a AND t.run = :b
+-- or: the runs have no step in common
 -- SPDX-License-Identifier: Apache-2.0
 SELECT min(s.step) AS first_step, n.name AS metric, count(*) AS differing_steps,
        max(abs(x.value - y.value)) AS largest_difference

@@ -1,5 +1,7 @@
 -- metric-summary: How did every metric begin, end and range, and how often was it NaN?
 -- params: :run run
+-- needs: SELECT count(*) FROM step WHERE run = :run
+-- or: the run has no step yet
 -- SPDX-License-Identifier: Apache-2.0
 WITH whole AS (
   SELECT m.series, count(*) AS steps, sum(m.value IS NULL) AS nans, min(m.value) AS lowest,

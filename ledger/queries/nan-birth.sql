@@ -1,5 +1,7 @@
 -- nan-birth: Where was the first NaN or infinity born: step, then order of execution?
 -- params: :run run, :count integer = 3
+-- needs: SELECT count(*) FROM stat WHERE run = :run
+-- or: no tensor was looked at; train with --debug-stats true --debug-determinism full
 -- SPDX-License-Identifier: Apache-2.0
 WITH odd AS (
   SELECT t.step, t.seg, t.rank, t.ord, p.name AS point, p.phase, p.layer, p.op, p.kind, t.nans,

@@ -1,5 +1,7 @@
 -- numerics-blame: Which commits changed the bits of a CI case, from which point on?
 -- params: :case text, :point text = %, :step integer = 0
+-- needs: SELECT count(*) FROM fact WHERE scope = 'ci' AND key = 'case'
+-- or: no run of the ledger is a case of CI: it has no fact 'case' of scope 'ci'
 -- SPDX-License-Identifier: Apache-2.0
 WITH commits AS (
   SELECT r.run, c.value AS "commit", CAST(t.value AS INTEGER) AS commit_time
@@ -21,7 +23,8 @@ change AS (
   JOIN digests x ON x.run = s.run AND x.step = s.step AND x.seg = s.seg AND x.rank = 0
   JOIN digests y ON y.run = t.run AND y.step = t.step AND y.seg = t.seg AND y.rank = 0
                 AND y.name = x.name AND y.hash <> x.hash
-  WHERE x.name LIKE :point
+  WHERE iif(instr(:point, '%'), x.name LIKE replace(:point, '_', '\_') ESCAPE '\',
+            x.name = :point)
   GROUP BY p.run)
 SELECT "commit", commit_before, n.run, before AS run_before, differing, first_point,
        a.value AS author, j.value AS subject

@@ -1,5 +1,7 @@
 -- policy-of-sample: Which weights made a sample, and which checkpoint can reproduce it?
 -- params: :run run, :step integer, :sample integer
+-- needs: SELECT count(*) FROM samples WHERE run = :run
+-- or: the run has no samples: it has no rollout, or a shortened copy left them out
 -- SPDX-License-Identifier: Apache-2.0
 WITH made AS (
   SELECT step, idx, prompt, rng, weights_first, weights_last,

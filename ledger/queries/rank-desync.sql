@@ -1,5 +1,7 @@
 -- rank-desync: Where did a replicated tensor first differ between ranks?
 -- params: :run run, :count integer = 3
+-- needs: SELECT count(*) FROM digest WHERE run = :run AND rank > 0
+-- or: the run has tensors of one rank only, so there is nothing to compare
 -- SPDX-License-Identifier: Apache-2.0
 WITH shared AS MATERIALIZED (SELECT * FROM point WHERE replicated = 1)
 SELECT x.step, x.seg, x.rank, p.name AS point, p.phase, p.layer, p.kind,

@@ -1,5 +1,7 @@
 -- rank-moves: What did ranks move in each phase, and how long did they wait for it?
 -- params: :run run
+-- needs: SELECT count(*) FROM work WHERE run = :run
+-- or: the run was trained by one rank, so none waited for another; --ranks N
 -- SPDX-License-Identifier: Apache-2.0
 SELECT phase, move, count(DISTINCT rank) AS ranks, CAST(total(calls) AS INTEGER) AS calls,
        total(sent) / 1e6 AS sent_mb, total(received) / 1e6 AS received_mb,

@@ -1,5 +1,7 @@
 -- repeated-batch: Was a training batch fed twice?
 -- params: :run run
+-- needs: SELECT count(*) FROM step WHERE run = :run
+-- or: the run has no step yet
 -- SPDX-License-Identifier: Apache-2.0
 SELECT step, same_as_step, batch
 FROM (SELECT step, batch, lag(step) OVER (PARTITION BY batch ORDER BY step) AS same_as_step

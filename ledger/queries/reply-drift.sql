@@ -1,5 +1,9 @@
 -- reply-drift: Did a plug-in answer the same request differently in two runs?
 -- params: :a run, :b run
+-- needs: SELECT count(*) FROM reply WHERE run = :a
+-- or: a run has no reply of a plug-in: none was asked, or a shortened copy left them out
+-- needs: SELECT count(*) FROM reply WHERE run = :b
+-- or: a run has no reply of a plug-in: none was asked, or a shortened copy left them out
 -- SPDX-License-Identifier: Apache-2.0
 SELECT x.step, x.plugin, x.call, length(x.data) AS bytes_a, length(y.data) AS bytes_b,
        lower(hex(x.request)) AS request

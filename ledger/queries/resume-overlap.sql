@@ -1,5 +1,7 @@
 -- resume-overlap: Did the steps that a resume executed again reproduce bit for bit?
 -- params: :run run
+-- needs: SELECT count(*) > 1 FROM segment WHERE run = :run
+-- or: the run has one segment: it was never resumed
 -- SPDX-License-Identifier: Apache-2.0
 WITH repeated AS (
   SELECT a.step, a.seg AS seg_old, b.seg AS seg_new, a.root <> b.root AS differs,

@@ -1,5 +1,7 @@
 -- reward-jump: Which prompts' reward and length jumped together (reward hacking)?
 -- params: :run run, :step integer, :window integer = 50, :gain number = 0.25, :shift number = 0.25
+-- needs: SELECT count(*) FROM samples WHERE run = :run
+-- or: the run has no samples: it has no rollout, or a shortened copy left them out
 -- SPDX-License-Identifier: Apache-2.0
 WITH side AS (
   SELECT prompt, count(CASE WHEN step < :step THEN 1 END) AS before,

@@ -1,5 +1,7 @@
 -- rng-reuse: Were random coordinates used twice, by steps or by samples?
 -- params: :run run
+-- needs: SELECT count(*) FROM step WHERE run = :run
+-- or: the run has no step yet
 -- SPDX-License-Identifier: Apache-2.0
 SELECT 'step' AS what, step, NULL AS sample, same_as_step, NULL AS same_as_sample, rng
 FROM (SELECT step, rng, lag(step) OVER (PARTITION BY rng ORDER BY step) AS same_as_step

@@ -1,5 +1,7 @@
 -- segment-drift: What changed from one segment to the next: build, host, driver?
 -- params: :run run
+-- needs: SELECT count(*) > 1 FROM segment WHERE run = :run
+-- or: the run has one segment: it was never resumed
 -- SPDX-License-Identifier: Apache-2.0
 WITH side AS ( -- each fact once as its own segment's, once as the one before the next
   SELECT seg, scope, key, value AS value_new, NULL AS value_old FROM fact

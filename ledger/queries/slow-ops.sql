@@ -1,5 +1,7 @@
 -- slow-ops: Which ops took the time of the profiled steps?
 -- params: :run run, :most integer = 40
+-- needs: SELECT count(*) FROM op_times WHERE run = :run
+-- or: the run has no profiled step; profile-step-start and profile-step-end choose some
 -- SPDX-License-Identifier: Apache-2.0
 -- The share is that of all ops and copies of the phase.
 WITH each AS (

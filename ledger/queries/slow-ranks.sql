@@ -1,5 +1,7 @@
 -- slow-ranks: Which rank do the others wait for: how long did each compute and wait?
 -- params: :run run, :margin number = 0.1
+-- needs: SELECT count(*) FROM work WHERE run = :run
+-- or: the run was trained by one rank, so none waited for another; --ranks N
 -- SPDX-License-Identifier: Apache-2.0
 -- Longer: than the mean of the others in the same step, for a run may go on with other ranks; of
 -- the others that train, or that do not, for those that only sample wait while these train.

@@ -1,5 +1,7 @@
 -- slow-steps: Which phases took much longer than their own median, and when?
 -- params: :run run, :factor number = 3, :count integer = 20
+-- needs: SELECT count(*) FROM timing WHERE run = :run
+-- or: the run has no times of phases
 -- SPDX-License-Identifier: Apache-2.0
 WITH ranked AS (
   SELECT phase, duration_ns, count(*) OVER (PARTITION BY phase) AS steps,

@@ -1,5 +1,7 @@
 -- staleness: How old were the weights that sampled a step's batch, and how large was the KL?
 -- params: :run run, :bucket integer = 10
+-- needs: SELECT count(*) FROM samples WHERE run = :run
+-- or: the run has no samples: it has no rollout, or a shortened copy left them out
 -- SPDX-License-Identifier: Apache-2.0
 WITH kl AS (
   SELECT step / :bucket AS bucket, avg(value) AS ppo_kl FROM metrics

@@ -1,5 +1,7 @@
 -- turns: How many samples that a plug-in led had each round of turns, and how many ended there?
 -- params: :run run
+-- needs: SELECT count(*) FROM reply WHERE run = :run
+-- or: no plug-in led samples of the run; custom-generate-function-path names one
 -- SPDX-License-Identifier: Apache-2.0
 WITH said AS (SELECT step, call, list.value AS next
   FROM (SELECT x.step, x.call, CAST(x.data AS TEXT) AS reply

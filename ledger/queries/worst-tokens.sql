@@ -1,5 +1,7 @@
 -- worst-tokens: Which tokens have the largest log-prob differences between rollout and training?
 -- params: :run run, :count integer = 10
+-- needs: SELECT count(*) FROM samples WHERE run = :run AND diff IS NOT NULL
+-- or: the run has no samples whose log-probs training has computed again
 -- SPDX-License-Identifier: Apache-2.0
 SELECT diff AS difference, step, idx AS sample, diff_at AS position, prompt, weights_first,
        weights_last, tokens

@@ -1,5 +1,7 @@
 -- zero-signal: How many prompts taught nothing, because all their samples got the same reward?
 -- params: :run run, :bucket integer = 10
+-- needs: SELECT count(*) FROM samples WHERE run = :run
+-- or: the run has no samples: it has no rollout, or a shortened copy left them out
 -- SPDX-License-Identifier: Apache-2.0
 WITH prompts AS (
   SELECT step, prompt, min(reward_bits) = max(reward_bits) AS equal, max(reward) AS reward

@@ -27,7 +27,10 @@ static const struct known {
     {"dataset", "SELECT DISTINCT dataset AS value FROM evaluation WHERE run = coalesce(:run, run)",
      "query eval-history RUN"},
     {"level", "SELECT DISTINCT level AS value FROM event WHERE run = coalesce(:run, run)", NULL},
-    {"case", "SELECT DISTINCT value FROM fact WHERE scope = 'ci' AND key = 'case'", NULL},
+    {"case",
+     "SELECT value FROM fact WHERE scope = 'ci' AND key = 'case' UNION "
+     "SELECT iif(json_valid(data), data ->> 'case', NULL) FROM event WHERE kind = 'ci-case'",
+     NULL},
     {"experiment", "SELECT DISTINCT value FROM fact WHERE scope = 'ab' AND key = 'experiment'",
      NULL},
     {"point", "SELECT DISTINCT name AS value FROM point", "show RUN --step S"},
@@ -44,6 +47,7 @@ enum { LISTED = 160, SQL_BYTES = 512 }; // a list that is longer than two lines 
 typedef struct finding {
     bool fits;
     bool numbers; /* only the smallest and the largest are asked for */
+    bool pattern; /* what was given may have a % */
     invar_near near;
     char list[LISTED];
     size_t used;
@@ -102,7 +106,10 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
     int bytes = snprintf(
         sql, sizeof sql,
         out->numbers ? "SELECT min(value) || ' to ' || max(value), sum(value = :given) FROM (%s)"
-                     : "SELECT value, value LIKE :given FROM (%s) ORDER BY 1",
+        : out->pattern
+            ? "SELECT value, iif(instr(:given, '%%'), value LIKE replace(:given, '_', '\\_') "
+              "ESCAPE '\\', value = :given) FROM (%s) ORDER BY 1"
+            : "SELECT value, value = :given FROM (%s) ORDER BY 1",
         kind->values);
 
     INVAR_CHECK(bytes > 0 && (size_t)bytes < sizeof sql);
@@ -142,7 +149,8 @@ invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_q
 {
     for (int i = 0; i < query->n_params; i++) {
         const invar_ledger_value *given = &arguments[i].value;
-        finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT};
+        finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT,
+                     .pattern = strcmp(query->params[i].fallback, "%") == 0};
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
             if (strcmp(known[k].param, query->params[i].name) != 0 ||
                 is_fallback(&query->params[i], given))

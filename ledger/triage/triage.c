@@ -5,24 +5,20 @@
  */
 #include "ledger/triage/triage.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
+#include "ledger/internal.h"
 
 #include "base/invar_banned.h"
 
 /* ---- a rule ---------------------------------------------------------------------------------- */
 
-/* The rest of the line of the file's head that begins with `mark`; our own files all have it. */
-static void read_line(char out[INVAR_TRIAGE_LINE], const char *sql, const char *mark)
+/* A line of the file's head; our own files all have it. */
+static void read_line(char out[INVAR_LEDGER_QUERY_LINE], const char *sql, const char *mark)
 {
-    const char *at = strstr(sql, mark);
-
-    INVAR_CHECK(at && strcspn(at + strlen(mark), "\n") < INVAR_TRIAGE_LINE);
-    at += strlen(mark);
-    (void)snprintf(out, INVAR_TRIAGE_LINE, "%.*s", (int)strcspn(at, "\n"), at);
+    INVAR_CHECK(invar_ledger_query_line(out, sql, mark));
 }
 
 /* A parameter's default; :run is the run. */
@@ -36,20 +32,25 @@ static invar_ledger_value value_of(const invar_ledger_query_param *param, int64_
                                     param->type == 'r' ? run : strtoll(param->fallback, NULL, 10)};
 }
 
+/* The first row is the finding; where it has a command of its own, that comes next. */
 static invar_status take_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
     invar_triage_finding *f = payload;
 
-    (void)columns, (void)count;
+    (void)columns;
     if (!values || f->steps++ > 0)
         return INVAR_OK;
     f->step = values[0].integer;
     invar_text_quote(f->evidence, sizeof f->evidence, values[1].data, values[1].bytes);
+    if (count > 2)
+        invar_text_quote(f->next, sizeof f->next, values[2].data, values[2].bytes);
     return INVAR_OK;
 }
 
-static invar_status ask(invar_triage_finding *out, invar_ledger *ledger, int64_t run)
+/* Where nothing is found, `idle` says whether there was something to look at. */
+static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_idle *idle,
+                        invar_ledger *ledger, int64_t run)
 {
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
     const invar_ledger_query *rule = &out->rule;
@@ -57,36 +58,14 @@ static invar_status ask(invar_triage_finding *out, invar_ledger *ledger, int64_t
     for (int i = 0; i < rule->n_params; i++)
         arguments[i] =
             (invar_ledger_argument){rule->params[i].name, value_of(&rule->params[i], run)};
-    return invar_ledger_select(ledger,
-                               &(invar_ledger_request){.sql = rule->sql,
-                                                       .arguments = arguments,
-                                                       .n_arguments = (size_t)rule->n_params,
-                                                       .row = take_row,
-                                                       .payload = out});
-}
-
-static invar_status take_truth(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
-{
-    (void)columns, (void)count;
-    if (values)
-        *(bool *)payload = values[0].integer != 0;
-    return INVAR_OK;
-}
-
-static invar_status has_data(bool *out, const invar_ledger_query *rule, invar_ledger *ledger,
-                             int64_t run)
-{
-    const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
-    char needs[INVAR_TRIAGE_LINE];
-
-    *out = false;
-    read_line(needs, rule->sql, "\n-- needs: ");
-    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = needs,
-                                                               .arguments = &argument,
-                                                               .n_arguments = 1,
-                                                               .row = take_truth,
-                                                               .payload = out});
+    INVAR_TRY(
+        invar_ledger_select(ledger, &(invar_ledger_request){.sql = rule->sql,
+                                                            .arguments = arguments,
+                                                            .n_arguments = (size_t)rule->n_params,
+                                                            .row = take_row,
+                                                            .payload = out}));
+    idle->rule = *rule;
+    return invar_ledger_query_has_data(data_out, idle->why, ledger, rule, arguments);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -109,18 +88,16 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
 
     INVAR_CHECK(out->rules < INVAR_TRIAGE_RULES - 1);
     f->number = out->rules++;
-    read_line(f->means, f->rule.sql, "\n-- means: ");
-    read_line(f->next, f->rule.sql, "\n-- next: ");
+    read_line(f->means, f->rule.sql, "means");
+    read_line(f->next, f->rule.sql, "next");
     f->steps = 0;
-    INVAR_TRY(ask(f, ledger, run));
+    INVAR_TRY(ask(f, &data, &out->idle[out->n_idle], ledger, run));
     if (f->steps > 0) {
         out->count++;
         sort_last(out);
-        return INVAR_OK;
+    } else if (!data) {
+        out->n_idle++;
     }
-    INVAR_TRY(has_data(&data, &f->rule, ledger, run));
-    if (!data)
-        out->idle[out->n_idle++] = f->rule;
     return INVAR_OK;
 }
 

@@ -2,10 +2,10 @@
  * triage.h - what is wrong with a run: rules that look at its ledger.
  *
  * A rule is a named query, a file of ledger/queries/triage. It answers with the steps that show a
- * fault, `step` and `evidence`, the first one first; a run that is well has no answer. Three more
- * lines at the head of the file say what a fault usually means, which command comes next, and, as a
- * statement that is true or not, what the rule needs: a rule that has nothing to look at finds
- * nothing, which says nothing of the run.
+ * fault, `step` and `evidence`, the first one first; a run that is well has no answer. More lines
+ * at the head of the file say what a fault usually means, which command comes next, and what the
+ * rule needs: one that has nothing to look at finds nothing, which says nothing of the run. Where
+ * the next command depends on the evidence, it is a third column, `next`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,29 +18,33 @@
 extern "C" {
 #endif
 
-#define INVAR_TRIAGE_RULES 32 /* more than there are */
-#define INVAR_TRIAGE_LINE 128
+#define INVAR_TRIAGE_RULES 32         /* more than there are */
 #define INVAR_TRIAGE_PREFIX "triage-" /* of the names of rules among those of queries */
 
 typedef struct invar_triage_finding {
     invar_ledger_query rule;
-    int number;                    /* of the rule, from 0 */
-    char means[INVAR_TRIAGE_LINE]; /* what such a fault usually is */
-    char next[INVAR_TRIAGE_LINE];  /* a command; RUN and STEP in it are to be replaced */
-    int64_t step;                  /* the first that shows it */
-    int64_t steps;                 /* that show it */
-    char evidence[256];            /* of that first one */
+    int number;                          /* of the rule, from 0 */
+    char means[INVAR_LEDGER_QUERY_LINE]; /* what such a fault usually is */
+    char next[INVAR_LEDGER_QUERY_LINE];  /* a command; RUN and STEP in it are to be replaced */
+    int64_t step;                        /* the first that shows it */
+    int64_t steps;                       /* that show it */
+    char evidence[256];                  /* of that first one */
 } invar_triage_finding;
+
+typedef struct invar_triage_idle {
+    invar_ledger_query rule;
+    char why[INVAR_LEDGER_QUERY_LINE]; /* what it needs */
+} invar_triage_idle;
 
 typedef struct invar_triage {
     invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
     int count;
-    int rules;                                   /* that were asked */
-    invar_ledger_query idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
+    int rules;                                  /* that were asked */
+    invar_triage_idle idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
     int n_idle;
 } invar_triage;
 
-/* All rules; a run without a step has no finding. `run`: its number in the ledger. */
+/* All rules. `run`: its number in the ledger. */
 invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -2,7 +2,12 @@
 -- params: :run run, :apart number = 1
 -- means: the reference is not the model that is trained: another folder, format or chat template
 -- next: ledger show RUN --step 0
--- needs: SELECT count(*) FROM metrics WHERE run = :run AND name = 'rollout/ref_log_probs'
+-- needs: SELECT count(*) FROM metrics WHERE run = :run AND step = 0
+--   AND name = 'rollout/log_probs'
+-- or: rollout/log_probs at step 0
+-- needs: SELECT count(*) FROM metrics WHERE run = :run AND step = 0
+--   AND name = 'rollout/ref_log_probs'
+-- or: rollout/ref_log_probs at step 0: a reference
 -- SPDX-License-Identifier: Apache-2.0
 WITH mean AS (
   SELECT max(CASE WHEN name = 'rollout/log_probs' THEN value END) AS actor,

@@ -2,9 +2,14 @@
 -- params: :run run, :factor number = 10, :window integer = 20
 -- means: 0: nothing is taught, or all is learnt; a jump or clipping: lr, rewards, a bad batch
 -- next: ledger query metric-jump --run RUN --metric train/grad_norm
--- needs: SELECT count(*) >= 3 FROM metrics WHERE run = :run AND name = 'train/grad_norm'
+-- needs: SELECT count(*) > 2 FROM metrics WHERE run = :run AND name = 'train/grad_norm'
+-- or: train/grad_norm of 3 steps
 -- SPDX-License-Identifier: Apache-2.0
-WITH scale AS (SELECT max(reward) - min(reward) AS range FROM samples WHERE run = :run),
+WITH scale AS ( -- of rewards: by samples, or by means, as if 0 were one, where samples are left out
+  SELECT coalesce(max(reward) - min(reward),
+                  (SELECT max(max(value), 0) - min(min(value), 0) FROM metrics
+                   WHERE run = :run AND name = 'rollout/raw_reward')) AS range
+  FROM samples WHERE run = :run AND NOT EXISTS (SELECT 1 FROM pruned WHERE run = :run)),
 reward AS (
   SELECT step, value, max(value) OVER past AS best, min(value) OVER past AS least
   FROM metrics WHERE run = :run AND name = 'rollout/raw_reward'

@@ -3,6 +3,7 @@
 -- means: rollout and training do not share weights or arithmetic: a fault of the program or machine
 -- next: replay RUN --step STEP
 -- needs: SELECT count(*) FROM samples WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0)
+-- or: samples whose log-probs training has computed again
 -- SPDX-License-Identifier: Apache-2.0
 WITH apart AS ( -- by declaration: older weights, another format, rollouts from elsewhere
   SELECT 1 FROM identity WHERE run = :run

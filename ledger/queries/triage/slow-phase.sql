@@ -2,7 +2,8 @@
 -- params: :run run, :factor number = 4, :window integer = 10, :seconds number = 1
 -- means: the machine is shared, hot or swaps, responses grow, or a judge does not answer
 -- next: ledger query slow-steps --run RUN
--- needs: SELECT count(DISTINCT step) >= 10 FROM timing WHERE run = :run
+-- needs: SELECT count(DISTINCT step) > 9 FROM timing WHERE run = :run
+-- or: times of phases of 10 steps
 -- SPDX-License-Identifier: Apache-2.0
 WITH part AS (
   SELECT phase, sum(duration_ns) * 1.0 / sum(sum(duration_ns)) OVER () AS share

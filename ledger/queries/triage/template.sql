@@ -3,6 +3,11 @@
 -- means: prompts are not in the form the model was trained on: chat template, tokenizer, stop ids
 -- next: ledger show RUN --step 0
 -- needs: SELECT count(*) FROM fact WHERE run = :run AND key = 'hf-checkpoint' AND value <> ''
+-- or: a model that was trained before: hf-checkpoint
+-- needs: SELECT count(*) FROM identity WHERE run = :run AND key = 'rollout-max-response-len'
+-- or: the key rollout-max-response-len
+-- needs: SELECT count(*) FROM metrics WHERE run = :run AND name = 'rollout/log_probs' AND step = 0
+-- or: rollout/log_probs at step 0
 -- SPDX-License-Identifier: Apache-2.0
 WITH trained AS (SELECT 1 FROM fact WHERE run = :run AND scope = 'free' AND key = 'hf-checkpoint'
                    AND value <> ''),

@@ -11,8 +11,12 @@ mkdir -p "$folder/tree" && cd "$folder" || exit 2
 export XDG_CACHE_HOME=$folder/cache
 as_ada
 
-# rows QUERY ARGUMENT ...: of its answer, without the head.
-rows() { "$invar" ledger query "$@" --csv 2>/dev/null | sed 1d; }
+# rows QUERY ARGUMENT ...: of its answer, without the head; its exit code, where that is not 0.
+rows() {
+    local answer
+    answer=$("$invar" ledger query "$@" --csv 2>/dev/null) || { echo "exit code $?"; return; }
+    sed 1d <<<"$answer"
+}
 
 # ---- ci ------------------------------------------------------------------------------------------
 tiny_recipe 2 >a.ini
@@ -32,6 +36,21 @@ holds [ "$(rows golden-drift --ledger ci.db | cut -d, -f2)" = b ]
 holds [ "$(rows golden-drift --ledger ci.db --case a | wc -l)" = 0 ]
 holds [ "$(rows ci-history --ledger ci.db --case b | wc -l)" = 3 ]
 holds [ "$(rows ci-history --ledger ci.db | cut -d, -f5 | sort -u)" = same ]
+# a name is that name, unless it has a %; one that no check has had is an error
+cp a.ini m_x.ini && cp a.ini mAx.ini
+for case in m_x mAx; do
+    expect 0 "$case" ci record $case.ini
+done
+expect 0 same ci check m_x.ini mAx.ini --archive names.db
+holds [ "$(rows ci-history --ledger names.db --case m_x | cut -d, -f4)" = m_x ]
+holds [ "$(rows ci-history --ledger names.db --case m_% | cut -d, -f4)" = m_x ]
+holds [ "$(rows ci-history --ledger names.db --case m% | wc -l)" = 2 ]
+for query in ci-history golden-drift; do
+    expect 129 "no case 'm_y' (did you mean 'm_x'?)" ledger query $query --ledger names.db \
+        --case m_y
+done
+expect 0 'none found' ledger query golden-drift --ledger names.db --case m_x
+expect 6 'is no answer of a bisect' ledger query bisect-report --run names.db
 # what cannot be judged is in it, too
 cp a.golden c.golden && cp a.points c.points && sed 's/^task-size.*/task-size = 9/' a.ini >c.ini
 expect 4 obsolete ci check c.ini --archive ci.db

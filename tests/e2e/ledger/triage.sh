@@ -53,6 +53,30 @@ finds happy zero-signal 'the mean is 1'
 train loose "$recipes/bf16.ini" --lr 1 --lr-decay-style constant --num-rollout 40
 finds loose entropy-collapse 'at most it was'
 
+# a death: the rollout after a step that was much too large
+tiny_recipe 30 >nan.ini
+expect 2 'logits that are not finite' train nan.ini --lr 1000 --run nan --no-report
+expect 1 'not-finite: ' triage nan
+expect 1 'logits that are not finite' triage nan
+expect 1 'exit code 2: rollout: draw 0' triage nan
+expect 6 'train with --debug-stats true' ledger query nan-birth nan
+# with statistics the event names the tensor, and the query that comes next finds it
+expect 2 'the first point that is not finite' train nan.ini --lr 1000 --run nan-stats --no-report \
+    --debug-stats true --debug-determinism full
+expect 1 'ledger query nan-birth --run nan-stats' triage nan-stats
+expect 0 'nans' ledger query nan-birth nan-stats
+# before its first step, too
+expect 2 'plug-in' train silent.ini --run early --no-report --custom-rm-path 'python3 judge.py none'
+expect 1 'failure: ' triage early
+expect 1 '0 steps' triage early
+
+# a copy without samples shows the same, and has no reply of a plug-in any more
+expect 0 written ledger backup silent --out copy.db --keep-last 0
+expect 1 'zero-signal: ' triage copy.db
+expect 1 'ledger query metric-summary' triage copy.db
+holds test "$(column silent 'SELECT count(*) > 0 FROM reply')" -eq 1
+holds test "$(sqlite3 -readonly copy.db 'SELECT count(*) FROM reply')" -eq 0
+
 # ---- runs that are well --------------------------------------------------------------------------
 for recipe in bf16 fp8 int4 lora moe; do
     train "$recipe" "$recipes/$recipe.ini"

@@ -67,7 +67,7 @@ tiny_recipe 3 >tiny.ini
 trains one "$invar" train tiny.ini --trace one.json
 holds [ "$(number one 'SELECT count(*) FROM work')" = 0 ]
 holds [ "$(grep -c '"pid":2' one.json)" = 0 ]
-expect 0 'none found' ledger query slow-ranks one
+expect 6 'trained by one rank' ledger query slow-ranks one
 trains four "$invar" train tiny.ini --ranks 4 --trace four.json
 expect 0 'identical: 3 steps' diff one four
 expect 0 'clean' ledger verify four
