@@ -11,17 +11,14 @@
 
 #include "base/alloc.h"
 #include "base/process/module.h"
-#include "base/process/process.h"
-#include "base/text.h"
-#include "engine/serve/meter.h"
-#include "engine/serve/prometheus.h"
-#include "engine/serve/reply.h"
+#include "engine/serve/metrics/meter.h"
+#include "engine/serve/metrics/prometheus.h"
+#include "engine/serve/talk.h"
 
 #include "base/invar_banned.h"
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
-#define LOOK_MS 200     // between two looks whether the client is still there
 #define RETRY_SECONDS 1 // that a client is told to wait
 #define TYPE_JSON "application/json"
 #define TYPE_EVENTS "text/event-stream"
@@ -38,20 +35,6 @@ struct invar_server {
     bool closing;
     invar_serve_meter meter; /* under the lock */
 };
-
-/* A request that is worked on, and its reply. */
-typedef struct talk {
-    invar_server *server;
-    const void *connection;
-    invar_ask ask;
-    invar_ticket ticket;
-    invar_reply reply;
-    bool has_ticket, submitted;
-    void *visit;          /* of the gate, which has let the ticket in; NULL: none */
-    int64_t due;          /* when it takes too long; 0: never */
-    invar_json_text text; /* of a stream: events that are on their way */
-    size_t sent;
-} talk;
 
 /* ---- replies that are no choices ------------------------------------------------------------- */
 
@@ -72,99 +55,16 @@ static void refuse(invar_serve_exchange *e, int status, const invar_reply_error 
     give(e, status, &text);
 }
 
-/* How a failure is told: status of HTTP, type, code. */
-typedef struct verdict {
-    invar_status status;
-    int http;
-    const char *type, *code;
-} verdict;
-
-static const verdict verdicts[] = {
-    {INVAR_E_INVALID, 400, "invalid_request_error", "invalid_value"},
-    {INVAR_E_NOTFOUND, 404, "invalid_request_error", "model_not_found"},
-    {INVAR_E_BUSY, 429, "rate_limit_error", "too_many_requests"},
-    {INVAR_E_STATE, 503, "server_error", "unavailable"},
-};
-
-static const verdict *verdict_of(invar_status status)
-{
-    static const verdict other = {INVAR_OK, 500, "server_error", "internal_error"};
-
-    for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
-        if (verdicts[i].status == status)
-            return &verdicts[i];
-    return &other;
-}
-
-/* A message of ours may quote what was sent: all of it is UTF-8 by then. */
-static invar_reply_error error_of(const invar_error *error, const char *param)
-{
-    const verdict *v = verdict_of(error->status);
-
-    return (invar_reply_error){error->message, v->type, param, v->code};
-}
-
 static void refuse_failed(invar_serve_exchange *e, const invar_error *error, const char *param)
 {
-    const invar_reply_error told = error_of(error, param);
-    const verdict *v = verdict_of(error->status);
+    int http;
+    const invar_reply_error told = invar_talk_error(&http, error, param);
 
-    e->retry_after = v->http == 429 || v->http == 503 ? RETRY_SECONDS : 0;
-    refuse(e, v->http, &told);
+    e->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
+    refuse(e, http, &told);
 }
 
-/* ---- a talk ---------------------------------------------------------------------------------- */
-
-static void end_visit(talk *t)
-{
-    if (t->visit)
-        t->server->options.gate.leave(t->visit);
-    t->visit = NULL;
-}
-
-static void end_talk(talk *t)
-{
-    if (t->submitted) {
-        invar_dispatch_withdraw(t->server->options.dispatch, &t->ticket);
-        (void)pthread_mutex_lock(&t->server->lock);
-        invar_serve_meter_ticket(&t->server->meter, &t->ticket);
-        (void)pthread_mutex_unlock(&t->server->lock);
-    }
-    end_visit(t);
-    invar_reply_release(&t->reply);
-    if (t->has_ticket)
-        invar_ticket_release(&t->ticket);
-    invar_ask_release(&t->ask);
-    invar_json_text_release(&t->text);
-    invar_free(t);
-}
-
-static invar_status check_model(const talk *t)
-{
-    const char *served = t->server->options.facts->model;
-    char quoted[INVAR_TEXT_QUOTE_SIZE];
-
-    if (!t->ask.model || strcmp(t->ask.model, served) == 0)
-        return INVAR_OK;
-    invar_text_quote(quoted, sizeof quoted, t->ask.model, strlen(t->ask.model));
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "there is no model '%s' here; the one that is served "
-                      "is '%s'",
-                      quoted, served);
-}
-
-static invar_status make_ticket(talk *t)
-{
-    t->has_ticket = true;
-    INVAR_TRY(invar_ticket_init(&t->ticket, t->ask.n_prompts, t->ask.n));
-    t->ticket.sampling = &t->ask.sampling;
-    t->ticket.score = t->ask.echo && t->ask.logprobs;
-    for (int64_t i = 0; i < t->ask.n_prompts; i++) {
-        t->ticket.prompts[i].tokens = t->ask.prompts[i].ids;
-        t->ticket.prompts[i].count = t->ask.prompts[i].n_ids;
-    }
-    return INVAR_OK;
-}
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 /* The key that a request brings; NULL: none. */
 static const char *key_of(const invar_serve_exchange *e)
@@ -176,179 +76,42 @@ static const char *key_of(const invar_serve_exchange *e)
                                                                    : NULL;
 }
 
-/* The session that it belongs to may refuse it, or know its reply. */
-static invar_status pass_gate(talk *t, const invar_serve_exchange *e)
+static void end_talk(invar_server *s, invar_talk *t)
 {
-    const invar_server_gate *gate = &t->server->options.gate;
+    const invar_ticket *ticket = invar_talk_withdraw(t);
 
-    if (!gate->begin)
-        return INVAR_OK;
-    t->ask.param = NULL;
-    return gate->begin(&t->visit, gate->payload, key_of(e), &t->ask, &t->ticket);
-}
-
-/* What holds where the request says nothing. */
-static invar_status settle(invar_sampling *out, const invar_server *s,
-                           const invar_serve_exchange *e)
-{
-    const invar_server_gate *gate = &s->options.gate;
-
-    if (gate->settings)
-        return gate->settings(out, gate->payload, key_of(e));
-    *out = *s->options.sampling;
-    return INVAR_OK;
-}
-
-static invar_status begin_talk(talk *t, invar_ask_kind kind, const invar_serve_exchange *e)
-{
-    const invar_server_options *o = &t->server->options;
-    invar_sampling sampling;
-
-    INVAR_TRY(settle(&sampling, t->server, e));
-    INVAR_TRY(invar_ask_read(&t->ask, kind, e->body, e->bytes, &sampling));
-    t->ask.param = "model";
-    INVAR_TRY(check_model(t));
-    INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));
-    INVAR_TRY(make_ticket(t));
-    INVAR_TRY(pass_gate(t, e));
-    INVAR_TRY(invar_reply_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
-    if (!t->ticket.done) {
-        INVAR_TRY(invar_dispatch_submit(o->dispatch, &t->ticket));
-        t->submitted = true;
+    if (ticket) {
+        (void)pthread_mutex_lock(&s->lock);
+        invar_serve_meter_ticket(&s->meter, ticket);
+        (void)pthread_mutex_unlock(&s->lock);
     }
-    t->due = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
-    return INVAR_OK;
+    invar_talk_free(t);
 }
-
-/* The next news of its ticket; *done_out: all is there. */
-static invar_status listen_on(bool *done_out, talk *t)
-{
-    const invar_server *s = t->server;
-    int64_t known = t->reply.known;
-    invar_status status = INVAR_OK;
-
-    *done_out = false;
-    while (status == INVAR_OK && !*done_out && t->reply.known == known) {
-        invar_dispatch_wait(s->options.dispatch, &t->ticket, known, LOOK_MS);
-        *done_out = t->ticket.done;
-        if (t->ticket.done && t->ticket.error.status != INVAR_OK) {
-            invar_error_put(&t->ticket.error);
-            status = t->ticket.error.status;
-        } else {
-            status = invar_reply_copy(&t->reply);
-        }
-        invar_dispatch_unlock(s->options.dispatch);
-        if (status == INVAR_OK && !*done_out && !s->http->alive(t->connection))
-            status = INVAR_FAIL(INVAR_E_IO, 0, "the client has gone");
-        if (status == INVAR_OK && !*done_out && t->due && invar_process_clock_ms() > t->due)
-            status = INVAR_FAIL(INVAR_E_STATE, 0,
-                                "the request has taken longer than %" PRId64 " s, the server's "
-                                "limit: ask for fewer tokens",
-                                s->options.seconds);
-    }
-    return status;
-}
-
-static invar_status wait_whole(talk *t)
-{
-    bool done = false;
-
-    while (!done)
-        INVAR_TRY(listen_on(&done, t));
-    return INVAR_OK;
-}
-
-static invar_status finish_whole(talk *t)
-{
-    INVAR_TRY(wait_whole(t));
-    return invar_reply_whole(&t->text, &t->reply);
-}
-
-/* What a session gets is kept before the first byte of it is sent. */
-static invar_status keep_reply(talk *t)
-{
-    if (t->visit && t->submitted) {
-        INVAR_TRY(wait_whole(t));
-        INVAR_TRY(t->server->options.gate.keep(t->visit, &t->ticket));
-    }
-    end_visit(t);
-    return INVAR_OK;
-}
-
-/* ---- streams --------------------------------------------------------------------------------- */
-
-/* The next events; a failure is one of them, and the last. */
-static void fill(talk *t)
-{
-    bool done;
-    invar_status status;
-
-    invar_json_text_reset(&t->text);
-    t->sent = 0;
-    status = listen_on(&done, t);
-    if (status == INVAR_OK)
-        status = invar_reply_events(&t->text, &t->reply, done);
-    if (status != INVAR_OK) {
-        const invar_reply_error told = error_of(invar_error_last(), NULL);
-        invar_json_text event = {0};
-
-        invar_reply_put_error(&event, &told);
-        invar_json_text_reset(&t->text);
-        invar_json_text_append(&t->text, "data: ", 6);
-        invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
-        invar_json_text_append(&t->text, "\n\n", 2);
-        invar_json_text_release(&event);
-        t->reply.over = true;
-    }
-}
-
-static int64_t next(void *payload, void *stream, char *out, size_t most)
-{
-    talk *t = stream;
-    size_t bytes;
-
-    (void)payload;
-    while (t->sent == t->text.bytes && !t->reply.over)
-        fill(t);
-    if (t->text.status != INVAR_OK)
-        return -1;
-    bytes = t->text.bytes - t->sent < most ? t->text.bytes - t->sent : most;
-    memcpy(out, t->text.data + t->sent, bytes);
-    t->sent += bytes;
-    return (int64_t)bytes;
-}
-
-/* ---- routes ---------------------------------------------------------------------------------- */
 
 static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind kind)
 {
-    talk *t = NULL;
-    invar_status status = invar_alloc((void **)&t, 1, sizeof *t, "a request");
+    invar_talk *t = NULL;
+    invar_json_text text = {0};
+    invar_status status = invar_talk_new(&t, &s->options, s->http, e->connection);
 
-    if (status == INVAR_OK) {
-        memset(t, 0, sizeof *t);
-        t->server = s;
-        t->connection = e->connection;
-        status = begin_talk(t, kind, e);
-    }
     if (status == INVAR_OK)
-        status = keep_reply(t);
-    if (status == INVAR_OK && t->ask.stream) {
+        status = invar_talk_begin(t, kind, key_of(e), e->body, e->bytes);
+    if (status == INVAR_OK && invar_talk_is_stream(t)) {
         e->status = 200;
         e->type = TYPE_EVENTS;
         e->stream = t;
         return;
     }
     if (status == INVAR_OK)
-        status = finish_whole(t);
+        status = invar_talk_whole(&text, t);
     if (status == INVAR_OK) {
-        give(e, 200, &t->text);
-        t->text = (invar_json_text){0};
+        give(e, 200, &text);
     } else {
-        refuse_failed(e, invar_error_last(), t ? t->ask.param : NULL);
+        refuse_failed(e, invar_error_last(), t ? invar_talk_param(t) : NULL);
+        invar_json_text_release(&text);
     }
     if (t)
-        end_talk(t);
+        end_talk(s, t);
 }
 
 static void answer_text(invar_server *s, invar_serve_exchange *e)
@@ -564,7 +327,7 @@ static void release(void *payload, invar_serve_exchange *e)
     invar_server *s = payload;
 
     if (e->stream)
-        end_talk(e->stream);
+        end_talk(s, e->stream);
     invar_free(e->reply);
     if (!e->working)
         return;
@@ -572,6 +335,12 @@ static void release(void *payload, invar_serve_exchange *e)
     s->busy--;
     (void)pthread_cond_broadcast(&s->idle);
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+static int64_t next(void *payload, void *stream, char *out, size_t most)
+{
+    (void)payload;
+    return invar_talk_next(stream, out, most);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

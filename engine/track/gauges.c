@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/serve/prometheus.h"
+#include "engine/serve/metrics/prometheus.h"
 
 #include "base/invar_banned.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_SERVE_METER_H
-#define INVAR_ENGINE_SERVE_METER_H
+#ifndef INVAR_ENGINE_SERVE_METRICS_METER_H
+#define INVAR_ENGINE_SERVE_METRICS_METER_H
 
 #include "base/json/text.h"
 #include "engine/serve/dispatch.h"

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_SERVE_SCRAPE_H
-#define INVAR_ENGINE_SERVE_SCRAPE_H
+#ifndef INVAR_ENGINE_SERVE_METRICS_SCRAPE_H
+#define INVAR_ENGINE_SERVE_METRICS_SCRAPE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/serve/meter.h"
+#include "engine/serve/metrics/meter.h"
 
 #include <stdio.h>
 
-#include "engine/serve/prometheus.h"
+#include "engine/serve/metrics/prometheus.h"
 
 #include "base/invar_banned.h"
 

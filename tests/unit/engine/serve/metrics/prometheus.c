@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/serve/prometheus.h"
+#include "engine/serve/metrics/prometheus.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,14 +3,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/serve/scrape.h"
+#include "engine/serve/metrics/scrape.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/serve/prometheus.h"
+#include "engine/serve/metrics/prometheus.h"
 #include "engine/serve/server.h"
 
 #include "base/invar_banned.h"

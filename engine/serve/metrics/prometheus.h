@@ -9,8 +9,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_SERVE_PROMETHEUS_H
-#define INVAR_ENGINE_SERVE_PROMETHEUS_H
+#ifndef INVAR_ENGINE_SERVE_METRICS_PROMETHEUS_H
+#define INVAR_ENGINE_SERVE_METRICS_PROMETHEUS_H
 
 #include "base/json/text.h"
 

@@ -1,0 +1,294 @@
+/*
+ * talk.c - a request for choices while it is worked on: read, let in, waited for, replied to.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/serve/talk.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/process/process.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define LOOK_MS 200 // between two looks whether the client is still there
+
+struct invar_talk {
+    const invar_server_options *options;
+    const invar_serve_table *http;
+    const void *connection;
+    invar_ask ask;
+    invar_ticket ticket;
+    invar_reply reply;
+    bool has_ticket, submitted;
+    void *visit;          /* of the gate, which has let the ticket in; NULL: none */
+    int64_t due;          /* when it takes too long; 0: never */
+    invar_json_text text; /* of a stream: events that are on their way */
+    size_t sent;
+};
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* How a failure is told: status of HTTP, type, code. */
+typedef struct verdict {
+    invar_status status;
+    int http;
+    const char *type, *code;
+} verdict;
+
+static const verdict verdicts[] = {
+    {INVAR_E_INVALID, 400, "invalid_request_error", "invalid_value"},
+    {INVAR_E_NOTFOUND, 404, "invalid_request_error", "model_not_found"},
+    {INVAR_E_BUSY, 429, "rate_limit_error", "too_many_requests"},
+    {INVAR_E_STATE, 503, "server_error", "unavailable"},
+};
+
+static const verdict *verdict_of(invar_status status)
+{
+    static const verdict other = {INVAR_OK, 500, "server_error", "internal_error"};
+
+    for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
+        if (verdicts[i].status == status)
+            return &verdicts[i];
+    return &other;
+}
+
+/* A message of ours may quote what was sent: all of it is UTF-8 by then. */
+invar_reply_error invar_talk_error(int *http_out, const invar_error *error, const char *param)
+{
+    const verdict *v = verdict_of(error->status);
+
+    *http_out = v->http;
+    return (invar_reply_error){error->message, v->type, param, v->code};
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void end_visit(invar_talk *t)
+{
+    if (t->visit)
+        t->options->gate.leave(t->visit);
+    t->visit = NULL;
+}
+
+static invar_status check_model(const invar_talk *t)
+{
+    const char *served = t->options->facts->model;
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!t->ask.model || strcmp(t->ask.model, served) == 0)
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, t->ask.model, strlen(t->ask.model));
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "there is no model '%s' here; the one that is served "
+                      "is '%s'",
+                      quoted, served);
+}
+
+static invar_status make_ticket(invar_talk *t)
+{
+    t->has_ticket = true;
+    INVAR_TRY(invar_ticket_init(&t->ticket, t->ask.n_prompts, t->ask.n));
+    t->ticket.sampling = &t->ask.sampling;
+    t->ticket.score = t->ask.echo && t->ask.logprobs;
+    for (int64_t i = 0; i < t->ask.n_prompts; i++) {
+        t->ticket.prompts[i].tokens = t->ask.prompts[i].ids;
+        t->ticket.prompts[i].count = t->ask.prompts[i].n_ids;
+    }
+    return INVAR_OK;
+}
+
+/* The session that it belongs to may refuse it, or know its reply. */
+static invar_status pass_gate(invar_talk *t, const char *key)
+{
+    const invar_server_gate *gate = &t->options->gate;
+
+    if (!gate->begin)
+        return INVAR_OK;
+    t->ask.param = NULL;
+    return gate->begin(&t->visit, gate->payload, key, &t->ask, &t->ticket);
+}
+
+/* What holds where the request says nothing. */
+static invar_status settle(invar_sampling *out, const invar_talk *t, const char *key)
+{
+    const invar_server_gate *gate = &t->options->gate;
+
+    if (gate->settings)
+        return gate->settings(out, gate->payload, key);
+    *out = *t->options->sampling;
+    return INVAR_OK;
+}
+
+static invar_status submit(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
+                           size_t bytes)
+{
+    const invar_server_options *o = t->options;
+    invar_sampling sampling;
+
+    INVAR_TRY(settle(&sampling, t, key));
+    INVAR_TRY(invar_ask_read(&t->ask, kind, body, bytes, &sampling));
+    t->ask.param = "model";
+    INVAR_TRY(check_model(t));
+    INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));
+    INVAR_TRY(make_ticket(t));
+    INVAR_TRY(pass_gate(t, key));
+    INVAR_TRY(invar_reply_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
+    if (!t->ticket.done) {
+        INVAR_TRY(invar_dispatch_submit(o->dispatch, &t->ticket));
+        t->submitted = true;
+    }
+    t->due = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
+    return INVAR_OK;
+}
+
+/* The next news of its ticket; *done_out: all is there. */
+static invar_status listen_on(bool *done_out, invar_talk *t)
+{
+    const invar_server_options *o = t->options;
+    int64_t known = t->reply.known;
+    invar_status status = INVAR_OK;
+
+    *done_out = false;
+    while (status == INVAR_OK && !*done_out && t->reply.known == known) {
+        invar_dispatch_wait(o->dispatch, &t->ticket, known, LOOK_MS);
+        *done_out = t->ticket.done;
+        if (t->ticket.done && t->ticket.error.status != INVAR_OK) {
+            invar_error_put(&t->ticket.error);
+            status = t->ticket.error.status;
+        } else {
+            status = invar_reply_copy(&t->reply);
+        }
+        invar_dispatch_unlock(o->dispatch);
+        if (status == INVAR_OK && !*done_out && !t->http->alive(t->connection))
+            status = INVAR_FAIL(INVAR_E_IO, 0, "the client has gone");
+        if (status == INVAR_OK && !*done_out && t->due && invar_process_clock_ms() > t->due)
+            status = INVAR_FAIL(INVAR_E_STATE, 0,
+                                "the request has taken longer than %" PRId64 " s, the server's "
+                                "limit: ask for fewer tokens",
+                                o->seconds);
+    }
+    return status;
+}
+
+static invar_status wait_whole(invar_talk *t)
+{
+    bool done = false;
+
+    while (!done)
+        INVAR_TRY(listen_on(&done, t));
+    return INVAR_OK;
+}
+
+/* What a session gets is kept before the first byte of it is sent. */
+static invar_status keep_reply(invar_talk *t)
+{
+    if (t->visit && t->submitted) {
+        INVAR_TRY(wait_whole(t));
+        INVAR_TRY(t->options->gate.keep(t->visit, &t->ticket));
+    }
+    end_visit(t);
+    return INVAR_OK;
+}
+
+invar_status invar_talk_begin(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
+                              size_t bytes)
+{
+    INVAR_TRY(submit(t, kind, key, body, bytes));
+    return keep_reply(t);
+}
+
+bool invar_talk_is_stream(const invar_talk *t)
+{
+    return t->ask.stream;
+}
+
+const char *invar_talk_param(const invar_talk *t)
+{
+    return t->ask.param;
+}
+
+invar_status invar_talk_whole(invar_json_text *out, invar_talk *t)
+{
+    INVAR_TRY(wait_whole(t));
+    return invar_reply_whole(out, &t->reply);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* The next events; a failure is one of them, and the last. */
+static void fill(invar_talk *t)
+{
+    bool done;
+    invar_status status;
+
+    invar_json_text_reset(&t->text);
+    t->sent = 0;
+    status = listen_on(&done, t);
+    if (status == INVAR_OK)
+        status = invar_reply_events(&t->text, &t->reply, done);
+    if (status != INVAR_OK) {
+        int http;
+        const invar_reply_error told = invar_talk_error(&http, invar_error_last(), NULL);
+        invar_json_text event = {0};
+
+        invar_reply_put_error(&event, &told);
+        invar_json_text_reset(&t->text);
+        invar_json_text_append(&t->text, "data: ", 6);
+        invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
+        invar_json_text_append(&t->text, "\n\n", 2);
+        invar_json_text_release(&event);
+        t->reply.over = true;
+    }
+}
+
+int64_t invar_talk_next(invar_talk *t, char *out, size_t most)
+{
+    size_t bytes;
+
+    while (t->sent == t->text.bytes && !t->reply.over)
+        fill(t);
+    if (t->text.status != INVAR_OK)
+        return -1;
+    bytes = t->text.bytes - t->sent < most ? t->text.bytes - t->sent : most;
+    memcpy(out, t->text.data + t->sent, bytes);
+    t->sent += bytes;
+    return (int64_t)bytes;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_talk_new(invar_talk **out, const invar_server_options *options,
+                            const invar_serve_table *http, const void *connection)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a request"));
+    memset(*out, 0, sizeof **out);
+    (*out)->options = options;
+    (*out)->http = http;
+    (*out)->connection = connection;
+    return INVAR_OK;
+}
+
+const invar_ticket *invar_talk_withdraw(invar_talk *t)
+{
+    if (!t->submitted)
+        return NULL;
+    invar_dispatch_withdraw(t->options->dispatch, &t->ticket);
+    return &t->ticket;
+}
+
+void invar_talk_free(invar_talk *t)
+{
+    if (!t)
+        return;
+    end_visit(t);
+    invar_reply_release(&t->reply);
+    if (t->has_ticket)
+        invar_ticket_release(&t->ticket);
+    invar_ask_release(&t->ask);
+    invar_json_text_release(&t->text);
+    invar_free(t);
+}

@@ -1,0 +1,54 @@
+/*
+ * talk.h - a request for choices while it is worked on, and its reply: whole, or as events.
+ *
+ * new, begin, then whole or next until it is over, withdraw, free. One thread at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SERVE_TALK_H
+#define INVAR_ENGINE_SERVE_TALK_H
+
+#include "engine/serve/reply.h"
+#include "engine/serve/server.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_talk invar_talk;
+
+/* With the client of a connection of `http`. Options and connection are borrowed. */
+invar_status invar_talk_new(invar_talk **out, const invar_server_options *options,
+                            const invar_serve_table *http, const void *connection) INVAR_MUST_USE;
+
+/*
+ * Reads the request and hands it to the dispatch. `key` is the one that it brings; NULL: none. What
+ * a session gets is whole and kept before this returns.
+ */
+invar_status invar_talk_begin(invar_talk *talk, invar_ask_kind kind, const char *key,
+                              const char *body, size_t bytes) INVAR_MUST_USE;
+
+/* The member of the request that a failure is about; NULL: none. Borrowed. */
+const char *invar_talk_param(const invar_talk *talk);
+
+/* Does the client want events? */
+bool invar_talk_is_stream(const invar_talk *talk);
+
+/* Waits for all of it. */
+invar_status invar_talk_whole(invar_json_text *out, invar_talk *talk) INVAR_MUST_USE;
+
+/* The next bytes of the events, a failure among them; 0: that was all. -1: there is no memory. */
+int64_t invar_talk_next(invar_talk *talk, char *out, size_t most);
+
+/* Nothing is drawn for it any more. The ticket, borrowed; NULL: nothing was submitted. */
+const invar_ticket *invar_talk_withdraw(invar_talk *talk);
+
+void invar_talk_free(invar_talk *talk);
+
+/* How a failure is told, and the status of HTTP that says so. */
+invar_reply_error invar_talk_error(int *http_out, const invar_error *error, const char *param);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
