@@ -14,6 +14,7 @@
 #include "base/extent.h"
 #include "base/sort.h"
 #include "engine/agent/session.h"
+#include "engine/rollout/rollout.h"
 
 #include "base/invar_banned.h"
 
@@ -177,24 +178,6 @@ static invar_status put_all(invar_rl_sample *s, const plait *p)
     return INVAR_OK;
 }
 
-/* The text of what was drawn. */
-static invar_status put_text(invar_rl_sample *s, const invar_tokenizer *tokenizer,
-                             bool skip_special)
-{
-    int64_t n = invar_rl_sample_response(s), own = 0;
-    invar_status status;
-    int32_t *ids;
-
-    INVAR_TRY(invar_alloc((void **)&ids, (size_t)n, sizeof *ids, "tokens of a response"));
-    for (int64_t i = 0; i < n; i++)
-        if (s->mask[i])
-            ids[own++] = s->tokens[s->prompt_tokens + i];
-    status =
-        invar_tokenizer_decode(&s->response, &s->response_bytes, tokenizer, ids, own, skip_special);
-    invar_free(ids);
-    return status;
-}
-
 /* Where the first call that goes on with none parts from the one that it is most like. */
 static void tell_branch(char out[], const plait *p)
 {
@@ -227,5 +210,5 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
     }
     sample->turns = p.n_calls;
     release(&p);
-    return status == INVAR_OK ? put_text(sample, tokenizer, skip_special) : status;
+    return status == INVAR_OK ? invar_rollout_decode(sample, tokenizer, skip_special) : status;
 }

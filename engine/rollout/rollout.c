@@ -55,6 +55,25 @@ static invar_status judge(invar_finish *out, const invar_batch *run, invar_write
     return INVAR_OK;
 }
 
+invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tokenizer,
+                                  bool skip_special)
+{
+    int64_t n = invar_rl_sample_response(s), own = 0;
+    invar_status status;
+    int32_t *ids;
+
+    INVAR_TRY(invar_alloc((void **)&ids, (size_t)n, sizeof *ids, "tokens of a response"));
+    for (int64_t i = 0; i < n; i++)
+        if (s->mask[i])
+            ids[own++] = s->tokens[s->prompt_tokens + i];
+    invar_free(s->response);
+    s->response = NULL;
+    status =
+        invar_tokenizer_decode(&s->response, &s->response_bytes, tokenizer, ids, own, skip_special);
+    invar_free(ids);
+    return status;
+}
+
 /* The sample is done, or left as it is (INVAR_FINISH_NONE). */
 static invar_status finish(invar_batch *run, invar_writer *w, invar_finish how)
 {

@@ -201,6 +201,10 @@ typedef struct invar_rollout_most {
 invar_status invar_rollout_rehearse(invar_rollout *rollout, const invar_sampling *sampling,
                                     const invar_rollout_most *most) INVAR_MUST_USE;
 
+/* The text of what was drawn of its response, without what was inserted. */
+invar_status invar_rollout_decode(invar_rl_sample *sample, const invar_tokenizer *tokenizer,
+                                  bool skip_special) INVAR_MUST_USE;
+
 typedef struct invar_rollout_counters {
     int64_t prefilled; /* rows computed for prompts */
     int64_t shared;    /* rows of prompts that were not, because a group shares them */

@@ -248,22 +248,6 @@ static invar_status decode(char **out, size_t *bytes_out, const dialogue *d, con
                                   d->how->sampling->skip_special);
 }
 
-/* The text of its tokens alone, without what was inserted. */
-static invar_status decode_response(const dialogue *d, invar_rl_sample *s)
-{
-    int64_t n = invar_rl_sample_response(s), own = 0;
-    invar_status status;
-    int32_t *ids;
-
-    INVAR_TRY(invar_alloc((void **)&ids, (size_t)n, sizeof *ids, "tokens of a response"));
-    for (int64_t i = 0; i < n; i++)
-        if (s->mask[i])
-            ids[own++] = s->tokens[s->prompt_tokens + i];
-    status = decode(&s->response, &s->response_bytes, d, ids, own);
-    invar_free(ids);
-    return status;
-}
-
 static invar_status listen(dialogue *d)
 {
     for (int64_t k = 0; k < d->n_asked; k++) {
@@ -275,7 +259,8 @@ static invar_status listen(dialogue *d)
             s->finish = INVAR_FINISH_LENGTH;
         INVAR_TRY(
             decode(&t->text, &t->text_bytes, d, s->tokens + t->first, s->n_tokens - t->first));
-        INVAR_TRY(decode_response(d, s));
+        INVAR_TRY(
+            invar_rollout_decode(s, d->how->turns->tokenizer, d->how->sampling->skip_special));
         d->turns[k] = (invar_plugin_turn){.turn = t->turn,
                                           .turns = d->how->turns->most,
                                           .text = t->text,
