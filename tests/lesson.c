@@ -8,9 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "engine/layout/agree.h"
 #include "engine/model/shard/slices.h"
+#include "engine/train/micro_batch.h"
 #include "tests/support.h"
+
+void lesson_route(invar_rl_samples *samples, const invar_model *model)
+{
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        invar_rl_sample *s = &samples->items[i];
+        int64_t n = invar_micro_batch_rows(s) * route;
+
+        assert_ok(invar_alloc((void **)&s->routing, (size_t)n, sizeof *s->routing, "routing"));
+        for (int64_t j = 0; j < n; j++)
+            s->routing[j] = (int32_t)(i + j) % 6;
+        s->route_size = route;
+    }
+}
 
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
                  const invar_device *dev)

@@ -46,6 +46,9 @@ typedef struct outcome {
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
                  const invar_device *dev);
 
+/* Samples say which experts were chosen, others than the model's choice for the most part. */
+void lesson_route(invar_rl_samples *samples, const invar_model *model);
+
 /* One rank's, with its part of the model; layout NULL: the only one. free(out->grads). */
 invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layout,
                          const invar_model *model, const invar_device *dev);

@@ -9,6 +9,39 @@ ways=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
     --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full
     --log-probs-chunk-size 2 --audit 40)
 
+# exact_recipe FFN HEADS VOCAB KEY=VALUE ...: a small model of these sizes, and keys of its own.
+exact_recipe() {
+    local ffn=$1 heads=$2 vocab=$3
+    shift 3
+    cat <<RECIPE
+[model]
+dtype = bf16
+num-layers = 2
+hidden-size = 32
+ffn-hidden-size = $ffn
+num-attention-heads = $heads
+num-query-groups = 2
+kv-channels = 16
+vocab-size = $vocab
+max-position-embeddings = 32
+init-method-std = 0.08
+$(printf '%s\n' "${@/=/ = }")
+[rollout]
+prompt-data = task:max
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 4
+rollout-max-response-len = 3
+rm-type = overlap
+[grpo]
+entropy-coef = 0.01
+[optimizer]
+lr = 0.01
+[engine]
+numerics = sm90
+RECIPE
+}
+
 # train RUN RECIPE FLAG ...: sets `chain`. In every step rollout and training are equal.
 train() {
     local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) found

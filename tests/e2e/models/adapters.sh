@@ -6,36 +6,13 @@
 # samples. One chain in every layout, resumed and replayed; another seed gives another chain.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") folder=$2
-recipe=$PWD/tests/e2e/ranks/divided.ini folders=$PWD/tests/oracle/folders/4.57.6
-rm -rf "$folder"
-mkdir -p "$folder" && cd "$folder" || exit 2
-# shellcheck source=tests/e2e/expect.sh
-source "$OLDPWD/tests/e2e/expect.sh"
-full=${INVAR_TEST_FULL:-}
-
-# train NAME FLAG ...: a run; its chain is in `chain`.
-train() {
-    local name=$1 output
-    shift
-    checks=$((checks + 1))
-    output=$("$invar" train "$recipe" --no-report --dtype bf16 --threads 1 --run "$name" \
-        --rm-type deterministic_random "$@" 2>&1 </dev/null) ||
-        complain "$name: exit code $?" "$output"
-    chain=$(sed -n 's/^chain  *//p' <<<"$output")
-}
-
-# asked NAME SQL: of its ledger.
-asked() {
-    sqlite3 -readonly "$1/ledger.db" "$2"
-}
+folders=$PWD/tests/oracle/folders/4.57.6
+# shellcheck source=tests/e2e/models/divided.sh
+source tests/e2e/models/divided.sh
+train_flags=(--rm-type deterministic_random)
 
 identity() {
-    asked "$1" "SELECT value FROM identity WHERE key = '$2'"
-}
-
-digest() {
-    asked "$1" "SELECT hash FROM digests WHERE name = '$2' AND step = 0"
+    column "$1" "SELECT value FROM identity WHERE key = '$2'"
 }
 
 # in_layouts NAME FLAG ...: the chain of one rank on several.
@@ -84,7 +61,7 @@ holds [ "$(identity fromcriticloadseedcheckpoints 'critic hash')" != \
 # checkpoints without a critic are a body, too: a new head values nothing yet
 train plain --num-rollout 1 --seed 9
 train headless "${ppo[@]}" --critic-load plain/checkpoints --num-rollout 1
-holds [ "$(asked headless "SELECT value = 0 FROM metrics WHERE name = 'rollout/values'")" = 1 ]
+holds [ "$(column headless "SELECT value = 0 FROM metrics WHERE name = 'rollout/values'")" = 1 ]
 holds [ "$(identity headless 'critic hash')" != "$(identity whole 'critic hash')" ]
 printf '%s\n' '[rollout]' 'num-rollout = 1' 'rollout-batch-size = 1' 'n-samples-per-prompt = 2' \
     'rollout-max-response-len = 8' 'rm-type = deterministic_random' 'prompt-data = data.jsonl' \
@@ -104,9 +81,9 @@ for format in "${formats[@]}"; do
     in_layouts "sampled-$format" --rollout-dtype "$format" "${lora[@]}"
     holds [ "$(digest "sampled-$format" rollout.logp)" = "$(digest "whole-$format" rollout.logp)" ]
     holds [ "$(digest "sampled-$format" rollout.logp)" != "$(digest critic rollout.logp)" ]
-    holds [ "$(asked "sampled-$format" 'SELECT max(diff) > 0 FROM sample')" = 1 ]
+    holds [ "$(column "sampled-$format" 'SELECT max(diff) > 0 FROM sample')" = 1 ]
 done
-one=$(asked sampled-fp8 'SELECT lower(hex(chain)) FROM step ORDER BY step DESC LIMIT 1')
+one=$(column sampled-fp8 'SELECT lower(hex(chain)) FROM step ORDER BY step DESC LIMIT 1')
 sampled=(--rollout-dtype fp8 "${lora[@]}")
 train again "${sampled[@]}" --debug-exit-after-rollout 1
 train again "${sampled[@]}" --ranks 2

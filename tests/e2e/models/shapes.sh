@@ -6,34 +6,13 @@
 # gives another chain. What cannot be is refused with the key that names the model.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") folder=$2
-recipe=$PWD/tests/e2e/ranks/divided.ini
-rm -rf "$folder"
-mkdir -p "$folder" && cd "$folder" || exit 2
-# shellcheck source=tests/e2e/expect.sh
-source "$OLDPWD/tests/e2e/expect.sh"
-full=${INVAR_TEST_FULL:-}
-
-# train NAME FLAG ...: a run; its chain is in `chain`.
-train() {
-    local name=$1 output
-    shift
-    checks=$((checks + 1))
-    output=$("$invar" train "$recipe" --no-report --dtype bf16 --threads 1 --run "$name" "$@" 2>&1 \
-        </dev/null) || complain "$name: exit code $?" "$output"
-    chain=$(sed -n 's/^chain  *//p' <<<"$output")
-}
+# shellcheck source=tests/e2e/models/divided.sh
+source tests/e2e/models/divided.sh
 
 # refused TEXT FLAG ...: as a wrong recipe is.
 refused() {
     expect 129 "$1" train "$recipe" --no-report --dtype bf16 --run refused "${@:2}"
     holds [ ! -e refused ]
-}
-
-# the hash of a point in step 0
-digest() {
-    sqlite3 -readonly "$1/ledger.db" \
-        "SELECT hash FROM digests WHERE name = '$2' AND step = 0"
 }
 
 declare -A shape=(

@@ -12,32 +12,7 @@ source "$(dirname "$0")/../expect.sh"
 source "$(dirname "$0")/../exact.sh"
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
-cat >"$folder/dense.ini" <<'RECIPE'
-[model]
-dtype = bf16
-num-layers = 2
-hidden-size = 32
-ffn-hidden-size = 1024
-num-attention-heads = 8
-num-query-groups = 2
-kv-channels = 16
-vocab-size = 2048
-max-position-embeddings = 32
-init-method-std = 0.08
-[rollout]
-prompt-data = task:max
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 4
-rollout-max-response-len = 3
-rm-type = overlap
-[grpo]
-entropy-coef = 0.01
-[optimizer]
-lr = 0.01
-[engine]
-numerics = sm90
-RECIPE
+exact_recipe 1024 8 2048 >"$folder/dense.ini"
 sed -e 's/^ffn-hidden-size.*/ffn-hidden-size = 1024\nmodel-type = qwen3_moe\nnum-experts = 4/' \
     -e 's/^\[grpo\]/[grpo]\nuse-rollout-routing-replay = true/' \
     -e '/^num-experts/a moe-router-topk = 2' "$folder/dense.ini" >"$folder/experts.ini"

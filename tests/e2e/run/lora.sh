@@ -10,34 +10,7 @@ source "$(dirname "$0")/../expect.sh"
 source "$(dirname "$0")/../exact.sh"
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
-cat >"$folder/dense.ini" <<'RECIPE'
-[model]
-dtype = bf16
-num-layers = 2
-hidden-size = 32
-ffn-hidden-size = 256
-num-attention-heads = 4
-num-query-groups = 2
-kv-channels = 16
-vocab-size = 512
-max-position-embeddings = 32
-init-method-std = 0.08
-lora-rank = 4
-lora-alpha = 6
-[rollout]
-prompt-data = task:max
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 4
-rollout-max-response-len = 3
-rm-type = overlap
-[grpo]
-entropy-coef = 0.01
-[optimizer]
-lr = 0.01
-[engine]
-numerics = sm90
-RECIPE
+exact_recipe 256 4 512 lora-rank=4 lora-alpha=6 >"$folder/dense.ini"
 sed -e 's/^ffn-hidden-size.*/&\nmodel-type = qwen3_moe\nnum-experts = 4\nmoe-router-topk = 2/' \
     "$folder/dense.ini" >"$folder/experts.ini"
 

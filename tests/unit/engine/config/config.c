@@ -15,21 +15,9 @@
 #include "engine/rl/loss.h"
 #include "engine/train/lr_schedule.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/good.h"
 
-static const char good[] = "[model]\n"
-                           "num-layers = 2\n"
-                           "hidden-size = 64\n"
-                           "ffn-hidden-size = 128\n"
-                           "num-attention-heads = 4\n"
-                           "[rollout]\n"
-                           "prompt-data = task:max\n"
-                           "num-rollout = 3\n"
-                           "rollout-batch-size = 16\n"
-                           "n-samples-per-prompt = 8\n"
-                           "rollout-max-response-len = 4\n"
-                           "rm-type = exact\n"
-                           "[engine]\n"
-                           "numerics = ieee\n";
+static const char good[] = INVAR_TEST_GOOD_RECIPE;
 
 /* Flags that make the good recipe one of a model from files and prompts from a file. */
 #define FROM_FILE                                                                                  \

@@ -12,24 +12,11 @@
 
 #include "engine/config/config.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/good.h"
 
-static const char recipe_text[] = "[model]\n"
-                                  "num-layers = 2\n"
-                                  "hidden-size = 64\n"
-                                  "ffn-hidden-size = 128\n"
-                                  "num-attention-heads = 4\n"
-                                  "[rollout]\n"
-                                  "prompt-data = task:max\n"
-                                  "num-rollout = 3\n"
-                                  "rollout-batch-size = 16\n"
-                                  "n-samples-per-prompt = 8\n"
-                                  "rollout-max-response-len = 4\n"
-                                  "rm-type = exact\n"
-                                  "[eval]\n"
-                                  "eval-temperature = 0.5\n"
-                                  "n-samples-per-eval-prompt = 3\n"
-                                  "[engine]\n"
-                                  "numerics = ieee\n";
+static const char recipe_text[] = INVAR_TEST_GOOD_RECIPE "[eval]\n"
+                                                         "eval-temperature = 0.5\n"
+                                                         "n-samples-per-eval-prompt = 3\n";
 
 static char path[] = INVAR_TEST_WORK "/evals-XXXXXX";
 

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "engine/layout/exchange.h"
 #include "engine/model/shard/owners.h"
 #include "tests/device/far.h"
@@ -285,20 +284,12 @@ static void test_ranks__routes_are_counted(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     invar_rl_samples samples;
     outcome expected;
     lesson l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    for (int64_t i = 0; i < SAMPLES; i++) {
-        invar_rl_sample *s = &samples.items[i];
-        int64_t n = invar_micro_batch_rows(s) * route;
-        assert_ok(invar_alloc((void **)&s->routing, (size_t)n, sizeof *s->routing, "routing"));
-        for (int64_t j = 0; j < n; j++)
-            s->routing[j] = (int32_t)(i + j) % 6;
-        s->route_size = route;
-    }
+    lesson_route(&samples, model);
     lesson_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "tests/device/far.h"
 #include "tests/lesson.h"
 #include "tests/ranks.h"
@@ -216,21 +215,13 @@ static void test_stages__routes_are_counted(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, false, dev);
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     invar_rl_samples samples;
     outcome expected;
     lesson l;
     stage_run s = {.l = &l, .sizes = WHOLE_LAYERS};
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    for (int64_t i = 0; i < SAMPLES; i++) {
-        invar_rl_sample *sample = &samples.items[i];
-        int64_t n = invar_micro_batch_rows(sample) * route;
-        assert_ok(invar_alloc((void **)&sample->routing, (size_t)n, sizeof *sample->routing, "r"));
-        for (int64_t j = 0; j < n; j++)
-            sample->routing[j] = (int32_t)(i + j) % 6;
-        sample->route_size = route;
-    }
+    lesson_route(&samples, model);
     lesson_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
