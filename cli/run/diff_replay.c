@@ -189,8 +189,8 @@ static invar_status replay_both(invar_diff **out, const scene *s)
     INVAR_TRY(compare(&fine, s, a, b));
     first = fine->culprit ? fine->culprit : fine->points;
     // other weights or random numbers explain other samples
-    if (fine->n_points && strcmp(first->phase, "rollout") == 0 && fine->same_rng &&
-        fine->same_weights != INVAR_DIFF_ANSWER_NO)
+    if (fine->n_points && strcmp(first->phase, "rollout") == 0 &&
+        fine->same_rng != INVAR_DIFF_ANSWER_NO && fine->same_weights != INVAR_DIFF_ANSWER_NO)
         status = look_behind_samples(&fine, s, a);
     if (status == INVAR_OK)
         *out = fine;

@@ -5,7 +5,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 WITH pair AS (
   SELECT x.step, x.chain AS chain_a, y.chain AS chain_b, x.root <> y.root AS differs,
-         x.batch = y.batch AS same_batch, x.rng = y.rng AS same_rng
+         CASE WHEN min(ltrim(x.batch, '0'), ltrim(y.batch, '0')) <> ''
+              THEN x.batch = y.batch END AS same_batch, -- NULL: not recorded, zeros
+         CASE WHEN min(ltrim(x.rng, '0'), ltrim(y.rng, '0')) <> '' THEN x.rng = y.rng END AS same_rng
   FROM timeline x JOIN timeline y ON y.step = x.step
   WHERE x.run = :a AND y.run = :b),
 whole AS (

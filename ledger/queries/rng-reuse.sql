@@ -5,7 +5,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 SELECT 'step' AS what, step, NULL AS sample, same_as_step, NULL AS same_as_sample, rng
 FROM (SELECT step, rng, lag(step) OVER (PARTITION BY rng ORDER BY step) AS same_as_step
-      FROM timeline WHERE run = :run)
+      FROM timeline WHERE run = :run AND ltrim(rng, '0') <> '')
 WHERE same_as_step IS NOT NULL
 UNION ALL
 SELECT 'sample', step, idx, same_as_step, same_as_sample, rng

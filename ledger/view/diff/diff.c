@@ -439,6 +439,16 @@ static invar_status compare_weights(invar_diff_answer *out, const moment now[2],
     return status;
 }
 
+/* Whether both have the digest; zeros stand where a trainer has recorded none. */
+static invar_diff_answer compare_digests(const invar_digest *a, const invar_digest *b)
+{
+    static const invar_digest none;
+
+    if (invar_digest_equal(a, &none) || invar_digest_equal(b, &none))
+        return INVAR_DIFF_ANSWER_UNKNOWN;
+    return invar_digest_equal(a, b) ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO;
+}
+
 /* The tensors of a step, and what it was given. */
 static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_source of[2])
 {
@@ -453,8 +463,8 @@ static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_
         side->chain = now[i].chain;
     }
     diff->roots_differ = diff->parted && !invar_digest_equal(&now[0].root, &now[1].root);
-    diff->same_batch = invar_digest_equal(&now[0].batch, &now[1].batch);
-    diff->same_rng = invar_digest_equal(&now[0].rng, &now[1].rng);
+    diff->same_batch = compare_digests(&now[0].batch, &now[1].batch);
+    diff->same_rng = compare_digests(&now[0].rng, &now[1].rng);
     INVAR_TRY(compare_weights(&diff->same_weights, now, of));
     return invar_diff_compare_points(diff, &of[0], &of[1]);
 }
@@ -467,8 +477,8 @@ static invar_status compare_step(invar_diff *diff, view sides[2])
 
     if (step < 0 && !diff->parted)
         return INVAR_OK;
-    diff->same_batch = diff->same_rng = true; // before any step: nothing
-    diff->same_weights = INVAR_DIFF_ANSWER_UNKNOWN;
+    // before any step nothing is recorded
+    diff->same_batch = diff->same_rng = diff->same_weights = INVAR_DIFF_ANSWER_UNKNOWN;
     if (step >= 0)
         INVAR_TRY(compare_moments(diff, sides, of));
     return invar_diff_compare_records(diff, &of[0], &of[1]);

@@ -120,7 +120,7 @@ typedef struct invar_diff_sample {
 typedef enum invar_diff_answer {
     INVAR_DIFF_ANSWER_NO,
     INVAR_DIFF_ANSWER_YES,
-    INVAR_DIFF_ANSWER_UNKNOWN
+    INVAR_DIFF_ANSWER_UNKNOWN /* a side has not recorded it */
 } invar_diff_answer;
 
 typedef struct invar_diff {
@@ -138,8 +138,8 @@ typedef struct invar_diff {
     int64_t step; /* the first divergent one, -1 before the first step of all; -1: not parted */
     bool roots_differ; /* there; else only what is recorded beside the tensors */
     bool evaluations;  /* there; the step itself is equal, only evaluations after it are not */
-    bool same_batch, same_rng;      /* there */
-    invar_diff_answer same_weights; /* before it */
+    invar_diff_answer same_batch, same_rng; /* there */
+    invar_diff_answer same_weights;         /* before it */
 
     const invar_diff_fact *facts;
     size_t n_facts;

@@ -161,8 +161,8 @@ static void put_steps(FILE *f, const void *data)
             at > 60 ? " left" : "", at, diff->step, diff->common_first, diff->common_last,
             diff->roots_differ ? "Found by binary search over the chains."
                                : "Their tensors are equal.");
-    invar_html_item(f, "same data", diff->same_batch ? "yes" : "no");
-    invar_html_item(f, "same rng", diff->same_rng ? "yes" : "no");
+    invar_html_item(f, "same data", invar_diff_answer_name(diff->same_batch));
+    invar_html_item(f, "same rng", invar_diff_answer_name(diff->same_rng));
     invar_html_item(f, "same weights before it", invar_diff_answer_name(diff->same_weights));
     fputs("</dl></section>\n", f);
 }

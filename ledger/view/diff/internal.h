@@ -119,7 +119,7 @@ bool invar_diff_coarse(const invar_diff *diff);
 /* The shortest decimal that means these bits; "?" when there is no memory for it. */
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value);
 
-/* "yes", "no", "not known"; in JSON true, false, null, a new reference. */
+/* "yes", "no", "not recorded"; in JSON true, false, null, a new reference. */
 const char *invar_diff_answer_name(invar_diff_answer answer);
 json_t *invar_diff_answer_json(invar_diff_answer answer);
 

@@ -157,7 +157,7 @@ static json_t *whole(const invar_diff *diff)
     invar_diff_headline(headline, diff);
     return json_pack(
         "{s:s, s:s, s:s?, s:b, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I},"
-        " s:I, s:b, s:b, s:b, s:b, s:o, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:I, "
+        " s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:I, "
         "s:o, s:I,"
         " s:I, s:I}",
         "verdict", invar_diff_verdict_name(diff->verdict), "headline", headline, "self",
@@ -170,9 +170,10 @@ static json_t *whole(const invar_diff *diff)
         (json_int_t)(diff->metrics_equal + (int64_t)diff->n_metrics), "samples",
         (json_int_t)(diff->samples_equal + (int64_t)diff->n_samples), "step",
         (json_int_t)diff->step, "roots_differ", diff->roots_differ, "evaluations",
-        diff->evaluations, "same_batch", diff->same_batch, "same_rng", diff->same_rng,
-        "same_weights", invar_diff_answer_json(diff->same_weights), "facts",
-        list(diff, diff->n_facts, fact), "facts_equal", (json_int_t)diff->facts_equal, "changes",
+        diff->evaluations, "same_batch", invar_diff_answer_json(diff->same_batch), "same_rng",
+        invar_diff_answer_json(diff->same_rng), "same_weights",
+        invar_diff_answer_json(diff->same_weights), "facts", list(diff, diff->n_facts, fact),
+        "facts_equal", (json_int_t)diff->facts_equal, "changes",
         list(diff, diff->n_changes, change), "points_a", (json_int_t)diff->points_a, "points_b",
         (json_int_t)diff->points_b, "culprit",
         diff->culprit ? point_object(diff->culprit) : json_null(), "points",

@@ -413,15 +413,10 @@ const char *invar_diff_answer_name(invar_diff_answer answer)
     static const char *const names[] = {
         [INVAR_DIFF_ANSWER_NO] = "no",
         [INVAR_DIFF_ANSWER_YES] = "yes",
-        [INVAR_DIFF_ANSWER_UNKNOWN] = "not known",
+        [INVAR_DIFF_ANSWER_UNKNOWN] = "not recorded",
     };
 
     return names[answer];
-}
-
-static const char *yes(bool x)
-{
-    return invar_diff_answer_name(x ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO);
 }
 
 static void print_step(printer *p, const invar_diff *diff)
@@ -431,7 +426,8 @@ static void print_step(printer *p, const invar_diff *diff)
     snprintf(name, sizeof name, "step %" PRId64, diff->step);
     title(p, name, true);
     fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
-            yes(diff->same_batch), yes(diff->same_rng), invar_diff_answer_name(diff->same_weights));
+            invar_diff_answer_name(diff->same_batch), invar_diff_answer_name(diff->same_rng),
+            invar_diff_answer_name(diff->same_weights));
     print_digests(p, "root", &diff->a.root, &diff->b.root);
     print_digests(p, "chain", &diff->a.chain, &diff->b.chain);
 }

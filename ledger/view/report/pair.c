@@ -7,7 +7,8 @@
  *   {b: the run, verdict, self: "a" | "b" | null, twins, first: step | null,
  *    strip: [[from, to, state]]   state: equal different records mixed a b
  *    compared: {steps, only_a, only_b, and of facts, points, metrics, samples X_equal, X_different}
- *    same_weights: true | false | null, same_batch, same_rng, changes: of the manifest
+ *    same_weights, same_batch, same_rng: true | false | null (not recorded)
+ *    changes: of the manifest
  *    point: {name, phase, layer, op, kind, inputs, born, a, b} | null      the first that differs
  *    heat: [{phase, layer, equal, different}], points: [name],
  *    metrics: [{name, a: bits | null, b: bits | null, ulp: text | null}]}
@@ -233,8 +234,8 @@ static invar_status describe(json_t *pair, const invar_diff *diff)
     INVAR_TRY(invar_report_set(pair, "self", self ? json_string(self) : json_null()));
     INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->twins)));
     INVAR_TRY(invar_report_set(pair, "same_weights", invar_diff_answer_json(diff->same_weights)));
-    INVAR_TRY(invar_report_set(pair, "same_batch", json_boolean(diff->same_batch)));
-    INVAR_TRY(invar_report_set(pair, "same_rng", json_boolean(diff->same_rng)));
+    INVAR_TRY(invar_report_set(pair, "same_batch", invar_diff_answer_json(diff->same_batch)));
+    INVAR_TRY(invar_report_set(pair, "same_rng", invar_diff_answer_json(diff->same_rng)));
     INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->n_changes)));
     INVAR_TRY(add_compared(pair, diff));
     INVAR_TRY(add_point(pair, diff));

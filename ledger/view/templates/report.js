@@ -236,15 +236,15 @@
 
   function origin(pair) {
     const {point, compared} = pair;
-    const yes = value => value ? 'equal' : tag('different', 'bad');
+    const answer = value => value === null ? 'not recorded' : value ? 'equal' : tag('different', 'bad');
     const of = (differ, equal, one) => equal + differ
       ? `${group(differ)} of ${plural(equal + differ, one)} differ` : null;
     return html('div', {class: 'origin'},
       pairs([
         ['step', group(pair.first)],
-        ['weights before', pair.same_weights === null ? 'not known' : yes(pair.same_weights)],
-        ['batch', yes(pair.same_batch)],
-        ['random numbers', yes(pair.same_rng)]]),
+        ['weights before', answer(pair.same_weights)],
+        ['batch', answer(pair.same_batch)],
+        ['random numbers', answer(pair.same_rng)]]),
       pairs([
         ['points', of(compared.points_different, compared.points_equal, 'point')],
         ['metrics', of(compared.metrics_different, compared.metrics_equal, 'metric')],

@@ -17,7 +17,8 @@ typedef struct small {
     const char *weights; /* the hash of the initial ones; NULL: not in the identity */
 } small;
 
-static bool foreign; /* runs are another program's, which has no free keys */
+static bool foreign;                 /* runs are another program's, which has no free keys */
+static uint8_t batch_byte, rng_byte; /* of their digests; 0: not recorded */
 
 static int64_t write_small(const small *spec)
 {
@@ -32,6 +33,9 @@ static int64_t write_small(const small *spec)
     invar_digest digests[64];
     invar_ledger_step step = {
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
+
+    step.batch.bytes[9] = batch_byte;
+    step.rng.bytes[9] = rng_byte;
 
     assert_true(spec->n_points <= COUNT(digests));
     for (size_t i = 0; i < spec->n_points; i++) // the same first letters, the same bits
@@ -324,6 +328,50 @@ static void test_diff__initial_weights_are_compared_not_their_version(void **sta
             diff_small(&(small){.points = three, .n_points = 3, .weights = cases[i].a},
                        &(small){three, 3, NULL, 0, 1U << 1, cases[i].b});
         assert_int_equal(diff->same_weights, cases[i].expected);
+        invar_diff_free(diff);
+    }
+}
+
+static void test_diff__what_is_not_recorded_is_not_the_same(void **state)
+{
+    static const struct {
+        uint8_t a, b;
+        invar_diff_answer expected;
+        const char *text;
+        json_type type;
+    } cases[] = {{1, 1, INVAR_DIFF_ANSWER_YES, "yes", JSON_TRUE},
+                 {1, 2, INVAR_DIFF_ANSWER_NO, "no", JSON_FALSE},
+                 {1, 0, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL},
+                 {0, 2, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL},
+                 {0, 0, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases) * COUNT(cases); i++) {
+        size_t k = i / COUNT(cases), l = i % COUNT(cases);
+        char *text, line[128];
+        int64_t runs[2];
+        invar_diff *diff;
+
+        for (unsigned side = 0; side < 2; side++) {
+            batch_byte = side ? cases[k].b : cases[k].a;
+            rng_byte = side ? cases[l].b : cases[l].a;
+            runs[side] = write_small(&(small){three, 3, NULL, 0, side << 1, NULL});
+        }
+        batch_byte = rng_byte = 0;
+        diff = diff_shared(runs[0], runs[1]);
+        text = text_of(diff, print_plain);
+        assert_int_equal(diff->same_batch, cases[k].expected);
+        assert_int_equal(diff->same_rng, cases[l].expected);
+        (void)snprintf(line, sizeof line, "step 0: same data: %s, same random numbers: %s, ",
+                       cases[k].text, cases[l].text);
+        assert_has(text, line);
+        free(text);
+        text = text_of(diff, invar_diff_json);
+        json_t *object = json_loads(text, 0, NULL);
+        assert_int_equal(json_typeof(json_object_get(object, "same_batch")), cases[k].type);
+        assert_int_equal(json_typeof(json_object_get(object, "same_rng")), cases[l].type);
+        json_decref(object);
+        free(text);
         invar_diff_free(diff);
     }
 }
@@ -817,6 +865,7 @@ int main(void)
         cmocka_unit_test(test_diff__fused_calls_and_their_parts),
         cmocka_unit_test(test_diff__groups_are_of_a_phase_and_layer_once),
         cmocka_unit_test(test_diff__initial_weights_are_compared_not_their_version),
+        cmocka_unit_test(test_diff__what_is_not_recorded_is_not_the_same),
         cmocka_unit_test(test_diff__whole_names),
         cmocka_unit_test(test_diff__new_source_hides_the_place),
         cmocka_unit_test(test_diff__finer_points_do_not_decide),
