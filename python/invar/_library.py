@@ -27,6 +27,9 @@ class Error(RuntimeError):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Error, (self.status, str(self))  # copies and pickles have both arguments
+
 
 class Tensor(ctypes.Structure):
     """invar_api_tensor."""
@@ -173,6 +176,12 @@ def call(name: str, *arguments: Any) -> None:
     if status != 0:
         raise Error(LIBRARY.invar_api_status_name(status).decode(),
                     LIBRARY.invar_api_error().decode("utf-8", "replace"))
+
+
+def one_line(error: object) -> str:
+    """What somebody else's exception says, fit for a message: printable, and not too long."""
+    text = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:2000])
 
 
 def take_bytes(text: c_void_p, size: int = -1) -> bytes:

@@ -3,13 +3,14 @@
 """Digests of bytes and of named tensors."""
 from __future__ import annotations
 
+import array
 import os
 import re
 from ctypes import create_string_buffer
 from dataclasses import dataclass
 from typing import Any, Iterable, Iterator, Mapping, Optional, Union
 
-from invar._library import DIGEST_BYTES, call
+from invar._library import DIGEST_BYTES, call, one_line
 from invar.tensors import describe_all, is_tensor, view
 
 # What a tensor is, and in which phase and by which op of a step it gets its value.
@@ -76,26 +77,56 @@ def hash_bytes(data: Union[bytes, bytearray, memoryview]) -> bytes:
     return out.raw
 
 
-def _named(source: Any) -> Iterable[tuple[str, Any]]:
-    """Names and tensors of a module, a mapping, pairs, or one tensor."""
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+
+
+def _optimizer(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The tensors that an optimizer of torch keeps: `state[3].exp_avg` of its parameter 3."""
+    for number, values in state.items():
+        known = {key: array.array("d", [value]) if isinstance(value, (int, float)) else value
+                 for key, value in values.items() if value is not None}  # some count in numbers
+        yield from _named(known, f"state[{number}]")
+
+
+def _named(source: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and tensors of a module, a mapping, pairs, a sequence, or one tensor.
+
+    Items of a sequence are called by their number. What is nested has both names: `1.mask`.
+    """
     if hasattr(source, "state_dict"):
         source = source.state_dict()
-    if isinstance(source, Mapping):
-        return source.items()
     if is_tensor(source):
-        return [("value", source)]
-    if not isinstance(source, Iterable) or isinstance(source, str):
-        raise TypeError("a module, a dict of tensors, pairs of names and tensors or a tensor can "
-                        f"be hashed, not {source!r}")
-    return source
+        yield name or "value", source
+        return
+    if isinstance(source, Mapping) and {*source} == {"state", "param_groups"}:
+        yield from _optimizer(source["state"])
+        return
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(source, Mapping):
+        items = source.items()
+    elif isinstance(source, Iterable) and not isinstance(source, (str, set, frozenset)):
+        items = list(source)
+        if not all(map(_is_pair, items)):
+            items = ((str(number), item) for number, item in enumerate(items))
+    else:
+        what = f"tensor {name!r}: " if name else ""
+        raise TypeError(f"{what}a module, an optimizer, a tensor, and dicts, pairs and sequences "
+                        f"of tensors can be hashed, not {source!r:.200}")
+    for key, item in items:
+        if not isinstance(key, str):
+            raise TypeError(f"the name of a tensor is a text, not {key!r:.200}")
+        yield from _named(item, f"{name}.{key}" if name else key)
 
 
 def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",
                  threads: Optional[int] = None) -> Digests:
     """The digest of every tensor of `source`.
 
-    source   a torch.nn.Module (its state_dict), a mapping of names to tensors, pairs of both, or
+    source   a torch.nn.Module (its state_dict), an optimizer of torch (its state), a mapping of
+             names to tensors, pairs of both, a sequence (its items are called "0", "1", ...), or
              one tensor. A tensor is torch's, or has the buffer protocol or DLPack: numpy, JAX, ...
+             What is nested has both names: `{"a": (x, y)}` has "a.0" and "a.1".
     kind     what the tensors are: param, grad, opt, act or data
     prefix   is put before every name
     threads  that hash; None: all CPUs. The digests do not depend on it.
@@ -105,13 +136,13 @@ def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
-    pairs = [(str(name), tensor) for name, tensor in _named(source)]
+    pairs = list(_named(source))
     views = []
     for name, tensor in pairs:
         try:
             views.append(view(tensor))
-        except (TypeError, ValueError, BufferError) as error:
-            raise TypeError(f"tensor {name!r}: {error}") from error
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:
+            raise TypeError(f"tensor {name!r}: {one_line(error)}") from error
     out = create_string_buffer(DIGEST_BYTES * max(1, len(views)))
     call("hash_tensors", out, describe_all(views), len(views), threads or os.cpu_count() or 1)
     return Digests(tuple(

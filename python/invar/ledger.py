@@ -3,11 +3,15 @@
 """The writer of a ledger."""
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import pathlib
+import re
 import threading
 import time
+import warnings
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, Optional, Type, Union
@@ -29,23 +33,55 @@ def ledger_file(run: Path) -> pathlib.Path:
     return path / "ledger.db"
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested keys as "optimizer.lr"; values as text, exact for numbers."""
+def _plain(value: Any) -> Any:
+    """What JSON does not know, as something whose text is the same in every process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=_text)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "item"):  # a number of numpy or torch; a larger tensor has no item
+        return value.item()
+    text = str(value)
+    if re.search(r" at 0x[0-9a-fA-F]+", text):
+        raise TypeError(f"{text} has another text in every process; give a text of your own")
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _walk(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, str):
-            yield f"{prefix}{key}", value
-        else:
-            yield f"{prefix}{key}", json.dumps(value, default=str, ensure_ascii=False)
+            yield from _walk(value, f"{prefix}{key}.")
+            continue
+        try:
+            yield f"{prefix}{key}", _text(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise lib.Error("INVALID", f"{prefix}{key} has no stable text: "
+                            f"{lib.one_line(error)}") from error
+
+
+def flat(config: Optional[Mapping[str, Any]], what: str) -> list[tuple[str, str]]:
+    """Nested keys as "optimizer.lr"; values as text, exact for numbers."""
+    try:
+        return list(_walk(lib.mapping(config, what), ""))
+    except RecursionError as error:
+        raise lib.Error("INVALID", f"{what} contains itself") from error
 
 
 def _number(name: str, value: Any) -> float:
     """A number of Python, numpy or torch."""
     try:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError("it is a text")
         return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise lib.Error("INVALID", f"{name} is a number, not {value!r}: {error}") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise lib.Error("INVALID", f"{name} is a number, not {value!r:.200}: "
+                        f"{lib.one_line(error)}") from error
 
 
 def _metric(name: str) -> str:
@@ -65,31 +101,99 @@ def _numbers(*sources: Mapping[str, Any], name_of: Callable[[str], str]) -> dict
     return found
 
 
+def _cell(value: lib.Value) -> Any:
+    if value.type == lib.INT:
+        return value.integer
+    if value.type == lib.REAL:
+        return value.real
+    if value.type in (lib.TEXT, lib.BLOB):
+        data = ctypes.string_at(value.data, value.bytes) if value.bytes else b""
+        return data.decode("utf-8", "replace") if value.type == lib.TEXT else data
+    return None
+
+
 class Opened:
-    """A ledger that is open; it belongs to the process that opened it."""
+    """A ledger that is open: for all threads of the process that opened it."""
 
     def __init__(self, run: Path) -> None:
         self._handle: Optional[c_void_p] = None
         self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._busy = False
         self.file = ledger_file(run)
 
-    def _open(self) -> c_void_p:
-        if self._handle is None:
-            raise lib.Error("STATE", f"{self.file}: the ledger is closed")
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Calls of several threads, close() among them, come one after another."""
+        with self._lock:
+            if self._busy:  # a signal handler has interrupted a call of this thread
+                raise lib.Error("STATE", f"{self.file}: this thread is in a call already")
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[c_void_p]:
+        """The handle, for the time of a call."""
         if self._process != os.getpid():
             raise lib.Error("STATE", f"{self.file}: belongs to process {self._process}, which "
                             "opened it; a child after fork cannot use it")
-        return self._handle
+        with self._alone():
+            if self._handle is None:
+                raise lib.Error("STATE", f"{self.file}: the ledger is closed")
+            yield self._handle
+
+    def _select(self, statement: str, limit_ms: int = 0) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Names of columns, and rows."""
+        names: list[str] = []
+        rows: list[tuple[Any, ...]] = []
+        failed: list[BaseException] = []
+
+        def take(_: Any, columns: Any, values: Any, count: int) -> int:
+            try:
+                if not values:
+                    names.extend(columns[i].decode("utf-8", "replace") for i in range(count))
+                else:
+                    rows.append(tuple(_cell(values[i]) for i in range(count)))
+            except BaseException as error:  # pylint: disable=broad-except
+                failed.append(error)  # an exception must not pass through C
+                return 1
+            return 0
+
+        try:
+            with self._open() as handle:
+                lib.call("ledger_select", handle, lib.encode(statement, "a statement"),
+                         lib.integer(limit_ms, "limit_ms", 0, (1 << 63) - 1), lib.Row(take), None)
+        except lib.Error:
+            if failed:
+                raise failed[0]
+            raise
+        return names, rows
 
     def close(self) -> None:
         """Gives the file back. Without `finish` a run that is written counts as killed."""
-        handle, self._handle = self._handle, None
-        if handle is not None and self._process == os.getpid():  # a child leaves it alone
-            lib.LIBRARY.invar_api_ledger_close(handle)
+        if self._process != os.getpid():  # a child leaves it alone
+            self._handle = None
+            return
+        with self._alone():
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                lib.LIBRARY.invar_api_ledger_close(handle)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a shell sees of it: of sys.exit() its number, or 1 for its text."""
+    if not isinstance(error, SystemExit):
+        return 2
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    return 1
 
 
 class Ledger(Opened):
@@ -102,55 +206,101 @@ class Ledger(Opened):
     run      the name of the run; None: that of the folder
     config   what may change the bits: seed, data, hyper-parameters. Nested keys become "a.b". Runs
              with equal configs have one identity, and `invar diff` expects equal bits of them.
-    kind     train, eval, ci, ab, bisect or replay
+    kind     train (None), eval, ci, ab, bisect or replay
     facts    circumstances that do not change bits, shown by a diff
-    resume   the `state()` that was saved with a checkpoint: goes on with the run behind that step
+    resume   the `state()` that was saved with a checkpoint: goes on with the run behind that step.
+             The run keeps its name, config and kind; others are refused.
 
     When `step` has returned, the step survives the death of the process. Leaving the `with` block
     ends the run; an exception is recorded as an event of kind `failure`.
     """
 
     def __init__(self, path: Path, *, run: Optional[str] = None,
-                 config: Optional[Mapping[str, Any]] = None, kind: str = "train",
+                 config: Optional[Mapping[str, Any]] = None, kind: Optional[str] = None,
                  facts: Optional[Mapping[str, Any]] = None,
                  resume: Optional[Mapping[str, Any]] = None) -> None:
         super().__init__(path)
         self.name = run or (self.file.parent.resolve().name if self.file.name == "ledger.db"
                             else self.file.stem)
-        self._lock = threading.Lock()
         self._points: Optional[tuple[tuple[str, str, tuple[int, ...], str], ...]] = None
         self._since = time.time_ns()
         known = program.facts()
-        known.update({("user", key): value for key, value in _flat(lib.mapping(facts, "facts"))})
-        config = lib.mapping(config, "config")
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        known.update({("user", key): value for key, value in flat(facts, "facts")})
+        identity = None if config is None else flat(config, "config")
+        self._make_folder()
         handle = c_void_p()
         lib.call("ledger_open", byref(handle), lib.encode(str(self.file), "a path"), lib.CREATE,
                  lib.encode(f"python, run {self.name}", "a run's name"))
         self._handle = handle
         try:
-            self._begin(kind, config, known, resume)
+            rows = (lib.Fact * len(known))(*(
+                lib.Fact(*(lib.encode(text, "a fact") for text in (*key, value)))
+                for key, value in known.items()))
+            if resume is None:
+                self._begin("train" if kind is None else kind, identity or [], rows)
+            else:
+                self._resume(resume, rows, run, kind, identity)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, kind: str, config: Mapping[str, Any], facts: program.Facts,
-               resume: Optional[Mapping[str, Any]]) -> None:
-        rows = (lib.Fact * len(facts))(*(
-            lib.Fact(*(lib.encode(text, "a fact") for text in (*key, value)))
-            for key, value in facts.items()))
-        if resume is not None:
-            step, chain = self._state(resume)
-            lib.call("ledger_resume", self._handle, step, chain, rows, len(rows))
-            return
-        if self._has_run():
+    def _make_folder(self) -> None:
+        folder = self.file.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise lib.Error("IO", f"{lib.one_line(folder)}: cannot be made: {error.strerror}; a "
+                            "run is a folder or a file NAME.db") from error
+
+    def _begin(self, kind: str, identity: list[tuple[str, str]], facts: Any) -> None:
+        if self._run() is not None:
             raise lib.Error("STATE", f"{self.file}: has a run already; choose another folder, or "
                                      "give resume= the state() that its checkpoint has")
-        pairs = [lib.Pair(lib.encode(k, "a key"), lib.encode(v, "a value"))
-                 for k, v in _flat(config)]
+        pairs = [lib.Pair(lib.encode(k, "a key"), lib.encode(v, "a value")) for k, v in identity]
         lib.call("ledger_begin", self._handle, lib.encode(self.name, "a run's name"),
-                 lib.encode(kind, "a kind"), (lib.Pair * len(pairs))(*pairs), len(pairs), rows,
-                 len(rows))
+                 lib.encode(kind, "a kind"), (lib.Pair * len(pairs))(*pairs), len(pairs), facts,
+                 len(facts))
+
+    def _resume(self, state: Mapping[str, Any], facts: Any, run: Optional[str],
+                kind: Optional[str], identity: Optional[list[tuple[str, str]]]) -> None:
+        step, chain = self._state(state)
+        number = self._run()
+        if number is not None:  # else the library says so
+            self._check_same(number, run, kind, identity)
+            self._check_line(number, step, chain)
+        lib.call("ledger_resume", self._handle, step, chain, facts, len(facts))
+
+    def _check_same(self, number: int, run: Optional[str], kind: Optional[str],
+                    identity: Optional[list[tuple[str, str]]]) -> None:
+        """A run that goes on keeps what it was begun with."""
+        name, was_kind = self._select(f"SELECT name, kind FROM run WHERE run = {number}")[1][0]
+        was = {("run", ""): name, ("kind", ""): was_kind}
+        now = {("run", ""): name if run is None else run,
+               ("kind", ""): was_kind if kind is None else kind}
+        if identity is not None:
+            was.update({("config", key): value for key, value in self._select(
+                f"SELECT key, value FROM identity WHERE run = {number}")[1]})
+            now.update({("config", key): value for key, value in identity})
+        for what in sorted({*was, *now}):
+            if was.get(what) != now.get(what):
+                raise lib.Error(
+                    "MISMATCH", f"{self.file}: {' '.join(what).strip()} was {was.get(what)!r:.200} "
+                    f"and is {now.get(what)!r:.200}; a run that is resumed keeps it, other runs "
+                    "have other folders")
+        self.name = name
+
+    def _check_line(self, number: int, step: int, chain: bytes) -> None:
+        """A step is the past of the run only while no later segment went another way up to it."""
+        older = (f"SELECT max(seg) FROM step WHERE run = {number} AND step = {step} "
+                 f"AND chain = x'{chain.hex()}'")
+        other = self._select(
+            f"SELECT min(n.step) FROM step n WHERE n.run = {number} AND n.step <= {step} AND "
+            f"n.seg > ({older}) AND n.chain <> (SELECT o.chain FROM step o WHERE o.run = n.run AND "
+            f"o.step = n.step AND o.seg <= ({older}) ORDER BY o.seg DESC LIMIT 1)")[1][0][0]
+        if other is not None:
+            raise lib.Error("STATE", f"{self.file}: this step {step} is abandoned: the run was "
+                            f"resumed before it, and has another step {other} now; resume with a "
+                            "state of the steps that count")
 
     @staticmethod
     def _state(resume: Mapping[str, Any]) -> tuple[int, bytes]:
@@ -164,15 +314,16 @@ class Ledger(Opened):
             raise lib.Error("INVALID", f"resume has a step or a chain that no run has: {resume!r}")
         return step, chain
 
-    def _has_run(self) -> bool:
+    def _run(self) -> Optional[int]:
+        """The number of the run that the ledger has; None: none."""
         number = c_int64()
         try:
             lib.call("ledger_find", byref(number), self._handle, None)
         except lib.Error as error:
             if error.status == "NOTFOUND":
-                return False
+                return None
             raise
-        return True
+        return number.value
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -196,17 +347,17 @@ class Ledger(Opened):
             batch = hash_tensors(batch, kind="data")
         if digests is None:
             digests = Digests()
-        with self._lock:
-            self._append(digests, batch.digest() if batch is not None else None, named, measured)
+        hashed = batch.digest() if batch is not None else None
+        with self._open() as handle:
+            self._append(handle, digests, hashed, named, measured)
 
-    def _append(self, digests: Digests, batch: Optional[bytes], metrics: Mapping[str, float],
-                gauges: Mapping[str, float]) -> None:
-        handle = self._open()
+    def _append(self, handle: c_void_p, digests: Digests, batch: Optional[bytes],
+                metrics: Mapping[str, float], gauges: Mapping[str, float]) -> None:
         self._define(handle, digests)
         now = time.time_ns()
         metric_rows, n_metrics = lib.numbers(metrics.items(), "a metric")
         gauge_rows, n_gauges = lib.numbers(gauges.items(), "a gauge")
-        entry = lib.Step(self._chain()[0] + 1, b"".join(t.digest for t in digests), batch,
+        entry = lib.Step(self._chain(handle)[0] + 1, b"".join(t.digest for t in digests), batch,
                          metric_rows, n_metrics, gauge_rows, n_gauges, self._since,
                          max(1, now - self._since))
         lib.call("ledger_append", handle, byref(entry))
@@ -227,24 +378,26 @@ class Ledger(Opened):
         lib.call("ledger_define", handle, (lib.Point * len(rows))(*rows), len(rows))
         self._points = points
 
-    def _chain(self) -> tuple[int, bytes]:
+    @staticmethod
+    def _chain(handle: c_void_p) -> tuple[int, bytes]:
         step, chain = c_int64(), create_string_buffer(lib.DIGEST_BYTES)
-        lib.call("ledger_chain", byref(step), chain, self._open())
+        lib.call("ledger_chain", byref(step), chain, handle)
         return step.value, chain.raw
 
     @property
     def last_step(self) -> int:
         """The last step that is recorded; -1: none."""
-        return self._chain()[0]
+        return int(self.state()["step"])
 
     @property
     def chain(self) -> str:
         """The hash of all steps so far."""
-        return self._chain()[1].hex()
+        return str(self.state()["chain"])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a later Ledger can go on: Ledger(..., resume=state)."""
-        step, chain = self._chain()
+        with self._open() as handle:
+            step, chain = self._chain(handle)
         return {"step": step, "chain": chain.hex()}
 
     # ---- beside steps --------------------------------------------------------------------------
@@ -254,9 +407,8 @@ class Ledger(Opened):
         """Results on a data set after the last step: ledger.evaluate("gsm8k", accuracy=0.5)."""
         named = _numbers(lib.mapping(results, "results"), values, name_of=str)
         rows, count = lib.numbers(named.items(), "a result")
-        with self._lock:
-            lib.call("ledger_evaluate", self._open(), lib.encode(dataset, "a data set"), rows,
-                     count)
+        with self._open() as handle:
+            lib.call("ledger_evaluate", handle, lib.encode(dataset, "a data set"), rows, count)
 
     def note(self, kind: str, message: str, *, level: str = "info", data: Any = None) -> None:
         """An event; level is debug, info, warning or error; data becomes JSON."""
@@ -264,8 +416,8 @@ class Ledger(Opened):
             text = None if data is None else json.dumps(data, ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise lib.Error("INVALID", f"an event's data becomes JSON: {error}") from error
-        with self._lock:
-            lib.call("ledger_note", self._open(), lib.encode(level, "a level"),
+        with self._open() as handle:
+            lib.call("ledger_note", handle, lib.encode(level, "a level"),
                      lib.encode(kind, "a kind"), lib.encode(message, "a message"),
                      lib.optional(text, "an event's data"))
 
@@ -274,9 +426,32 @@ class Ledger(Opened):
     def finish(self, exit_code: int = 0, reason: str = "done") -> None:
         """The end of the run, durable; then closes. The exit code is 0 to 255, as a shell's."""
         code = lib.integer(exit_code, "an exit code", 0, 255)
-        with self._lock:
-            lib.call("ledger_finish", self._open(), code, lib.encode(reason, "a reason"))
+        with self._open() as handle:
+            lib.call("ledger_finish", handle, code, lib.encode(reason, "a reason"))
         self.close()
+
+    def fail(self, error: BaseException) -> None:
+        """The end of the run by an exception, which is recorded as an event `failure`.
+
+        KeyboardInterrupt and SystemExit end a run with the exit codes that a shell sees, others
+        with 2. Never raises, as the exception matters more; a warning says what is not recorded.
+        """
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                self.finish(130, "interrupted")
+                return
+            code = _exit_code(error)
+            if code == 0:
+                self.finish(0, "exit")
+                return
+            self.note("failure", lib.one_line(f"{type(error).__name__}: {error}"), level="error")
+            self.finish(code, "failure")
+        except Exception as other:  # pylint: disable=broad-except
+            with contextlib.suppress(Warning):  # which may be an error by its filter
+                warnings.warn(f"{self.file}: how the run ended is not recorded: {other}",
+                              RuntimeWarning, stacklevel=3)
+        finally:
+            self.close()
 
     def __enter__(self) -> "Ledger":
         return self
@@ -285,14 +460,10 @@ class Ledger(Opened):
                  trace: Optional[TracebackType]) -> None:
         if self._handle is None or self._process != os.getpid():
             return
+        if error is not None:
+            self.fail(error)
+            return
         try:
-            if kind is None:
-                self.finish()
-            elif issubclass(kind, KeyboardInterrupt):
-                self.finish(130, "interrupted")
-            else:
-                words = " ".join(f"{kind.__name__}: {error}".split())
-                self.note("failure", words, level="error")
-                self.finish(2, "failure")
+            self.finish()
         finally:
             self.close()

@@ -10,14 +10,36 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import sysconfig
-from typing import Optional
+import warnings
+from typing import Any, Callable, Optional
 
+from invar._library import one_line
 from invar.hashing import hash_bytes
 
 Facts = dict[tuple[str, str], str]
+
+# Variables of the environment that change the sums of libraries, or the order of sets.
+VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
+             "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
+
+# Settings of torch that do: the fact, and who knows it.
+TORCH: dict[str, Callable[[Any], Any]] = {
+    "threads": lambda torch: torch.get_num_threads(),
+    "cpu": lambda torch: torch.backends.cpu.get_cpu_capability(),
+    "cuda": lambda torch: torch.version.cuda,
+    "cudnn": lambda torch: torch.backends.cudnn.version(),
+    "cudnn_benchmark": lambda torch: torch.backends.cudnn.benchmark,
+    "cudnn_deterministic": lambda torch: torch.backends.cudnn.deterministic,
+    "cudnn_tf32": lambda torch: torch.backends.cudnn.allow_tf32,
+    "default_dtype": lambda torch: torch.get_default_dtype(),
+    "deterministic": lambda torch: torch.are_deterministic_algorithms_enabled(),
+    "matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
+    "matmul_tf32": lambda torch: torch.backends.cuda.matmul.allow_tf32,
+}
 
 
 def _own_files() -> dict[str, str]:
@@ -79,6 +101,22 @@ def _commit(script: Optional[str]) -> Facts:
     return {("build", "commit"): commit, ("build", "dirty"): dirty}
 
 
+def _torch() -> Facts:
+    """How torch computes, where it is imported. CUDA is not initialised by these questions."""
+    torch = sys.modules.get("torch")
+    found: Facts = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of settings that a version calls old
+        for key, ask in TORCH.items() if torch else ():
+            try:
+                value = ask(torch)
+            except Exception:  # pylint: disable=broad-except
+                continue  # a version without it
+            if value is not None:
+                found["torch", key] = one_line(value)
+    return found
+
+
 def facts() -> Facts:
     """Everything that is known of the program, by scope and key."""
     files = _own_files()
@@ -93,5 +131,10 @@ def facts() -> Facts:
     if script:  # a notebook or a shell has no file that would say what was executed
         found["build", "binary"] = hash_bytes("\n".join(lines).encode()).hex()
         found["python", "script"] = script
+        if len(sys.argv) > 1:
+            found["python", "arguments"] = one_line(shlex.join(sys.argv[1:]))
+    found.update({("env", name): one_line(os.environ[name]) for name in VARIABLES
+                  if os.environ.get(name)})
+    found.update(_torch())
     found.update({("package", name): versions[name] for name in versions})
     return found

@@ -3,7 +3,7 @@
 """Readers of ledgers, of runs that any program has written."""
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import struct
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
@@ -21,17 +21,6 @@ def _double(bits: int) -> float:
     """The number with these bits: NaN and -0 keep theirs, which SQLite's REAL does not."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
-
-
-def _cell(value: lib.Value) -> Any:
-    if value.type == lib.INT:
-        return value.integer
-    if value.type == lib.REAL:
-        return value.real
-    if value.type in (lib.TEXT, lib.BLOB):
-        data = ctypes.string_at(value.data, value.bytes) if value.bytes else b""
-        return data.decode("utf-8", "replace") if value.type == lib.TEXT else data
-    return None
 
 
 def frame(rows: Rows, columns: Iterable[str]) -> Any:
@@ -85,38 +74,24 @@ class Run(Opened):
 
     # ---- tables --------------------------------------------------------------------------------
 
-    def _select(self, statement: str, limit_ms: int) -> tuple[list[str], Rows]:
-        names: list[str] = []
-        rows: Rows = []
-        failed: list[BaseException] = []
-
-        def take(_: Any, columns: Any, values: Any, count: int) -> int:
-            try:
-                if not values:
-                    names.extend(columns[i].decode("utf-8", "replace") for i in range(count))
-                else:
-                    rows.append({names[i]: _cell(values[i]) for i in range(count)})
-            except BaseException as error:  # pylint: disable=broad-except
-                failed.append(error)  # an exception must not pass through C
-                return 1
-            return 0
-
-        try:
-            lib.call("ledger_select", self._open(), lib.encode(statement, "a statement"), limit_ms,
-                     lib.Row(take), None)
-        except lib.Error:
-            if failed:
-                raise failed[0]
-            raise
-        return names, rows
+    def _table(self, statement: str, limit_ms: int = 0) -> tuple[list[str], Rows]:
+        names, rows = self._select(statement, limit_ms)
+        for name in names:
+            if names.count(name) > 1:
+                raise lib.Error("INVALID", f"two columns have the name {name!r}: call one of them "
+                                "by another, with AS")
+        return names, [dict(zip(names, row)) for row in rows]
 
     def sql(self, statement: str, *, limit_ms: int = 10000) -> Any:
-        """The answer to one statement that only reads: a DataFrame, or a list of dicts."""
-        names, rows = self._select(statement, limit_ms)
+        """The answer to one statement that only reads: a DataFrame, or a list of dicts.
+
+        limit_ms   ends a statement that takes longer; 0: none. Ctrl-C waits for its end.
+        """
+        names, rows = self._table(statement, limit_ms)
         return frame(rows, names)
 
     def _rows(self, statement: str) -> Rows:
-        return self._select(statement, 0)[1]
+        return self._table(statement)[1]
 
     def steps(self) -> Any:
         """A row a step: its number, chain, root, batch, and every metric by its name."""
@@ -127,8 +102,9 @@ class Run(Opened):
         names: dict[str, None] = {}
         for metric in self._rows("SELECT step, name, bits FROM metrics "
                                  f"WHERE run = {self.number} ORDER BY step, name"):
-            by_step[metric["step"]][metric["name"]] = _double(metric["bits"])
-            names[metric["name"]] = None
+            if metric["step"] in by_step:  # else a writer has added it since
+                by_step[metric["step"]][metric["name"]] = _double(metric["bits"])
+                names[metric["name"]] = None
         return frame(rows, [*columns, *sorted(names)])
 
     def digests(self, step: int) -> Any:
@@ -199,7 +175,8 @@ class Run(Opened):
     def content(self) -> str:
         """The hash of the run's bits: steps, metrics, evaluations."""
         out = create_string_buffer(lib.DIGEST_BYTES)
-        lib.call("ledger_content", out, self._open(), self.number)
+        with self._open() as handle:
+            lib.call("ledger_content", out, handle, self.number)
         return out.raw.hex()
 
     # ---- integrity, diff, report ---------------------------------------------------------------
@@ -207,28 +184,36 @@ class Run(Opened):
     def verify(self, seal: Optional[str] = None) -> Verdict:
         """Computes every hash again. With a seal: raises Error (MISMATCH) if it is broken."""
         found = lib.Verified()
-        lib.call("ledger_verify", byref(found), self._open())
-        if seal is not None:
-            lib.call("ledger_seal_check", self._open(), lib.encode(seal, "a seal"))
+        with self._open() as handle:
+            lib.call("ledger_verify", byref(found), handle)
+            if seal is not None:
+                lib.call("ledger_seal_check", handle, lib.encode(seal, "a seal"))
         return Verdict(found.runs, found.entries, found.rows, found.steps, found.bad,
                        found.first.decode("utf-8", "replace"))
 
     def seal(self) -> str:
         """The line that pins the run as it is now: keep it elsewhere, and verify with it later."""
         text = c_void_p()
-        lib.call("ledger_seal", byref(text), self._open(), self.number)
+        with self._open() as handle:
+            lib.call("ledger_seal", byref(text), handle, self.number)
         return lib.take_text(text)
 
     def diff(self, other: "Run") -> "Diff":
         """Where the other run diverges from this one."""
+        if not isinstance(other, Run):
+            raise lib.Error("INVALID", f"a run is compared with a Run, not {other!r:.200}")
         text = c_void_p()
-        lib.call("ledger_diff", byref(text), self._open(), self.number, other._open(),
-                 other.number)
+        with contextlib.ExitStack() as stack:  # in one order, or two threads wait for each other
+            handles = {run: stack.enter_context(run._open())
+                       for run in sorted({self, other}, key=id)}
+            lib.call("ledger_diff", byref(text), handles[self], self.number, handles[other],
+                     other.number)
         return Diff(json.loads(lib.take_text(text)))
 
     def report(self, path: Path) -> None:
         """The run as one HTML page."""
-        lib.call("ledger_report", self._open(), self.number, lib.encode(str(path), "a path"))
+        with self._open() as handle:
+            lib.call("ledger_report", handle, self.number, lib.encode(str(path), "a path"))
 
     def __enter__(self) -> "Run":
         return self

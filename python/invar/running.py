@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from typing import Any, Iterable, Optional, Sequence, Union
 
-from invar._library import Error
+from invar._library import Error, one_line
 from invar.ledger import Path
 from invar.packs import Pack, read_pack
 from invar.reading import Compared, Run, read
@@ -37,24 +40,77 @@ def _options(keys: dict[str, Any]) -> list[str]:
     return words
 
 
+class _Interrupts:
+    """While a program runs, Ctrl-C is the program's: it stops in its own way and is waited for.
+
+    Afterwards Python's own handler gets the signal, which raises KeyboardInterrupt. A terminal
+    sends the signal to the program, too; the program takes two within 200 ms as one.
+    """
+
+    def __init__(self) -> None:
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._before: Any = None
+        self._caught = False
+
+    def __enter__(self) -> "_Interrupts":
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            self._before = before
+            signal.signal(signal.SIGINT, self._take)
+        return self
+
+    def pass_on(self, process: "subprocess.Popen[bytes]") -> None:
+        """To this process, from now on."""
+        self._process = process
+        if self._caught:
+            process.send_signal(signal.SIGINT)
+
+    def _take(self, *_: Any) -> None:
+        self._caught = True
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+
+    def __exit__(self, *_: Any) -> None:
+        if self._before is None:
+            return
+        signal.signal(signal.SIGINT, self._before)
+        if self._caught:
+            self._before(signal.SIGINT, None)
+
+
 def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, Any],
-         given: str = "", shown: bool = False, good: Sequence[int] = (0,)) -> str:
+         given: str = "", shown: bool = False, good: Sequence[int] = (0,)) -> bytes:
     command = [_program(), verb, *([] if recipe is None else [os.fspath(recipe)]), *words,
                *_options(keys)]
+    pipe = None if shown else subprocess.PIPE
     try:
-        done = subprocess.run(command, input=given, text=True, check=False,
-                              stdout=None if shown else subprocess.PIPE,
-                              stderr=None if shown else subprocess.PIPE)
+        with _Interrupts() as interrupts, subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=pipe, stderr=pipe) as process:
+            try:
+                interrupts.pass_on(process)
+                out, err = process.communicate(given.encode())
+            except BaseException:  # of another signal's handler
+                process.kill()
+                raise
     except OSError as error:
         raise Error("NOTFOUND", f"{command[0]}: cannot be run: {error}") from error
-    if done.returncode not in good:
-        lines = (done.stderr or "").strip().splitlines() or ["see its messages above"]
-        raise Error("EXIT", f"invar {verb} ended with exit code {done.returncode}: {lines[-1]}")
-    return done.stdout or ""
+    if process.returncode not in good:
+        said = (err or b"").decode("utf-8", "replace").strip()
+        why = one_line(said.rpartition("\n")[2]) or "see its messages above"
+        raise Error("EXIT", f"invar {verb} ended with exit code {process.returncode}: {why}")
+    return out or b""
 
 
-def _lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+def _json(verb: str, text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # a program of another version
+        raise Error("EXIT", f"invar {verb} printed what is no JSON: {one_line(error)}") from error
+
+
+def _lines(verb: str, text: bytes) -> list[dict[str, Any]]:
+    """A value a line. Lines end with a newline only: U+2028 and others are part of texts."""
+    return [_json(verb, line) for line in text.split(b"\n") if line]
 
 
 def train(recipe: Path, *, run: Path, progress: bool = False, **keys: Any) -> Run:
@@ -81,7 +137,8 @@ def generate(prompts: Iterable[str], recipe: Optional[Path] = None, *, n: int = 
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"input": prompt}) + "\n" for prompt in prompts)
         words = ["--prompts", path, "--n", str(n), "--json"]
-        return _lines(_run("generate", recipe, words, {"input_key": "input", **keys}))
+        return _lines("generate", _run("generate", recipe, words,
+                                        {"input_key": "input", **keys}))
 
 
 def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mode: str = "train",
@@ -91,10 +148,12 @@ def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mod
     mode   which forward pass: train, prefill or decode. All three give the same bits.
     """
     try:
-        given = "".join(json.dumps({"tokens": [int(t) for t in row]}) + "\n" for row in tokens)
-    except (TypeError, ValueError) as error:
-        raise Error("INVALID", f"tokens are sequences of integers: {error}") from error
-    return _lines(_run("score", recipe, ["--tokens", "-", "--mode", mode, "--json"], keys, given))
+        given = "".join(json.dumps({"tokens": [operator.index(t) for t in row]}) + "\n"
+                        for row in tokens)
+    except TypeError as error:
+        raise Error("INVALID", f"tokens are sequences of integers: {one_line(error)}") from error
+    words = ["--tokens", "-", "--mode", mode, "--json"]
+    return _lines("score", _run("score", recipe, words, keys, given))
 
 
 def pack(run: Path, step: int, output: Path, **keys: Any) -> Pack:
@@ -130,4 +189,4 @@ def replay(source: Union[Path, Pack], step: Optional[int] = None, **keys: Any) -
     """
     words = ["--json"] if step is None else ["--json", "--step", str(step)]
     path = source.path if isinstance(source, Pack) else source
-    return Replay(json.loads(_run("replay", path, words, keys, good=(0, 1, 6))))
+    return Replay(_json("replay", _run("replay", path, words, keys, good=(0, 1, 6))))

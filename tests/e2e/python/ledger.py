@@ -133,6 +133,43 @@ class Hashes(unittest.TestCase):
         self.assertEqual([t.layer for t in more], [-1, -1, 12])
         self.assertEqual(len(invar.hash_tensors({})), 0)
 
+    def test_sequences(self):
+        """Items are called by their number, also where a tensor of two rows looks like a pair."""
+        flat = array.array("f", range(4000))
+        for rows in (1, 2, 4):
+            x = memoryview(flat).cast("B").cast("f", (rows, 4000 // rows))
+            y = array.array("q", range(rows))
+            flat[1000] = 1
+            for batch in ((x, y), [x, y], iter((x, y))):
+                digests = invar.hash_tensors(batch, kind="data")
+                self.assertEqual([(t.name, t.shape) for t in digests],
+                                 [("0", (rows, 4000 // rows)), ("1", (rows,))])
+                self.assertEqual(digests["0"].digest, self.one(x).digest)
+            flat[1000] += 1
+            self.assertNotEqual(digests.digest(), invar.hash_tensors((x, y)).digest())
+        nested = invar.hash_tensors({"a": (y, {"mask": y}), "b": [("c", y)]})
+        self.assertEqual([t.name for t in nested], ["a.0", "a.1.mask", "b.c"])
+        for wrong in ({1: y}, {"a": {None: y}}, [(y, y), 7], {"a", "b"}, ("a", y), [1.0], None, 3):
+            with self.assertRaises(TypeError, msg=repr(wrong)):
+                invar.hash_tensors(wrong)
+
+    def test_optimizers(self):
+        class Optimizer:
+            """Has the state of one of torch."""
+
+            def state_dict(self):
+                return {"state": {0: {"step": 3, "exp_avg": array.array("f", [1, 2]),
+                                      "momentum_buffer": None},
+                                  7: {"exp_avg": array.array("f", [3])}},
+                        "param_groups": [{"lr": 0.5}]}
+
+        digests = invar.hash_tensors(Optimizer(), kind="opt", prefix="adam.")
+        self.assertEqual([(t.name, t.layer) for t in digests], [
+            ("adam.state[0].step", -1), ("adam.state[0].exp_avg", -1),
+            ("adam.state[7].exp_avg", -1)])
+        self.assertEqual(digests["adam.state[0].step"].digest,
+                         self.one(array.array("d", [3])).digest)
+
 
 class Model:
     """Weights that steps change, deterministically."""
@@ -306,6 +343,9 @@ class Ledgers(unittest.TestCase):
                     ("is a dict", lambda: ledger.step(metrics=[1])),
                     ("hash_tensors", lambda: ledger.step({"w": 1})),
                     ("is a number", lambda: ledger.step(loss=[1])),
+                    ("is a number", lambda: ledger.step(loss="0.5")),
+                    ("is a number", lambda: ledger.step(loss=10 ** 400)),
+                    ("with a Run", lambda: invar.read(FOLDER / "arguments").diff("a")),
                     ("is a text", lambda: ledger.note(1, "m")),
                     ("JSON", lambda: ledger.note("k", "m", data=object())),
                     ("path of a run", lambda: invar.Ledger("")),
@@ -357,6 +397,10 @@ class Ledgers(unittest.TestCase):
                               "ATTACH 'x' AS y", "SELECT 1; SELECT 2", "nonsense"):
                 with self.assertRaises(invar.Error, msg=statement):
                     run.sql(statement)
+            with self.assertRaisesRegex(invar.Error, "two columns have the name 'a'"):
+                run.sql("SELECT 1 AS a, 2 AS b, 3 AS a")
+            with self.assertRaisesRegex(invar.Error, "limit_ms is an integer"):
+                run.sql("SELECT 1", limit_ms=1.5)
             with self.assertRaisesRegex(invar.Error, "time limit"):
                 run.sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
                         "SELECT max(i) FROM n", limit_ms=50)

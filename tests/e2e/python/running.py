@@ -2,10 +2,15 @@
 # running.py INVAR LIBRARY FOLDER - train, generate and score from Python, with a tiny model.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.train, invar.generate and invar.score."""
+import contextlib
+import json
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 import built
@@ -46,6 +51,65 @@ class Running(unittest.TestCase):
         other = invar.score([made[0]["tokens"]], self.recipe, seed=99)  # other weights
         self.assertNotEqual(other[0]["bits"][-2:], made[0]["bits"])
 
+    def test_any_text(self):
+        """A text may have what Python takes for the end of a line."""
+        texts = ["a\u2028b\u0085c", "\x0b\x0c\x1c\r", "\u2029"]
+        made = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        try:
+            os.environ["INVAR_PROGRAM"] = self.program(
+                "lines", f"sys.stdout.buffer.write({made.encode()!r})")
+            self.assertEqual([one["text"] for one in invar.generate(["x"])], texts)
+            os.environ["INVAR_PROGRAM"] = self.program("words", "print('{')")
+            with self.assertRaisesRegex(invar.Error, "no JSON") as caught:
+                invar.generate(["x"])
+            self.assertEqual(caught.exception.status, "EXIT")
+        finally:
+            os.environ["INVAR_PROGRAM"] = INVAR
+
+    @staticmethod
+    def program(name, *lines):
+        """Stands for `invar`."""
+        path = FOLDER / name
+        path.write_text("\n".join((f"#!{sys.executable}", "import sys", *lines)) + "\n", "utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+    def test_interrupt(self):
+        """Ctrl-C lets the program save and end; one that comes to both processes is one."""
+        recipe = FOLDER / "long.ini"
+        recipe.write_text(tiny.recipe(100000), "utf-8")
+        script = ("import sys, invar\n"
+                  "try:\n"
+                  "    invar.train(sys.argv[1], run=sys.argv[2])\n"
+                  "except KeyboardInterrupt:\n"
+                  "    print('interrupted')\n")
+        for name, send in (("alone", os.kill), ("together", os.killpg)):
+            run = FOLDER / name
+            with subprocess.Popen(
+                    [sys.executable, "-c", script, recipe, run], stdout=subprocess.PIPE, text=True,
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": str(built.PACKAGE)}) as process:
+                try:
+                    until = time.monotonic() + 60
+                    while time.monotonic() < until and not self.steps(run):
+                        time.sleep(0.1)
+                    send(process.pid, signal.SIGINT)
+                    self.assertEqual(process.communicate(timeout=60)[0], "interrupted\n")
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+            with invar.read(run) as ended:
+                self.assertEqual(ended.sql("SELECT exit_code FROM finish"), [{"exit_code": 130}])
+                self.assertGreater(len(ended.sql("SELECT step FROM checkpoint")), 0)
+
+    @staticmethod
+    def steps(run):
+        try:
+            with invar.read(run) as opened:
+                return len(opened.steps())
+        except invar.Error:
+            return 0
+
     def test_errors(self):
         for call, words in (
                 (lambda: invar.train(self.recipe, run=FOLDER / "bad", no_key=1), "no-key"),
@@ -56,6 +120,10 @@ class Running(unittest.TestCase):
                 call()
             self.assertEqual(caught.exception.status, "EXIT")
             self.assertIn(words, str(caught.exception))
+        for tokens in ([[1.0, 2.9]], ["12"], [[1, "2"]], [7], [None]):
+            with self.assertRaises(invar.Error, msg=repr(tokens)) as caught:
+                invar.score(tokens, self.recipe)
+            self.assertEqual(caught.exception.status, "INVALID")
         os.environ["INVAR_PROGRAM"] = str(FOLDER / "nothing")
         try:
             with self.assertRaisesRegex(invar.Error, "cannot be run"):
