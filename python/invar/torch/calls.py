@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from invar._library import Error
 from invar.ops import Device
 
 # a CUDA graph would keep the address of scratch that may move
@@ -25,15 +26,18 @@ def device(kind: str = "cpu") -> Device:
     It is opened when it is first needed: on a CPU with ieee and all CPUs, on a GPU with sm90.
     """
     family, _, number = kind.partition(":")
-    gpu = int(number or 0) if family == "cuda" else None
+    known = kind in ("cpu", "cuda") or (family == "cuda" and number.isdecimal())
+    gpu = int(number or 0) if family == "cuda" and known else None
     with _opening:
-        if gpu not in _devices:
-            _devices[gpu] = Device(kind)
+        if not known or gpu not in _devices:
+            _devices[gpu] = Device(kind)  # which says what is wrong with another word
         return _devices[gpu]
 
 
 def set_device(other: Device) -> None:
     """Lets operators on such tensors run there, as on Device("cpu", numerics="sm90")."""
+    if not isinstance(other, Device):
+        raise Error("INVALID", f"an invar.ops.Device is wanted, not {other!r}")
     _devices[other.gpu] = other
 
 

@@ -6,7 +6,7 @@
 """Quantised operands of products."""
 from __future__ import annotations
 
-from typing import Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 from torch import Tensor
@@ -70,6 +70,16 @@ def weight(w: Tensor, name: str, codes: Optional[Tensor], scale: Optional[Tensor
     return Quantised(name, codes, scale, rows, period if rows > 1 else 0)
 
 
+class _Kept:
+    """Codes and scales that belong to a weight as it is: copies and files do not have them."""
+
+    def __init__(self, state: object, codes: list[Tensor]) -> None:
+        self.state, self.codes = state, codes
+
+    def __reduce__(self) -> Any:
+        return _Kept, (None, [])
+
+
 def prepared(w: Tensor, name: str, make: Callable[[], list[Tensor]]) -> list[Tensor]:
     """Codes and scales of a weight: made once where it is not trained, and at each use where it is.
 
@@ -82,8 +92,9 @@ def prepared(w: Tensor, name: str, make: Callable[[], list[Tensor]]) -> list[Ten
     if trained or w.is_inference() or torch.compiler.is_compiling():
         return make()
     state = (name, w._version, w.data_ptr())
-    kept: Optional[tuple[object, list[Tensor]]] = getattr(w, "_invar_codes", None)
-    if kept is None or kept[0] != state:
-        kept = state, make()
+    kept: Optional[_Kept] = getattr(w, "_invar_codes", None)
+    if kept is None or kept.state != state:
+        with torch.inference_mode(False), torch.no_grad():  # a later backward may keep them
+            kept = _Kept(state, make())
         w._invar_codes = kept  # type: ignore[attr-defined]
-    return kept[1]
+    return kept.codes

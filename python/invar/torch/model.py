@@ -1,132 +1,126 @@
 # model.py - a transformers model that computes with Invar's kernels.
 #
-# Modules keep their parameters and names; their forward is replaced, and the attention is one that
-# is registered with transformers. What is not known is refused, not left as it is.
+# Modules keep their parameters and names; each gets a class that is derived from its own and has
+# another forward. The model's own class looks at every call first: what is not known is refused,
+# not left as it is.
 # SPDX-License-Identifier: Apache-2.0
 """make_invariant: batch size, padding and position change no bit."""
 from __future__ import annotations
 
-import types
-from typing import Any, Callable, Optional, TypeVar
+import copy
+import functools
+from typing import Any, Mapping, Optional, TypeVar
 
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import masking_utils
 
 from invar.ops import format_of
 from invar.torch import experts, ops
+from invar.torch.attention import NAME
 
-NAME = "invar"  # of the attention, in transformers' tables
 FAMILIES = {"llama", "qwen3", "qwen3_moe"}
 Model = TypeVar("Model", bound=nn.Module)
-
-
-# ---- attention ---------------------------------------------------------------------------------
-
-
-def _mask(batch_size: int, q_length: int, kv_length: int, mask_function: Any = None,
-          attention_mask: Optional[Tensor] = None, **_: Any) -> Optional[Tensor]:
-    """What attention is told: the padding mask as it is, (batch, keys), or None."""
-    if mask_function is not masking_utils.causal_mask_function:
-        raise NotImplementedError(
-            "make_invariant: attention is causal over whole samples; sliding windows, packed "
-            "position_ids and other masks are not offered")
-    if attention_mask is not None and attention_mask.shape[-1] != kv_length:
-        raise NotImplementedError("make_invariant: the attention mask has another length than "
-                                  "the keys; static caches are not offered")
-    return attention_mask
-
-
-def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-            attention_mask: Optional[Tensor], scaling: Optional[float] = None,
-            dropout: float = 0.0, **kwargs: Any) -> tuple[Tensor, None]:
-    """query is (batch, heads, queries, dim); key and value may be longer, of a cache."""
-    if dropout != 0.0 or kwargs.get("sliding_window") is not None:
-        raise NotImplementedError("make_invariant: attention has neither dropout nor a window")
-    batch, _, q_length, dim = query.shape
-    kv_length = key.shape[2]
-    scale = dim ** -0.5 if scaling is None else scaling
-    if attention_mask is not None and attention_mask.ndim != 2:
-        raise NotImplementedError("make_invariant: the attention mask is (batch, keys)")
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    if q_length != kv_length:
-        return _attend_cached(q, k, v, attention_mask, scale), None
-    shape = q.shape
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    if attention_mask is None:
-        starts = torch.arange(batch + 1, device=q.device).mul_(q_length)
-        return ops.attention(q, k, v, starts, scale).reshape(shape), None
-    kept, starts = _packing(attention_mask)
-    packed = ops.attention(q.index_select(0, kept), k.index_select(0, kept),
-                           v.index_select(0, kept), starts, scale)
-    return torch.zeros_like(q).index_copy(0, kept, packed).reshape(shape), None
-
-
-def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows are tokens, and where samples begin among them; found once for all layers."""
-    found: Optional[tuple[Tensor, Tensor]] = getattr(mask, "_invar_packing", None)
-    if found is None:
-        keep = mask.bool()
-        lengths = keep.sum(1)
-        found = (keep.flatten().nonzero()[:, 0],
-                 torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
-        mask._invar_packing = found  # type: ignore[attr-defined]
-    return found
-
-
-def _attend_cached(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
-                   scale: float) -> Tensor:
-    """New rows over a cache: every sequence is one page, its padding moved behind its keys."""
-    batch, q_length = q.shape[:2]
-    keep = (torch.ones(k.shape[:2], dtype=torch.bool, device=k.device) if mask is None
-            else mask.bool())
-    order = torch.argsort(~keep, dim=1, stable=True)
-    index = order[:, :, None, None].expand_as(k)
-    new = keep[:, -q_length:]
-    rows = torch.cat([new.new_zeros(1, dtype=torch.int64), new.sum(1).cumsum(0)])
-    pages = torch.arange(batch, dtype=torch.int32, device=q.device)[:, None]
-    packed = ops.attention_paged(q[new], k.gather(1, index), v.gather(1, index), pages, rows,
-                                 keep.sum(1), scale)
-    return torch.zeros_like(q).masked_scatter(new[:, :, None, None], packed)
 
 
 # ---- modules -----------------------------------------------------------------------------------
 
 
-def _linear(self: Any, x: Tensor) -> Tensor:
-    return ops.linear(x, self.weight, self.bias, self._invar_format)
+class _Replaced(nn.Module):
+    """A module of another class whose work is done here; copies and files of it stay such."""
+
+    _invar_format: Optional[str] = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        made: Any = super().__reduce_ex__(max(protocol, 2))
+        return (_restore, (getattr(type(self), "_invar_stock"),), *made[2:])
 
 
-def _embed(self: Any, ids: Tensor) -> Tensor:
-    return ops.embedding(ids, self.weight, self.padding_idx)
+class _Linear(_Replaced):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias, self._invar_format)
 
 
-def _norm(self: Any, x: Tensor) -> Tensor:
-    return ops.rmsnorm(x, self.weight, self.variance_epsilon)
+class _Embedding(_Replaced):
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        return ops.embedding(ids, self.weight, self.padding_idx)
 
 
-def _mlp(self: Any, x: Tensor) -> Tensor:
-    out: Tensor = self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))
-    return out
+class _Norm(_Replaced):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return ops.rmsnorm(x, self.weight, self.variance_epsilon)
 
 
-def _experts(self: Any, x: Tensor) -> Tensor:
-    return experts.moe(x, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj,
-                       self.gate.top_k, self.gate.norm_topk_prob, self._invar_format)
+class _Mlp(_Replaced):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))
+        return out
+
+
+class _Experts(_Replaced):
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return experts.moe(x, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj,
+                           self.gate.top_k, self.gate.norm_topk_prob, self._invar_format)
 
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def _rotary(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine with the same bits on every device."""
-    known = self.config.rope_parameters
-    llama3 = [float(known[name]) for name in LLAMA3] if self.rope_type == "llama3" else []
-    both = ops.rotary(position_ids.flatten(), self.config.max_position_embeddings,
-                      self.inv_freq.shape[0], float(known["rope_theta"]), llama3)
-    cosine, sine = both.to(x.dtype).reshape(*position_ids.shape, -1).chunk(2, -1)
-    return torch.cat((cosine, cosine), -1), torch.cat((sine, sine), -1)
+class _Rotary(_Replaced):
+    def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine with the same bits on every device."""
+        known = self.config.rope_parameters
+        llama3 = [float(known[name]) for name in LLAMA3] if self.rope_type == "llama3" else []
+        both = ops.rotary(position_ids.flatten(), self.config.max_position_embeddings,
+                          self.inv_freq.shape[0], float(known["rope_theta"]), llama3)
+        cosine, sine = both.to(x.dtype).reshape(*position_ids.shape, -1).chunk(2, -1)
+        return torch.cat((cosine, cosine), -1), torch.cat((sine, sine), -1)
+
+
+class _Model(_Replaced):
+    """The base model, and what has it and a head."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stock = _came_later(self)
+        if stock is not None:
+            name = next(name for name, module in self.named_modules() if module is stock)
+            raise NotImplementedError(
+                f"make_invariant: {name} came later and would compute with PyTorch's kernels; "
+                "call make_invariant again, behind all changes of the model")
+        if self.base_model is self:
+            _check_call(self.config, {**dict(zip(ARGUMENTS, args)), **kwargs})
+        return super().__call__(*args, **kwargs)
+
+
+def _place(stock: type) -> Optional[type[_Replaced]]:
+    """What takes the place of modules of that class; None: they stay."""
+    if issubclass(stock, nn.Linear):
+        return _Linear
+    if issubclass(stock, nn.Embedding):
+        return _Embedding
+    if issubclass(stock, transformers.PreTrainedModel):
+        return _Model
+    for ending, place in (("RMSNorm", _Norm), ("RotaryEmbedding", _Rotary),
+                          ("SparseMoeBlock", _Experts), ("MLP", _Mlp)):
+        if stock.__name__.endswith(ending):
+            return place
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _replaced(stock: Any) -> Any:
+    """The class that such modules get. It has the name that transformers knows the model by."""
+    place = _place(stock)
+    assert place is not None
+    return type(stock.__name__, (place, stock), {
+        "__module__": stock.__module__, "__qualname__": stock.__qualname__,
+        "__doc__": stock.__doc__, "_invar_stock": stock})
+
+
+def _restore(stock: type) -> Any:
+    """A module to be filled, for copies and pickles."""
+    made = _replaced(stock)
+    return made.__new__(made)
 
 
 def _has_table(module: Any) -> bool:
@@ -137,22 +131,69 @@ def _has_table(module: Any) -> bool:
             "rope_theta" in known)
 
 
-def _forward_of(module: nn.Module) -> Optional[Callable[..., Any]]:
-    """The forward that takes the place of the module's own; None: it stays."""
-    name = type(module).__name__
-    if isinstance(module, nn.Linear):
-        return _linear
-    if isinstance(module, nn.Embedding):
-        return _embed
-    if name.endswith("RMSNorm"):
-        return _norm
-    if name.endswith("RotaryEmbedding"):
-        return _rotary if _has_table(module) else None
-    if name.endswith("SparseMoeBlock"):
-        return _experts
-    if name.endswith("MLP"):
-        return _mlp
+def _is_stock(module: nn.Module) -> bool:
+    """Whether it is to be replaced and is not."""
+    if isinstance(module, _Replaced):
+        return False
+    place = _place(type(module))
+    return place is not None and (place is not _Rotary or _has_table(module))
+
+
+def _came_later(model: nn.Module) -> Optional[nn.Module]:
+    """A module that is still to be replaced; models in the model look at theirs themselves."""
+    waiting = [model]
+    while waiting:
+        for module in waiting.pop()._modules.values():
+            if isinstance(module, _Model) or module is None:
+                continue
+            if _is_stock(module):
+                return module
+            if module._modules:
+                waiting.append(module)
     return None
+
+
+# ---- calls -------------------------------------------------------------------------------------
+
+ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # the first ones
+
+
+def _check_call(config: Any, given: Mapping[str, Any]) -> None:
+    """Refuses what would be computed, but not as asked."""
+    if config._attn_implementation != NAME:
+        raise NotImplementedError(f"make_invariant: the attention is {config._attn_implementation} "
+                                  "again; call make_invariant again")
+    for what in ("attentions", "router_logits"):
+        if given.get(f"output_{what}", getattr(config, f"output_{what}", False)):
+            raise NotImplementedError(f"make_invariant: {what} are not returned; set "
+                                      f"output_{what}=False")
+    mask = given.get("attention_mask")
+    if isinstance(mask, Tensor) and (mask.is_floating_point() or mask.is_complex()):
+        raise NotImplementedError(
+            f"make_invariant: an attention mask of {mask.dtype} may be one of factors or of terms; "
+            "give (batch, keys) of bool or integers, 1 for tokens and 0 for padding")
+    cache = given.get("past_key_values")
+    if cache is not None and not isinstance(cache, transformers.DynamicCache):
+        raise NotImplementedError(
+            f"make_invariant: a {type(cache).__name__} is not offered, since it has empty or "
+            "rounded keys; use a DynamicCache, the default")
+    positions = given.get("position_ids")
+    if mask is None and positions is not None and positions.shape[-1] > 1:
+        _check_positions(positions)
+
+
+def _check_positions(positions: Tensor) -> None:
+    """Without a mask, a row is one sample."""
+    if torch.compiler.is_compiling():
+        raise NotImplementedError("make_invariant: a compiler cannot see whether position_ids are "
+                                  "packed; give an attention_mask with them, or leave them out")
+    if not bool((positions.diff(dim=-1) == 1).all()):
+        raise NotImplementedError(
+            "make_invariant: packed position_ids are not offered: give each sample a row and "
+            "an attention_mask (one of ones where a row is one sample with such positions)")
+
+
+# ---- the switch --------------------------------------------------------------------------------
 
 
 def _check(model: nn.Module) -> Any:
@@ -170,19 +211,31 @@ def _check(model: nn.Module) -> Any:
         raise NotImplementedError("make_invariant: router logits are not returned; set "
                                   "output_router_logits=False")
     for name, module in model.named_modules():
-        if type(module).__name__.endswith("SparseMoeBlock") and not hasattr(
-                getattr(module, "experts", None), "gate_up_proj"):
-            raise NotImplementedError(f"make_invariant: the experts of {name} are no stacked "
-                                      "weights; transformers 5 has them so")
-        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse or
-                                                 module.scale_grad_by_freq):
-            raise NotImplementedError(f"make_invariant: the embedding {name} has max_norm, sparse "
-                                      "or scale_grad_by_freq, which are not offered")
+        _check_module(name, module)
     types_of = {p.dtype for p in model.parameters()}
     if len(types_of) != 1 or not types_of <= {torch.float32, torch.bfloat16}:
         raise NotImplementedError("make_invariant: all weights are float32, or all are bfloat16; "
                                   f"here they are {', '.join(sorted(map(str, types_of)))}")
     return config
+
+
+def _check_module(name: str, module: nn.Module) -> None:
+    place = _place(type(module))
+    if type(module).__name__.endswith("SparseMoeBlock") and not hasattr(
+            getattr(module, "experts", None), "gate_up_proj"):
+        raise NotImplementedError(f"make_invariant: the experts of {name} are no stacked "
+                                  "weights; transformers 5 has them so")
+    if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.sparse or
+                                             module.scale_grad_by_freq):
+        raise NotImplementedError(f"make_invariant: the embedding {name} has max_norm, sparse "
+                                  "or scale_grad_by_freq, which are not offered")
+    plain = next((c for c in (nn.Linear, nn.Embedding) if isinstance(module, c)), None)
+    own = plain is not None and not isinstance(module, _Replaced) and (
+        type(module).forward is not plain.forward)
+    if own or (place not in (None, _Model) and "forward" in module.__dict__):
+        raise NotImplementedError(f"make_invariant: the forward of {name} is not that of "
+                                  f"{type(module).__name__} alone; call make_invariant before "
+                                  "hooks, adapters and other replacements of it")
 
 
 def make_invariant(model: Model, format: Optional[str] = None) -> Model:
@@ -194,10 +247,11 @@ def make_invariant(model: Model, format: Optional[str] = None) -> Model:
 
     Families: llama, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or H200, where
     the model may be moved before or after. Others are refused, and so are sliding windows, dropout
-    in attention and positions from max_position_embeddings on.
+    in attention, caches other than DynamicCache and positions from max_position_embeddings on.
+    Call it behind all that changes modules: a module that comes later is refused when it is used.
 
     format: "fp8", "mxfp8" or "int4" for the linear layers of a bfloat16 model, as `invar train` has
-    them: of attention, MLP and experts; embedding, head, norms and router stay as they are.
+    them: of attention, MLP and experts; embedding, heads, norms and router stay as they are.
     """
     config = _check(model)
     if format is not None:
@@ -205,13 +259,16 @@ def make_invariant(model: Model, format: Optional[str] = None) -> Model:
         if next(model.parameters()).dtype != torch.bfloat16:
             raise NotImplementedError(f"make_invariant: the format {format} is that of a bfloat16 "
                                       "model")
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    transformers.AttentionInterface.register(NAME, _attend)
-    transformers.AttentionMaskInterface.register(NAME, _mask)
+    layers = {module for layer in model.modules() if type(layer).__name__.endswith("DecoderLayer")
+              for module in layer.modules()}
+    own = copy.deepcopy(config)  # others may have the same one
+    own._attn_implementation = NAME
     for module in model.modules():
-        forward = _forward_of(module)
-        if forward is not None:
-            setattr(module, "_invar_format", None if module is head else format)
-            module.forward = types.MethodType(forward, module)
-    config._attn_implementation = NAME
+        if _is_stock(module):
+            stock: Any = type(module)
+            module.__class__ = _replaced(stock)
+        if isinstance(module, _Replaced):
+            module._invar_format = format if module in layers else None
+        if module.__dict__.get("config") is config:
+            setattr(module, "config", own)
     return model

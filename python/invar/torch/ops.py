@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence
 import torch
 from torch import Tensor
 
+from invar._library import Error
 from invar.torch.calls import all_rows, f32, like, operator, ready, run
 from invar.torch.formats import PLAIN, activation, prepared, quantise, weight
 
@@ -290,15 +291,22 @@ def _(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, rows: Tensor, lengths: Ten
 # ---- embedding ---------------------------------------------------------------------------------
 
 
-def _ids(ids: Tensor, rows: int) -> Tensor:
-    """As i32; what is out of range stays so."""
-    return ids.clamp(-1, rows).to(torch.int32)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _ids(ids: Tensor, what: str) -> Tensor:
+    """As i32; what does not fit becomes the largest or smallest one, which no table has."""
+    if ids.dtype not in INTEGERS:
+        raise Error("INVALID", f"{what} are integers, not {ids.dtype}")
+    if ids.dtype == torch.int64:
+        ids = ids.clamp(-2 ** 31, 2 ** 31 - 1)
+    return ids.to(torch.int32)
 
 
 @operator("invar::embedding")
 def _embedding(ids: Tensor, table: Tensor, padding: int) -> Tensor:
     out = table.new_empty(ids.shape[0], table.shape[1])
-    run("embedding.fwd", out=out, table=ready(table), ids=_ids(ids, table.shape[0]))
+    run("embedding.fwd", out=out, table=ready(table), ids=_ids(ids, "ids"))
     return out
 
 
@@ -310,7 +318,7 @@ def _(ids: Tensor, table: Tensor, padding: int) -> Tensor:
 @operator("invar::embedding_backward")
 def _embedding_backward_op(dout: Tensor, ids: Tensor, rows: int, padding: int) -> Tensor:
     dtable = dout.new_zeros(rows, dout.shape[1], dtype=torch.float32)
-    run("embedding.bwd", dtable=dtable, dout=ready(dout), ids=_ids(ids, rows),
+    run("embedding.bwd", dtable=dtable, dout=ready(dout), ids=_ids(ids, "ids"),
         units=all_rows(dout))
     if padding >= 0:
         dtable[padding] = 0
@@ -372,7 +380,7 @@ def rotary(positions: Tensor, rows: int, half: int, theta: float,
     unit = cosine.new_zeros(positions.shape[0], 1, 2 * half)
     unit[:, :, :half] = 1  # turned by an angle, it becomes cosine and sine
     y = like(unit)
-    run("rope.fwd", y=y, x=unit, positions=_ids(positions, rows), cosine=cosine, sine=sine)
+    run("rope.fwd", y=y, x=unit, positions=_ids(positions, "positions"), cosine=cosine, sine=sine)
     return y[:, 0]
 
 
@@ -430,5 +438,5 @@ _logprob.register_autograd(_logprob_backward, setup_context=_logprob_setup)
 def logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
     """The log-probability of each target under its row of logits, which are f32 here."""
     rows = logits.reshape(-1, logits.shape[-1]).float()
-    logp, _, _ = _logprob(rows, targets.reshape(-1).to(torch.int32), temperature)
+    logp, _, _ = _logprob(rows, _ids(targets.reshape(-1), "targets"), temperature)
     return logp.reshape(targets.shape)  # type: ignore[no-any-return]

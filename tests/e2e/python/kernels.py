@@ -135,10 +135,30 @@ class Operators(unittest.TestCase):
             invar.torch.linear(half, half)
         with self.assertRaises(invar.Error):
             invar.torch.linear(torch.randn(3, 4), torch.randn(3, 4).bfloat16())
-        logits = torch.randn(2, 4)
-        with self.assertRaises(invar.Error):
-            invar.torch.logprob(logits, torch.tensor([0, 4]))
-            invar.torch.device(str(logits.device)).wait()  # a GPU tells it late
+        for kind in ("tpu", "cpu:1", "cuda:x", "cuda:", ""):
+            with self.assertRaises(invar.Error, msg=kind):
+                invar.torch.device(kind)
+        with self.assertRaisesRegex(invar.Error, "'cpu'"):
+            invar.torch.set_device("cpu")
+
+    def test_numbers_are_not_bent(self):
+        """Targets and ids are integers in their range, whatever holds them."""
+        logits, table = torch.randn(2, 5), torch.randn(5, 4)
+        where = invar.torch.device(str(logits.device))
+        for call in (lambda x: invar.torch.logprob(logits, x),
+                     lambda x: invar.torch.embedding(x, table)):
+            for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+                self.assertTrue(torch.equal(bits(call(torch.tensor([1, 4], dtype=dtype))),
+                                            bits(call(torch.tensor([1, 4])))))
+            for value, told in ((7, "7"), (5, "5"), (-100, "-100"), (2 ** 32 + 1, "2147483647"),
+                                (-2 ** 32, "-2147483648"), (2 ** 62, "2147483647")):
+                with self.assertRaisesRegex(invar.Error, rf"(?<![\d-]){told}\b"):
+                    call(torch.tensor([0, value]))
+                    where.wait()  # a GPU tells it late
+            for wrong in (torch.tensor([0, 1.7]), torch.tensor([True, False]),
+                          torch.tensor([0.0, 1.0]).bfloat16()):
+                with self.assertRaisesRegex(invar.Error, "integers"):
+                    call(wrong)
 
 
 class Models(unittest.TestCase):

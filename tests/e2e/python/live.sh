@@ -37,6 +37,7 @@ cd "$folder"
 "$python" "$here/libraries.py" "$folder/libraries" || complain "libraries.py failed"
 "$python" -W ignore "$here/kernels.py" || complain "kernels.py failed"
 "$python" -W ignore "$here/formats.py" || complain "formats.py failed"
+"$python" -W ignore "$here/models.py" || complain "models.py failed"
 
 # a plain loop, and a Trainer: two runs alike, one with a change
 for run in a b 'c --change 7'; do
