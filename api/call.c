@@ -358,6 +358,21 @@ int32_t invar_api_op_revision(const char *op)
     return invar_op_revision(found);
 }
 
+int32_t invar_api_op_writes(const char *op, const char *argument)
+{
+    invar_api_argument asked = {.name = argument};
+    const invar_field *fields;
+    invar_op found;
+    int n_fields;
+
+    INVAR_TRY(find_op(&found, op));
+    fields = invar_op_fields(&n_fields, found);
+    for (int i = 0; i < n_fields; i++)
+        if (belongs_to(&fields[i], &asked))
+            return fields[i].role != INVAR_FIELD_IN;
+    return 0;
+}
+
 /* For who holds `busy`. */
 static invar_status run(invar_api_device *device, invar_op op, const call *c)
 {

@@ -139,6 +139,9 @@ INVAR_API int32_t invar_api_device_wait(invar_api_device *device);
 /* The numerics revision of an op: it rises when a bit of its results may change. */
 INVAR_API int32_t invar_api_op_revision(const char *op);
 
+/* 1 where the op writes to the argument of that name, also to its scales; 0: it does not. */
+INVAR_API int32_t invar_api_op_writes(const char *op, const char *argument);
+
 /* ---- writing a ledger ------------------------------------------------------------------------ */
 
 typedef struct invar_api_ledger invar_api_ledger;

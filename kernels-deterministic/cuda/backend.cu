@@ -106,15 +106,16 @@ static invar_status take_fault(invar_cuda *cuda)
 
 /*
  * The context, on whose GPU this thread goes on: CUDA has a current one for each thread, and every
- * rank of a process may have another.
+ * rank of a process may have another. CUDA itself is asked for it, since others in the process
+ * (PyTorch, CuPy) change it as well.
  */
 static invar_cuda *enter(const invar_device *dev)
 {
-    static thread_local int current = -1;
     invar_cuda *cuda = invar_cuda_of(dev);
+    int current;
 
-    if (current != cuda->ordinal && cudaSetDevice(cuda->ordinal) == cudaSuccess)
-        current = cuda->ordinal;
+    if (cudaGetDevice(&current) != cudaSuccess || current != cuda->ordinal)
+        (void)cudaSetDevice(cuda->ordinal);
     return cuda;
 }
 

@@ -132,6 +132,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.invar_api_free.restype = None
     library.invar_api_op_revision.argtypes = [c_char_p]
     library.invar_api_op_revision.restype = c_int32
+    library.invar_api_op_writes.argtypes = [c_char_p, c_char_p]
+    library.invar_api_op_writes.restype = c_int32
     for name in ("invar_api_ledger_close", "invar_api_device_close"):
         getattr(library, name).argtypes = [c_void_p]
         getattr(library, name).restype = None

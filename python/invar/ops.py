@@ -8,6 +8,8 @@ import functools
 import os
 import struct
 import sys
+import threading
+import weakref
 from ctypes import addressof, byref, c_void_p, create_string_buffer, sizeof
 from dataclasses import dataclass
 from typing import Any, ContextManager, Optional, Union
@@ -102,8 +104,8 @@ def _name(text: str) -> Any:
 class _Call:
     """The arguments of one call: an array of lib.Argument, and behind it shapes and strides."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, op: bytes) -> None:
+        self.op, self.count = op, 0
         self._values: list[list[Any]] = []  # of each argument, and where its shape begins
         self._extents: list[int] = []
         self._kept: list[Any] = []
@@ -144,6 +146,9 @@ class _Call:
         return buffer
 
 
+_SCRATCH = "scratch of ops: "  # memory that did not suffice; nothing has run before it is there
+
+
 def _torch_cuda() -> Any:
     """torch.cuda where PyTorch is imported and uses a GPU; does not import it."""
     torch = sys.modules.get("torch")
@@ -157,6 +162,9 @@ class Device:
     numerics   "ieee": one fused step a product. "sm90": the bits of an H200, slow on a CPU.
                By default that which is fast.
     threads    None: all CPUs. Bits do not depend on it.
+
+    Threads may share it: their calls wait for each other. A child after `fork` has a device of its
+    own, opened when it is first used; on a GPU it is refused there, as CUDA does.
     """
 
     def __init__(self, kind: str = "cpu", *, numerics: Optional[str] = None,
@@ -166,12 +174,36 @@ class Device:
         self.gpu: Optional[int] = None
         self._handle: Optional[c_void_p] = None
         if family == "cuda":
-            self.gpu, threads = int(number) if number.isdigit() else 0, 1
+            self.gpu, threads = int(number) if number.isdecimal() else 0, 1
+        self._threads = threads or os.cpu_count() or 1
+        self._lock = threading.RLock()
+        self._forked = False
+        self._open()
+        _open_devices.add(self)
+
+    def _open(self) -> None:
         handle = c_void_p()
         with self._current():
-            lib.call("device_open", byref(handle), lib.encode(kind, "a device"),
-                     lib.encode(self.numerics, "numerics"), threads or os.cpu_count() or 1)
+            lib.call("device_open", byref(handle), lib.encode(self.kind, "a device"),
+                     lib.encode(self.numerics, "numerics"), self._threads)
         self._handle = handle
+
+    def _after_fork(self) -> None:
+        """In the child: what the parent opened has threads that are not here."""
+        self._forked = self._forked or self._handle is not None
+        self._handle, self._lock = None, threading.RLock()
+
+    def _opened(self) -> c_void_p:
+        """Who holds the lock gets what the library opened."""
+        if self._handle is None and self._forked:
+            if self.gpu is not None:
+                raise lib.Error("STATE", f"{self.kind} was opened before a fork, behind which "
+                                "CUDA does not work; start processes with \"spawn\"")
+            self._open()
+            self._forked = False
+        if self._handle is None:
+            raise lib.Error("STATE", "the device is closed")
+        return self._handle
 
     def _current(self) -> ContextManager[Any]:
         """CUDA has one current GPU a thread: PyTorch's stays what it is."""
@@ -194,10 +226,14 @@ class Device:
             asked = cuda.current_stream(self.gpu).cuda_stream if cuda is not None else 0
         return asked
 
-    def _view(self, name: str, one: View) -> View:
+    def _add(self, call: "_Call", name: str, one: View) -> None:
         if one.gpu is not None and one.gpu != self.gpu:
             raise lib.Error("INVALID", f"{name}: lies on cuda:{one.gpu}; the device is {self.kind}")
-        return one
+        if one.fixed is not None and lib.LIBRARY.invar_api_op_writes(
+                call.op, lib.encode(name, "an argument")) > 0:
+            raise lib.Error("INVALID", f"{call.op.decode()}: {name}: {one.fixed}; the op writes "
+                            "it: give memory that can be written in place")
+        call.tensor(name, one)
 
     def _fill(self, call: "_Call", fields: dict[str, Field], stream: int) -> None:
         for name, value in fields.items():
@@ -209,12 +245,12 @@ class Device:
                 call.number(name, 0, value, lib.FLOAT)
             elif isinstance(value, Quantised):
                 codes, scale = value.views(stream)
-                call.tensor(name, self._view(name, codes))
-                call.tensor(name + ".scale", self._view(name, scale))
+                self._add(call, name, codes)
+                self._add(call, name + ".scale", scale)
                 call.number(name + ".scale_rows", value.rows_per_scale, 0.0, lib.INTEGER)
                 call.number(name + ".scale_period", value.period, 0.0, lib.INTEGER)
             else:
-                call.tensor(name, self._view(name, view(value, stream)))
+                self._add(call, name, view(value, stream))
 
     def run(self, op: str, fields: dict[str, Field], *, stream: Optional[int] = None) -> None:
         """Runs an op: device.run("add", {"out": y, "a": a, "b": b}).
@@ -223,35 +259,53 @@ class Device:
         floats; None is left out. Outputs are written in place, so they must exist and be writable.
 
         On a GPU all tensors lie there. The op runs in the CUDA stream, by default PyTorch's current
-        one or else CUDA's default, and this returns before it has run. An index that is out of
-        range is reported by a later call, or by `wait`.
+        one or else CUDA's default, and this returns before it has run. A stream must exist until
+        the next call has returned. An index that is out of range is reported by a later call, or by
+        `wait`.
         """
-        if self._handle is None:
-            raise lib.Error("STATE", "the device is closed")
         stream = self._stream(stream)
-        call = _Call()
+        call = _Call(lib.encode(op, "an op"))
         # of a torch tensor on a GPU only the description is made, whatever the device
         self._fill(call, fields, stream or 0)
-        with self._current():
-            lib.call("call_in", self._handle, stream, lib.encode(op, "an op"), call.pack(),
-                     call.count)
+        packed = call.pack()
+        with self._lock, self._current():
+            handle = self._opened()
+            try:
+                lib.call("call_in", handle, stream, call.op, packed, call.count)
+            except lib.Error as error:
+                cuda = _torch_cuda() if self.gpu is not None else None
+                if cuda is None or not str(error).startswith(_SCRATCH):
+                    raise
+                cuda.empty_cache()  # PyTorch keeps memory that it does not use
+                lib.call("call_in", handle, stream, call.op, packed, call.count)
 
     def wait(self) -> None:
         """Until everything has run; raises what failed in it."""
-        if self._handle is None:
-            raise lib.Error("STATE", "the device is closed")
-        with self._current():
-            lib.call("device_wait", self._handle)
+        with self._lock, self._current():
+            lib.call("device_wait", self._opened())
 
     def close(self) -> None:
-        """Ends its threads and gives back its memory."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.LIBRARY.invar_api_device_close(handle)
+        """Ends its threads and gives back its memory, behind the calls of other threads."""
+        with self._lock:
+            handle, self._handle, self._forked = self._handle, None, False
+            if handle is not None:
+                with self._current():
+                    lib.LIBRARY.invar_api_device_close(handle)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+
+
+_open_devices: "weakref.WeakSet[Device]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for device in list(_open_devices):
+        device._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def revision(op: str) -> int:

@@ -36,6 +36,7 @@ class View:
     strides: Optional[tuple[int, ...]]  # in elements; None: dense
     owner: Any
     gpu: Optional[int] = None  # which one has the memory; None: the host
+    fixed: Optional[str] = None  # why nothing may be written there
 
     @property
     def dtype(self) -> str:
@@ -71,13 +72,15 @@ def _type_of_torch(dtype: Any) -> tuple[int, int]:
 
 
 def _of_torch(tensor: Any, stay: bool) -> View:
-    gpu = tensor.get_device() if stay and tensor.is_cuda else None
+    gpu, fixed = tensor.get_device() if stay and tensor.is_cuda else None, None
     if gpu is None and tensor.device.type != "cpu":
+        fixed = f"lies on {tensor.device}, and was copied"
         tensor = tensor.detach().cpu()
     if tensor.is_conj() or tensor.is_neg():
+        fixed = "is a conjugated or negated view, and was copied"
         tensor = tensor.detach().resolve_conj().resolve_neg()
     code, bits = _type_of_torch(tensor.dtype)
-    return View(tensor.data_ptr(), code, bits, tensor.shape, tensor.stride(), tensor, gpu)
+    return View(tensor.data_ptr(), code, bits, tensor.shape, tensor.stride(), tensor, gpu, fixed)
 
 
 # ---- the buffer protocol -----------------------------------------------------------------------
@@ -128,7 +131,8 @@ def _of_buffer(source: Any) -> View:
         if any(b.strides[i] % b.itemsize for i in range(b.ndim)):
             raise TypeError("elements do not lie at multiples of their size: copy the array first")
         strides = tuple(b.strides[i] // b.itemsize for i in range(b.ndim))
-    return View(b.buf or 0, FORMATS[kind], 8 * b.itemsize, shape, strides, held)
+    return View(b.buf or 0, FORMATS[kind], 8 * b.itemsize, shape, strides, held,
+                fixed="is read-only memory" if b.readonly else None)
 
 
 # ---- DLPack ------------------------------------------------------------------------------------

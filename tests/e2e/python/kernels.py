@@ -135,6 +135,12 @@ class Operators(unittest.TestCase):
             invar.torch.linear(half, half)
         with self.assertRaises(invar.Error):
             invar.torch.linear(torch.randn(3, 4), torch.randn(3, 4).bfloat16())
+        x, y = torch.randn(3, 4), torch.zeros(3, 4)
+        where = invar.torch.device(str(x.device))
+        with self.assertRaisesRegex(invar.Error, "out: .*negated view, and was copied"):
+            where.run("add", {"out": torch._neg_view(y), "a": x, "b": x})
+        where.run("add", {"out": y, "a": torch._neg_view(x), "b": x})  # which may be read
+        self.assertFalse(bool(y.any()))
         for kind in ("tpu", "cpu:1", "cuda:x", "cuda:", ""):
             with self.assertRaises(invar.Error, msg=kind):
                 invar.torch.device(kind)

@@ -3,14 +3,22 @@
 #
 # Rows keep their bits in every batch, with any number of threads, in both numerics; a sum in
 # another order, the control, does not have them. Calls that are wrong are refused before anything
-# is written.
+# is written. A device may be closed, and a process forked, while others use it.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.ops."""
 import array
+import contextlib
+import gc
+import mmap
 import os
 import random
+import signal
 import sys
+import tempfile
+import threading
+import types
 import unittest
+import unittest.mock
 
 import built
 
@@ -18,6 +26,7 @@ os.environ["INVAR_MODULES"] = "/nowhere"  # a GPU that may be here is none
 built.use(sys.argv[1])
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
+from invar import _library as library  # noqa: E402  pylint: disable=wrong-import-position
 from invar import ops  # noqa: E402  pylint: disable=wrong-import-position
 
 WIDTH, OUT = 96, 10
@@ -184,6 +193,171 @@ class Refusals(unittest.TestCase):
         self.assertGreaterEqual(ops.revision("attention.fwd"), 3)
         with self.assertRaises(invar.Error):
             ops.revision("attention")
+
+
+class Memory(unittest.TestCase):
+    """Outputs are memory that may be written; inputs need not be."""
+
+    def setUp(self):
+        self.device = ops.Device(threads=1)
+        self.x = matrix([1.0, 2.0, 3.0, 4.0], 1, 4)
+
+    def test_read_only(self):
+        fixed = bytes(16)
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(16))
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 16, access=mmap.ACCESS_READ)
+            for memory in (memoryview(fixed), self.x.toreadonly().cast("B"), memoryview(mapped)):
+                out = memory.cast("f", (1, 4))
+                with self.assertRaisesRegex(invar.Error, "add: out: is read-only memory"):
+                    self.device.run("add", {"out": out, "a": self.x, "b": self.x})
+                y = empty(1, 4)  # to read it is no fault
+                self.device.run("add", {"out": y, "a": out, "b": self.x})
+                self.assertEqual(y.tolist()[0], [a + b for a, b in zip(out.tolist()[0],
+                                                                       self.x.tolist()[0])])
+                del out, memory
+            mapped.close()
+        self.assertEqual(fixed, bytes(16))
+        self.assertEqual(self.x.tolist(), [[1.0, 2.0, 3.0, 4.0]])
+
+    def test_read_only_codes(self):
+        x = matrix([1.0] * 32, 1, 32)
+        for codes, scale in ((bytes(32), bytearray(1)), (bytearray(32), bytes(1))):
+            q = ops.Quantised("mxfp8", memoryview(codes).cast("B", (1, 32)), scale)
+            with self.assertRaisesRegex(invar.Error, "quantise: q.*: is read-only memory"):
+                self.device.run("quantise", {"q": q, "x": x})
+            self.device.run("dequantise", {"q": q, "x": empty(1, 32)})
+            self.assertEqual(sum(codes) + sum(scale), 0)
+
+    def test_what_is_written(self):
+        """The library's word, of outputs, sums, inputs, scales and what does not exist."""
+        for op, name, expected in (("add", b"out", 1), ("add", b"a", 0), ("quantise", b"q", 1),
+                                   ("quantise", b"q.scale", 1), ("dequantise", b"q.scale", 0),
+                                   ("embedding.bwd", b"dtable", 1), ("linear.fwd", b"w", 0),
+                                   ("linear.fwd", b"k_shards", 0), ("add", b"nothing", 0),
+                                   ("moe.plan", b"expert_start", 1)):
+            found = library.LIBRARY.invar_api_op_writes(op.encode(), name)
+            self.assertEqual(found, expected, (op, name))
+        self.assertLess(library.LIBRARY.invar_api_op_writes(b"none", b"x"), 0)
+
+    def test_scratch_is_asked_for_twice(self):
+        """Where PyTorch keeps a GPU's memory, it is told to let go; other failures stay."""
+        emptied, calls = [], []
+        cuda = types.SimpleNamespace(empty_cache=lambda: emptied.append(1))
+
+        def call(name, *_):
+            calls.append(name)
+            if len(calls) == 1:
+                raise invar.Error("NOMEM", message)
+
+        for gpu, message, wanted in ((0, "scratch of ops: 9 MiB do not fit", 2),
+                                     (0, "add: CUDA: out of memory", 1),
+                                     (None, "scratch of ops: 9 MiB do not fit", 1)):
+            del calls[:], emptied[:]
+            with unittest.mock.patch.multiple(
+                    self.device, gpu=gpu, _current=contextlib.nullcontext,
+                    _stream=lambda asked: None), unittest.mock.patch.object(
+                    ops, "_torch_cuda", lambda: cuda), unittest.mock.patch.object(
+                    library, "call", call), contextlib.suppress(invar.Error):
+                self.device.run("add", {"out": self.x, "a": self.x, "b": self.x})
+            self.assertEqual((len(calls), len(emptied)), (wanted, wanted - 1))
+
+
+class Processes(unittest.TestCase):
+    """A device in other threads, and behind a fork."""
+
+    def setUp(self):
+        draw = random.Random(5)
+        self.x = matrix([draw.uniform(-1, 1) for _ in range(512 * 64)], 512, 64)
+
+    def product(self, device):
+        y = empty(512, 512)
+        device.run("linear.fwd", {"y": y, "x": self.x, "w": self.x, "n_more": 0, "k_shards": 1})
+        return y.tobytes()
+
+    def test_closed_during_calls(self):
+        for _ in range(3):
+            device, said, ran = ops.Device(threads=2), [], threading.Event()
+            wanted = self.product(device)
+
+            def work(device=device, said=said, ran=ran, wanted=wanted):
+                try:
+                    while True:
+                        said.append(self.product(device) == wanted)
+                        ran.set()
+                except invar.Error as error:
+                    said.append(str(error))
+
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            ran.wait()
+            device.close()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(set(said), {True, "the device is closed"})
+
+    def child(self, work):
+        """What it exits with; a child that hangs is killed."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.alarm(30)
+                code = work()
+            finally:
+                os._exit(code)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def test_fork(self):
+        for numerics in ("ieee", "sm90"):
+            devices = [ops.Device(numerics=numerics, threads=3)]
+            wanted = self.product(devices[0])  # its threads are there now
+
+            def use(devices=devices, wanted=wanted, numerics=numerics):
+                with unittest.mock.patch.object(library, "call", wraps=library.call) as calls:
+                    if self.product(devices[0]) != wanted:
+                        return 2
+                name, _, *asked = calls.call_args_list[0].args
+                if (name, *asked) != ("device_open", b"cpu", numerics.encode(), 3):
+                    return 4
+                devices[0].close()
+                try:
+                    self.product(devices[0])
+                except invar.Error:
+                    return 7
+                return 3
+
+            def drop(devices=devices):
+                devices.clear()
+                gc.collect()
+                return 7
+
+            def close(devices=devices):
+                devices[0].close()
+                return 7
+
+            for work in (use, drop, close):
+                self.assertEqual(self.child(work), 7, work.__name__)
+            self.assertEqual(self.product(devices[0]), wanted)
+
+    def test_fork_during_a_call(self):
+        """The child does not wait for a thread that it does not have."""
+        device, stop = ops.Device(threads=2), threading.Event()
+
+        def work():
+            while not stop.is_set():
+                self.product(device)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(5):
+                self.assertEqual(self.child(lambda: 7 if self.product(device) else 5), 7)
+        finally:
+            stop.set()
+            thread.join()
 
 
 if __name__ == "__main__":
