@@ -147,8 +147,11 @@ static invar_status tell_news(watch *w)
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-/* Looks once. *done_out: there is nothing to wait for any more. */
-static invar_status look(bool *done_out, watch *w)
+/* What became of the run, as far as it was told. */
+typedef enum end { GOES_ON, ENOUGH, FINISHED, KILLED } end;
+
+/* Looks once, and tells the steps that are new. */
+static invar_status look(end *out, watch *w)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE], uuid[INVAR_LEDGER_UUID_SIZE];
 
@@ -158,19 +161,23 @@ static invar_status look(bool *done_out, watch *w)
     INVAR_TRY(invar_ledger_find(&w->at.run, w->at.ledger, uuid));
     clear_status();
     INVAR_TRY(tell_news(w));
-    *done_out = true;
-    if (w->at.run.last_step >= w->settings->until_step)
-        return INVAR_OK;
-    if (w->at.run.finished) {
-        printf("%s with exit code %" PRId64 "\n", invar_run_end(&w->at.run), w->at.run.exit_code);
-        return INVAR_OK;
-    }
-    if (writer[0] == '\0')
+    *out = w->at.run.last_step >= w->settings->until_step ? ENOUGH
+           : w->at.run.finished                           ? FINISHED
+           : writer[0] == '\0'                            ? KILLED
+                                                          : GOES_ON;
+    return INVAR_OK;
+}
+
+/* How it ended; that nobody finished it is a failure. */
+static invar_status tell_end(const watch *w, end how)
+{
+    if (how == KILLED)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "run %.8s was killed after step %" PRId64
                           ": nobody writes its ledger any more, and it did not finish",
                           w->at.run.uuid, w->at.run.last_step);
-    *done_out = false;
+    if (how == FINISHED)
+        printf("%s with exit code %" PRId64 "\n", invar_run_end(&w->at.run), w->at.run.exit_code);
     return INVAR_OK;
 }
 
@@ -182,25 +189,54 @@ static void pause_for(double seconds)
     nanosleep(&span, NULL);
 }
 
-static invar_status follow(watch *w)
+static void begin(watch *w)
 {
-    bool done = false;
-
     w->segment = w->at.run.segments - 1;
     w->last_step = w->at.run.last_step;
     if (w->last_step > w->settings->until_step)
         w->last_step = w->settings->until_step;
     w->last_step -= PAST;
+}
+
+static invar_status follow(watch *w)
+{
+    end how;
+
+    begin(w);
     for (;;) {
-        INVAR_TRY(look(&done, w));
-        if (fflush(stdout) != 0 || done)
-            return INVAR_OK; // main says what became of standard output
+        INVAR_TRY(look(&how, w));
+        if (fflush(stdout) != 0) // main says what became of standard output
+            return INVAR_OK;
+        if (how != GOES_ON)
+            return tell_end(w, how);
         print_status(w);
         pause_for(w->settings->interval_s);
     }
 }
 
-/* The page stays when the run is over: somebody may be reading it. */
+/* It stays when the run is over: somebody may be reading the page, and resume the run. */
+static invar_status follow_for_good(watch *w)
+{
+    end how, before = GOES_ON;
+
+    begin(w);
+    for (;;) {
+        INVAR_TRY(look(&how, w));
+        if (how != GOES_ON && how != before) {
+            if (tell_end(w, how) != INVAR_OK)
+                (void)invar_report_error();
+            invar_error_clear();
+            puts("the page stays until Ctrl-C");
+        }
+        before = how;
+        if (fflush(stdout) != 0)
+            return INVAR_OK;
+        if (how == GOES_ON)
+            print_status(w);
+        pause_for(w->settings->interval_s);
+    }
+}
+
 static invar_status follow_in_browser(watch *w)
 {
     invar_browser *browser;
@@ -208,16 +244,9 @@ static invar_status follow_in_browser(watch *w)
     INVAR_TRY(invar_browser_open(&browser, &w->at, w->settings->port));
     printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_browser_port(browser));
     fflush(stdout);
-    invar_status status = follow(w);
-    if (status != INVAR_OK) {
-        (void)invar_report_error();
-        invar_error_clear();
-    }
-    puts("the page stays until Ctrl-C");
-    while (fflush(stdout) == 0)
-        pause_for(w->settings->interval_s);
+    invar_status status = follow_for_good(w);
     invar_browser_close(browser);
-    return INVAR_OK;
+    return status;
 }
 
 static const invar_option *options(settings *s)
@@ -282,7 +311,7 @@ static void help(void)
     invar_help_text(
         "Follows a running run: prints its last ten steps, then a line for every new step, and\n"
         "ends with the run. With --serve a browser shows the report, which brings itself up to\n"
-        "date; only this machine reaches it.\n"
+        "date, until Ctrl-C: a run that is resumed goes on. Only this machine reaches it.\n"
         "\n"
         "Exit codes:\n"
         "  0    the run finished\n"

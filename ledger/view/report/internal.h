@@ -61,16 +61,17 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run,
 invar_status invar_report_add_series(json_t *series, const invar_report_run *run, int64_t first,
                                      int64_t last, int64_t limit) INVAR_MUST_USE;
 
-/* Samples that the run has kept, into its object; about so many bytes of them. */
+/* Samples that the run has kept, into its object; so many runs share what a page has of them. */
 invar_status invar_report_add_samples(json_t *run, const invar_report_run *from,
-                                      int64_t bytes) INVAR_MUST_USE;
+                                      size_t runs) INVAR_MUST_USE;
 
 /*
  * The members that come from `data`, the bytes that a ledger has kept of a sample, with at most so
  * many tokens. *why_out: NULL, or why they are no sample; then the object is as it was.
+ * *expanded_out: how many bytes were made of them, at most.
  */
-invar_status invar_report_add_kept(json_t *object, const char **why_out, const void *data,
-                                   size_t bytes, size_t tokens) INVAR_MUST_USE;
+invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t *expanded_out,
+                                   const void *data, size_t bytes, size_t tokens) INVAR_MUST_USE;
 
 /* How many names of series its ledger has. */
 invar_status invar_report_series_count(int64_t *out, const invar_report_run *run) INVAR_MUST_USE;

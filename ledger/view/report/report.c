@@ -19,7 +19,7 @@
  *            slow: [{step, phase, ms, median_ms}],
  *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
  *            slowest: [{from, to, rank}],                   who computed longest in these steps
- *            samples: [...]}],                              samples.c
+ *            kept: {...}, samples: [...]}],                 samples.c
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    defaults: {key: value},                                of a recipe; empty: not known
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
@@ -212,8 +212,7 @@ static invar_status collect(json_t *data, const invar_report_run *runs, size_t c
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(invar_report_add_run(list, &runs[i], limit));
         INVAR_TRY(invar_report_add_facts(facts, &runs[i], i, count));
-        INVAR_TRY(invar_report_add_samples(json_array_get(list, i), &runs[i],
-                                           INVAR_REPORT_SAMPLE_BYTES / (int64_t)count));
+        INVAR_TRY(invar_report_add_samples(json_array_get(list, i), &runs[i], count));
     }
     for (size_t i = 1; i < count; i++)
         INVAR_TRY(invar_report_add_pair(pairs, runs, i));

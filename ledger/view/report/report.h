@@ -30,6 +30,8 @@ extern "C" {
 #define INVAR_REPORT_NAMES 200       /* points and metrics that differ between two runs */
 #define INVAR_REPORT_TEXT_BYTES 2000 /* of a fact or a message */
 #define INVAR_REPORT_SAMPLE_BYTES 4000000 /* of all samples, roughly */
+#define INVAR_REPORT_EXPANDED_BYTES                                                                \
+    (64 << 20) /* of all kept samples, expanded, that are read for a page; no sample begins after */
 
 typedef struct invar_report_run {
     invar_ledger *ledger; /* several runs may share one */

@@ -1,6 +1,8 @@
 /*
  * samples.c - the report's samples: what a run has kept of them, read as the text of a stranger.
  *
+ *   kept: {samples, steps, over}             how many the ledger has, of how many steps; how many
+ *                                            are not here since those before them were too long
  *   samples: [{step, idx, prompt, reward: bits, advantage: bits, finish, tokens,
  *              parts: [[name, bits]],
  *              text                          of the prompt
@@ -9,8 +11,9 @@
  *              inserted: [at]                tokens that were not drawn
  *              cut: [at, count]}]            tokens that were left out before the at-th; null: none
  *
- * Of many steps some are here, evenly from the first to the last; of a long response its beginning
- * and its end.
+ * The lowest and the highest rewards of all are here. Else of many steps some are, evenly from the
+ * first to the last; of many samples of a step some, evenly from the lowest reward to the highest;
+ * of a long response its beginning and its end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,25 +31,46 @@ enum {
     BYTES_OF_TOKEN = 32, // on the page: its text and its numbers, roughly
     LEAST_TOKENS = 64,
     MOST_TOKENS = 2048,
-    TOKEN_TEXT = 200, // bytes of a token's text
+    TOKEN_TEXT = 200,  // bytes of a token's text
+    GZIP_RATIO = 1032, // that data expands at most
 };
 
-/* ?1 is the run. */
+/* Of n places r is one of p that are evenly from the first to the last. */
+#define EVENLY(r, n, p)                                                                            \
+    "(" n " <= " p " OR " r " = 0 OR " r " * (" p " - 1) / (" n " - 1)"                            \
+    " <> (" r " - 1) * (" p " - 1) / (" n " - 1))"
+
+/*
+ * ?1 is the run. At least 20 steps, more of them where few of each are kept: 400 samples; then up
+ * to 500 of these steps, and 50 at each end of the rewards. What is not a number comes first.
+ */
 #define CHOSEN                                                                                     \
-    "WITH many AS (SELECT count(*) AS n FROM kept_samples WHERE run = ?1 GROUP BY step),"          \
-    " steps AS (SELECT count(*) AS n, max(2, 400 / max(n)) AS wanted FROM many),"                  \
-    " place AS (SELECT step, row_number() OVER (ORDER BY step) - 1 AS r"                           \
-    "  FROM (SELECT DISTINCT step FROM kept_samples WHERE run = ?1)),"                             \
-    " chosen AS (SELECT place.step FROM place, steps"                                              \
-    "  WHERE r = 0 OR (r + 1) * wanted / n <> r * wanted / n)"
+    "WITH ranked AS (SELECT k.step, k.idx,"                                                        \
+    "  row_number() OVER (PARTITION BY k.step ORDER BY s.reward, k.idx) - 1 AS r,"                 \
+    "  count(*) OVER (PARTITION BY k.step) AS n,"                                                  \
+    "  min(row_number() OVER (ORDER BY s.reward, k.step, k.idx),"                                  \
+    "   row_number() OVER (ORDER BY s.reward DESC, k.step, k.idx)) <= 50 AS extreme"               \
+    "  FROM kept_samples k JOIN samples s USING(run, step, idx) WHERE run = ?1),"                  \
+    " places AS (SELECT step, row_number() OVER (ORDER BY step) - 1 AS r, count(*) OVER () AS n,"  \
+    "  max(20, 400 / max(max(n)) OVER ()) AS wanted FROM ranked GROUP BY step),"                   \
+    " steps AS (SELECT step, 500 / min(n, wanted) AS each FROM places"                             \
+    "  WHERE " EVENLY(                                                                             \
+        "r", "n", "wanted") "),"                                                                   \
+                            " chosen AS (SELECT ranked.* FROM ranked LEFT JOIN steps USING(step)"  \
+                            "  WHERE extreme OR (each IS NOT NULL AND " EVENLY("r", "n",           \
+                                                                               "each") "))"
 
-static const char counted[] =
-    CHOSEN " SELECT count(*) FROM kept_samples WHERE run = ?1 AND step IN chosen";
+static const char totals[] = CHOSEN " SELECT (SELECT count(*) FROM chosen) AS chosen,"
+                                    " count(*) AS samples, count(DISTINCT step) AS steps,"
+                                    " 0 AS over FROM ranked";
 
+/* So that what is too long leaves out some of each step, and no extreme. */
 static const char rows[] =
-    CHOSEN " SELECT k.step, k.idx, k.data, s.prompt, s.reward_bits, s.advantage_bits, s.finish,"
-           " s.tokens - s.prompt_tokens FROM kept_samples k JOIN samples s USING(run, step, idx)"
-           " WHERE run = ?1 AND k.step IN chosen ORDER BY k.step, k.idx LIMIT 600";
+    CHOSEN " SELECT c.step, c.idx, k.data, s.prompt, s.reward_bits, s.advantage_bits, s.finish,"
+           " s.tokens - s.prompt_tokens FROM chosen c"
+           " JOIN kept_samples k ON k.run = ?1 AND k.step = c.step AND k.idx = c.idx"
+           " JOIN samples s ON s.run = ?1 AND s.step = c.step AND s.idx = c.idx"
+           " ORDER BY c.extreme DESC, c.r, c.step";
 
 static const char part_rows[] = "SELECT name, bits FROM reward_parts"
                                 " WHERE run = ?1 AND step = ?2 AND idx = ?3 ORDER BY name";
@@ -54,7 +78,9 @@ static const char part_rows[] = "SELECT name, bits FROM reward_parts"
 typedef struct shelf {
     const invar_report_run *run;
     json_t *out;
-    size_t tokens; /* of a response, at most */
+    size_t tokens;  /* of a response, at most */
+    int64_t unread; /* bytes that kept samples may still expand to */
+    int64_t over;   /* how many are not here for that */
     invar_sql_stmt *parts;
 } shelf;
 
@@ -88,21 +114,23 @@ static invar_status parse(json_t **out, const char *text, size_t bytes)
 }
 
 /* Expanded and parsed; *why_out says why it is not. The caller owns *out. */
-static invar_status read_kept(json_t **out, const char **why_out, const void *data, size_t bytes)
+static invar_status read_kept(json_t **out, const char **why_out, size_t *expanded_out,
+                              const void *data, size_t bytes)
 {
-    size_t expanded;
     char *text;
-    invar_status status =
-        invar_gzip_expand(&text, &expanded, "a kept sample", data, bytes, INVAR_LEDGER_KEPT_BYTES);
+    invar_status status = invar_gzip_expand(&text, expanded_out, "a kept sample", data, bytes,
+                                            INVAR_LEDGER_KEPT_BYTES);
 
     *out = NULL;
     *why_out = "is no gzip data, or too much";
     if (status == INVAR_E_INVALID) {
+        *expanded_out = bytes < INVAR_LEDGER_KEPT_BYTES / GZIP_RATIO ? bytes * GZIP_RATIO
+                                                                     : INVAR_LEDGER_KEPT_BYTES;
         invar_error_clear();
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    status = parse(out, text, expanded);
+    status = parse(out, text, *expanded_out);
     *why_out = *out ? NULL : "is no JSON";
     invar_free(text);
     return status;
@@ -227,12 +255,12 @@ static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
                                                            (json_int_t)without.count));
 }
 
-invar_status invar_report_add_kept(json_t *object, const char **why_out, const void *data,
-                                   size_t bytes, size_t tokens)
+invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t *expanded_out,
+                                   const void *data, size_t bytes, size_t tokens)
 {
     json_t *kept;
 
-    INVAR_TRY(read_kept(&kept, why_out, data, bytes));
+    INVAR_TRY(read_kept(&kept, why_out, expanded_out, data, bytes));
     if (kept && !is_sample(kept))
         *why_out = "is no sample";
     invar_status status = *why_out ? INVAR_OK : put_kept(object, kept, tokens);
@@ -266,10 +294,14 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
     static const char *const names[] = {"step", "idx", NULL,     "prompt",
                                         NULL,   NULL,  "finish", "tokens"};
     shelf *s = payload;
-    json_t *object = json_object();
     const char *why;
-    size_t bytes;
+    size_t bytes, expanded;
 
+    if (s->unread <= 0) {
+        s->over++;
+        return INVAR_OK;
+    }
+    json_t *object = json_object();
     INVAR_TRY(invar_report_append(s->out, object));
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (names[i])
@@ -278,7 +310,8 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
     INVAR_TRY(invar_report_set(object, "advantage", bits_of(row, 5)));
     INVAR_TRY(put_parts(object, s, row));
     const void *data = invar_sql_blob(row, 2, &bytes);
-    INVAR_TRY(invar_report_add_kept(object, &why, data, bytes, s->tokens));
+    INVAR_TRY(invar_report_add_kept(object, &why, &expanded, data, bytes, s->tokens));
+    s->unread -= (int64_t)expanded;
     if (!why)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -288,27 +321,45 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
                       invar_sql_int(row, 0), why);
 }
 
-static invar_status take_count(void *payload, invar_sql_stmt *row)
+/* How many are chosen, and into the object how many there are. */
+typedef struct count {
+    json_t *kept;
+    int64_t chosen;
+} count;
+
+static invar_status take_totals(void *payload, invar_sql_stmt *row)
 {
-    *(int64_t *)payload = invar_sql_int(row, 0);
+    count *c = payload;
+
+    c->chosen = invar_sql_int(row, 0);
+    for (int i = 1; i < invar_sql_columns(row); i++)
+        INVAR_TRY(
+            invar_report_set(c->kept, invar_sql_column_name(row, i), invar_report_column(row, i)));
     return INVAR_OK;
 }
 
-invar_status invar_report_add_samples(json_t *run, const invar_report_run *from, int64_t bytes)
+static invar_status add_rows(shelf *s, json_t *kept)
 {
-    shelf s = {.run = from};
-    int64_t count = 0;
+    INVAR_TRY(invar_sql_prepare(&s->parts, s->run->ledger->sql, part_rows));
+    invar_status status = invar_report_each(s->run, rows, take_sample, s);
+    invar_sql_free(s->parts);
+    INVAR_TRY(status);
+    return invar_report_set(kept, "over", json_integer(s->over));
+}
 
+invar_status invar_report_add_samples(json_t *run, const invar_report_run *from, size_t runs)
+{
+    shelf s = {.run = from, .unread = INVAR_REPORT_EXPANDED_BYTES / (int64_t)runs};
+    count c = {0};
+
+    INVAR_TRY(invar_report_member(&c.kept, run, "kept", json_object()));
     INVAR_TRY(invar_report_member(&s.out, run, "samples", json_array()));
-    INVAR_TRY(invar_report_each(from, counted, take_count, &count));
-    if (count == 0)
+    INVAR_TRY(invar_report_each(from, totals, take_totals, &c));
+    if (c.chosen == 0)
         return INVAR_OK;
-    int64_t tokens = bytes / count / BYTES_OF_TOKEN;
+    int64_t tokens = INVAR_REPORT_SAMPLE_BYTES / (int64_t)runs / c.chosen / BYTES_OF_TOKEN;
     s.tokens = tokens < LEAST_TOKENS  ? LEAST_TOKENS
                : tokens > MOST_TOKENS ? MOST_TOKENS
                                       : (size_t)tokens;
-    INVAR_TRY(invar_sql_prepare(&s.parts, from->ledger->sql, part_rows));
-    invar_status status = invar_report_each(from, rows, take_sample, &s);
-    invar_sql_free(s.parts);
-    return status;
+    return add_rows(&s, c.kept);
 }

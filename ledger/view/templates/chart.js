@@ -12,18 +12,16 @@
 'use strict';
 
 const InvarChart = (() => {
-  const {html, svg, trim, format, formatTick, group, ticks, timeTicks, logTicks, clock} = InvarPage;
+  const {html, svg, trim, format, formatTick, group, ticks, timeTicks, logTicks, clock, same}
+    = InvarPage;
   const {decode, thinned, bitsAt, nearest, smoothed, equalBits} = InvarSeries;
 
   /* ---- the view that all charts share -------------------------------------------------------- */
 
   class View {
     constructor(runs, full) {
-      this.runs = runs; // {label, color, clock: [[step, ms]], marks: [{step, kind, text}]}
-      this.steps = full; // [first, last] step of all runs
-      this.time = [0, Math.max(1, ...runs.map(run => run.clock.length
-        ? run.clock[run.clock.length - 1][1] : 0))];
       this.timed = false; // the axis
+      this.fill(runs, full);
       this.range = full;
       this.hidden = new Set();
       this.smooth = 0;
@@ -38,11 +36,18 @@ const InvarChart = (() => {
       });
     }
 
-    /* Its charts are gone. */
-    leave() {
-      this.sight.disconnect();
-      this.sizes.disconnect();
-      this.tip.hidden = true;
+    fill(runs, full) {
+      this.runs = runs; // {label, color, clock: [[step, ms]], marks: [{step, kind, text}]}
+      this.steps = full; // [first, last] step of all runs
+      this.time = [0, Math.max(1, ...runs.map(run => run.clock.length
+        ? run.clock[run.clock.length - 1][1] : 0))];
+    }
+
+    /* There is more of the runs; where all was in sight, all is. */
+    refill(runs, full) {
+      const all = same(this.range, this.full);
+      this.fill(runs, full);
+      this.update(all ? {range: this.full} : {});
     }
 
     /* [first, last] place of the axis. */
@@ -126,6 +131,20 @@ const InvarChart = (() => {
       view.charts.push(this);
       view.sight.observe(this.svg);
       view.sizes.observe(this.svg);
+    }
+
+    /* The same chart of more values. */
+    refill(spec) {
+      this.spec = spec;
+      this.svg.setAttribute('aria-label', this.summary());
+      this.stale();
+    }
+
+    /* It is not on the page any more. */
+    end() {
+      this.view.sight.unobserve(this.svg);
+      this.view.sizes.unobserve(this.svg);
+      this.view.charts = this.view.charts.filter(chart => chart !== this);
     }
 
     summary() {

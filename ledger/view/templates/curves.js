@@ -8,7 +8,7 @@
 'use strict';
 
 const InvarCurves = (() => {
-  const {html, svg, format, group, byId, put, plural, color, tag, same, stepsOf, table, row,
+  const {html, svg, format, group, byId, settle, put, plural, color, tag, same, stepsOf, table, row,
     runName, toggle, flip} = InvarPage;
   const {decode, thinned, zero, constant, firstDifference} = InvarSeries;
   const {GLYPHS} = InvarChart;
@@ -50,7 +50,10 @@ const InvarCurves = (() => {
       ? html('span', {class: 'last', title: 'last value'}, format(y[y.length - 1], 5)) : null;
   }
 
-  function chartCard(view, spec) {
+  const cards = new Map(); // charts that are on the page, by their titles and names
+  const folds = new Map(); // of groups, by what their names begin with
+
+  function makeCard(view, spec) {
     const figure = html('figure', {class: spec.rug ? 'chart' : 'chart small',
       'data-name': spec.names.join(' ').toLowerCase()});
     const log = toggle('log', {class: 'small', title: 'logarithmic axis'}, false, () => {
@@ -58,13 +61,33 @@ const InvarCurves = (() => {
       chart.stale();
       return chart.log;
     });
+    const side = html('span', {class: 'side'});
     figure.append(html('figcaption', {},
       html('span', {class: 'what'}, html('span', {class: 'name'}, spec.title),
-        spec.rug ? html('code', {}, spec.names[0]) : null),
-      html('span', {class: 'side'},
-        chip(spec.lines) || (view.runs.length > 1 ? null : lastValue(spec.lines[0].series)), log)));
+        spec.rug ? html('code', {}, spec.names[0]) : null), side));
     const chart = new InvarChart.Chart(view, figure, spec);
-    return figure;
+    return {figure, chart, side, log};
+  }
+
+  /* A chart that was there before has the values of now, and is otherwise as it was left. */
+  function chartCard(view, spec) {
+    const key = [spec.title, ...spec.names].join('\n');
+    const card = cards.get(key) || makeCard(view, spec);
+    cards.set(key, card);
+    card.chart.refill(spec);
+    settle(card.side, [
+      chip(spec.lines) || (view.runs.length > 1 ? null : lastValue(spec.lines[0].series)),
+      card.log]);
+    return card.figure;
+  }
+
+  /* Those that the page has no place for any more. */
+  function forget() {
+    for (const [key, {figure, chart}] of cards) {
+      if (figure.isConnected) continue;
+      chart.end();
+      cards.delete(key);
+    }
   }
 
   /* ---- which metrics ------------------------------------------------------------------------- */
@@ -119,11 +142,17 @@ const InvarCurves = (() => {
       const prefix = name.includes('/') ? name.split('/')[0] : 'other';
       members.set(prefix, [...members.get(prefix) || [], name]);
     }
-    return [...members].map(([prefix, list]) => html('details', {open: names.length <= OPEN_METRICS},
-      html('summary', {}, prefix, html('span', {class: 'note'},
-        ` ${plural(list.length, 'metric')}${prefix === 'time' ? ', seconds' : ''}`)),
-      html('div', {class: 'charts small'}, list.map(name => chartCard(view,
-        {title: name, names: [name], lines: linesOf(data, name, {label: ''}), height: 130})))));
+    return [...members].map(([prefix, list]) => {
+      const fold = folds.get(prefix) || html('details', {open: names.length <= OPEN_METRICS},
+        html('summary', {}, prefix, html('span', {class: 'note'})),
+        html('div', {class: 'charts small'}));
+      folds.set(prefix, fold);
+      fold.querySelector('.note').textContent =
+        ` ${plural(list.length, 'metric')}${prefix === 'time' ? ', seconds' : ''}`;
+      settle(fold.querySelector('.charts'), list.map(name => chartCard(view,
+        {title: name, names: [name], lines: linesOf(data, name, {label: ''}), height: 130})));
+      return fold;
+    });
   }
 
   /* Metrics that never change: a table with one value a run. */
@@ -164,7 +193,9 @@ const InvarCurves = (() => {
 
   /* ---- the bar above, the notes -------------------------------------------------------------- */
 
+  /* Made once: it acts on the view, which stays when there are new values. */
   function bar(data, view) {
+    if (byId('bar').hasChildNodes()) return;
     const legend = data.runs.map((run, i) => toggle(
       [html('i', {class: 'swatch'}), html('span', {}, run.label)],
       {class: 'run', '--run': color(i), title: 'show or hide this run'}, !view.hidden.has(i), () => {
@@ -188,15 +219,15 @@ const InvarCurves = (() => {
     });
     const reset = html('button', {type: 'button', class: 'reset', hidden: true,
       onclick: () => view.reset()});
+    const axis = html('span', {class: 'axis', role: 'group', 'aria-label': 'Axis'}, 'Axis', axes);
     const tell = () => {
+      axis.hidden = !view.runs.some(run => run.clock.length);
       reset.hidden = same(view.range, view.full);
       reset.textContent = `${view.range.map(at => view.name(at)).join(' to ')}: show all`;
     };
     view.listeners.push(tell);
     tell();
-    put('bar', html('div', {class: 'legend'}, legend.length > 1 ? legend : null), reset,
-      data.runs.some(run => run.clock.length) ? html('span', {class: 'axis', role: 'group',
-        'aria-label': 'Axis'}, 'Axis', axes) : null,
+    put('bar', html('div', {class: 'legend'}, legend.length > 1 ? legend : null), reset, axis,
       html('label', {class: 'smooth'}, 'Smoothing', slider, value));
   }
 
@@ -232,6 +263,7 @@ const InvarCurves = (() => {
     put('groups', groups(data, view, rest), constants(data, still));
     byId('metric-search').oninput = () => search(total);
     search(total);
+    forget();
   }
 
   return {show};

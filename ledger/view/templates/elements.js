@@ -123,9 +123,31 @@ const InvarPage = (() => {
     html('code', {class: 'hash', title: about ? `${about}: ${text}` : text}, text);
   const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
   const stepsOf = run => run.last < 0 ? 0 : run.last - run.first + 1;
-  /* Instead of what was there: a page that is filled again is not filled twice. */
-  const put = (id, ...children) => byId(id).replaceChildren(...children.flat(Infinity)
-    .filter(child => child !== null && child !== false));
+  /*
+   * These children instead of those that were there. A child that is there already stays where it
+   * is, and so does one that is no different: what somebody has focused, selected or opened in it is
+   * left alone. So a child with listeners is made once, or its listeners know of no older data.
+   */
+  function settle(node, children) {
+    const wanted = children.flat(Infinity).filter(child => child !== null && child !== false)
+      .map(child => child instanceof Node ? child : document.createTextNode(child));
+    const stay = new Set(wanted);
+    let here = node.firstChild;
+    const pass = act => {
+      const next = here.nextSibling;
+      act();
+      here = next;
+    };
+    for (const child of wanted) {
+      while (here && child.parentNode === node && !stay.has(here)) pass(() => here.remove());
+      if (here === child) pass(() => {});
+      else if (!here || stay.has(here)) node.insertBefore(child, here);
+      else pass(() => here.isEqualNode(child) || here.replaceWith(child));
+    }
+    while (here) pass(() => here.remove());
+  }
+
+  const put = (id, ...children) => settle(byId(id), children);
 
   function duration(ms) {
     if (ms >= 86400e3) return `${Math.floor(ms / 86400e3)} d ${Math.floor(ms / 3600e3) % 24} h`;
@@ -178,6 +200,6 @@ const InvarPage = (() => {
   }
 
   return {html, svg, trim, group, format, formatTick, ticks, timeTicks, logTicks, clock, duration,
-    when, byId, put, plural, color, swatch, tag, note, number, hash, same, stepsOf, scroller, table,
+    when, byId, settle, put, plural, color, swatch, tag, note, number, hash, same, stepsOf, scroller, table,
     row, pairs, runName, toggle, flip};
 })();

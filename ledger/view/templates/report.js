@@ -12,181 +12,16 @@
 (() => {
   const {html, svg, format, group, ticks, duration, when, byId, put, plural, color, tag, note,
     number, hash, same, stepsOf, scroller, table, row, pairs, runName, toggle, flip} = InvarPage;
-  const {decode, double, zero} = InvarSeries;
+  const {double} = InvarSeries;
+  const {TONES, place} = InvarSummary;
   const root = document.documentElement;
 
   const OPEN_RANKS = 32; // of a run: those that computed longest
-  /* What tells how well a run does, where it has one of these. */
-  const GOALS = [['Reward', 'rollout/raw_reward'], ['Reward', 'rollout/rewards'],
-    ['Loss', 'train/loss'], ['Loss', 'loss']];
-
   const STATES = {equal: 'equal', different: 'different', records: 'other metrics or samples',
     mixed: 'some differ', a: 'only in the first run', b: 'only in the other run'};
   const SCOPES = ['identity', 'free', 'build', 'host', 'gpu']; // first, in this order
   const KEYS = ['identity', 'free']; // scopes of a recipe's keys
-  const TONES = {identical: 'good', nothing: 'warn', error: 'bad', warning: 'warn',
-    different: 'bad', nondeterministic: 'bad'};
-
-  /* ---- head ---------------------------------------------------------------------------------- */
-
   const eventsOf = run => Object.values(run.levels).reduce((sum, count) => sum + count, 0);
-
-  /* The newest value of a fact of the i-th run; null: it has none. */
-  function factOf(data, i, scope, key) {
-    const values = ((data.facts[scope] || {})[key] || [])[i];
-    return values ? values[values.length - 1] : null;
-  }
-
-  /* How long its processes lived, in milliseconds; the pauses between them do not count. */
-  function lived(run) {
-    return run.segments.reduce((sum, one) => sum + Math.max(0, one.end - one.ms), 0);
-  }
-
-  function stateOf(run) {
-    const last = run.segments[run.segments.length - 1];
-    if (!last || last.exit === null) return ['no end recorded', 'warn'];
-    return last.exit === 0 ? ['finished', 'good'] : [`exit code ${last.exit}`, 'bad'];
-  }
-
-  function place(point) {
-    const layer = point.layer === null ? null : `layer ${point.layer}`;
-    return [point.phase, layer, point.op].filter(Boolean).join(', ');
-  }
-
-  /* [word, tone, sentence] */
-  function verdict({runs, pairs: all}) {
-    if (runs.length === 1) {
-      const segments = plural(runs[0].segments.length, 'segment');
-      return [...stateOf(runs[0]),
-        `${runs[0].label}: ${plural(stepsOf(runs[0]), 'step')} in ${segments}`];
-    }
-    const apart = all.filter(pair => pair.first !== null);
-    if (apart.length) {
-      const pair = apart.reduce((a, b) => b.first < a.first ? b : a);
-      const who = pair.self ? `${runs[pair.self === 'a' ? 0 : pair.b].label} disagrees with itself`
-        : runs.length > 2 ? `${runs[pair.b].label} parts` : 'The runs part';
-      const where = pair.point ? `, in ${place(pair.point)}` : '';
-      return [pair.verdict, 'bad', `${who} at step ${group(pair.first)}${where}`];
-    }
-    if (all.some(pair => pair.verdict === 'nothing'))
-      return ['nothing compared', 'warn', 'The runs have no step in common'];
-    const least = Math.min(...all.map(pair => pair.compared.steps));
-    return ['identical', 'good',
-      `${plural(runs.length, 'run')}, the same bits in ${plural(least, 'common step')}`];
-  }
-
-  /* What somebody who has one minute should read about a run. */
-  function findings(run) {
-    const out = [];
-    const say = (tone, text) => out.push(html('li', {class: tone}, text));
-    const level = name => run.levels[name] || 0;
-    const odd = run.series.filter(series => series.odd);
-    for (const {step, point} of run.nan)
-      say('bad', `NaN or infinity first at step ${group(step)} in ${point}`);
-    if (odd.length) say('bad', `NaN or infinity in ${odd[0].name}` +
-      (odd.length > 1 ? ` and ${plural(odd.length - 1, 'other metric')}` : ''));
-    if (run.again.differ) say('bad', `${plural(run.again.differ, 'step')} executed twice with ` +
-      `other bits, first ${group(run.again.first)}`);
-    if (level('error')) say('bad', plural(level('error'), 'error'));
-    for (const one of run.ranks.filter(rank => rank.verdict))
-      say('warn', `Rank ${one.rank} on ${one.host} is a straggler: the others wait for it`);
-    if (level('warning')) say('warn', plural(level('warning'), 'warning'));
-    if (run.again.steps && !run.again.differ)
-      say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
-    if (run.series.some(series => series.name === 'train/logp_diff_max' && zero(series)))
-      say('good', 'Log-probs of rollout and training equal, every token');
-    return html('ul', {class: 'findings'}, out);
-  }
-
-  /* First and last value of what tells how well it does: [title, text, about]. */
-  function goal(run) {
-    for (const [title, name] of GOALS) {
-      const series = run.series.find(one => one.name === name);
-      if (!series || !series.at.length) continue;
-      const {x, y} = decode(series);
-      return [title, y.length === 1 ? format(y[0], 3)
-        : `${format(y[0], 3)} \u2192 ${format(y[y.length - 1], 3)}`,
-      `${name}, step ${group(x[0])} to ${group(x[x.length - 1])}`];
-    }
-    return null;
-  }
-
-  /* The best value of the first evaluation that has any: of each set its reward has its name. */
-  function best(run) {
-    const sets = run.series.filter(one => one.kind === 'evaluation' && one.at.length);
-    const plain = sets.filter(one => !/[-/]/.test(one.name.replace(/^eval\//, '')));
-    const series = plain[0] || sets[0];
-    if (!series) return null;
-    const {x, y} = decode(series);
-    const at = y.reduce((top, value, i) => value > y[top] || Number.isNaN(y[top]) ? i : top, 0);
-    const when_ = x[at] < 0 ? 'before training' : `at step ${group(x[at])}`;
-    return ['Best evaluation', format(y[at], 3), `${series.name} ${when_}`];
-  }
-
-  /* Name or shape of the model. */
-  function modelOf(fact) {
-    const folder = fact('free', 'hf-checkpoint') || fact('free', 'load');
-    const shape = [['num-layers', 'layers'], ['hidden-size', 'wide']]
-      .map(([key, word]) => [fact('identity', key), word])
-      .filter(([value]) => value && value !== '0').map(one => one.join(' ')).join(', ');
-    const family = fact('identity', 'model-type');
-    const name = folder ? folder.replace(/\/+$/, '').split('/').pop() : family;
-    return name ? ['Model', name, folder ? family : shape] : null;
-  }
-
-  /* What people ask first: large words with a line below each. */
-  function tiles(data, run, i) {
-    const fact = (scope, key) => factOf(data, i, scope, key);
-    const ms = lived(run);
-    const device = fact('free', 'device');
-    const list = [goal(run), best(run),
-      run.segments.length ? ['Duration', duration(ms),
-        `${plural(stepsOf(run), 'step')}, ${plural(run.segments.length, 'segment')}`] : null,
-      run.tokens && ms > 0 ? ['Tokens/s', format(Number((1e3 * run.tokens / ms).toPrecision(3))),
-        `${group(run.tokens)} tokens of samples`] : null,
-      modelOf(fact),
-      fact('identity', 'dtype') ? ['Format', fact('identity', 'dtype'),
-        [fact('identity', 'numerics') && `numerics ${fact('identity', 'numerics')}`, device]
-          .filter(Boolean).join(', ')] : null];
-    return html('ul', {class: 'tiles'}, list.filter(Boolean).map(([title, text, about]) =>
-      html('li', {}, html('span', {}, title), html('b', {}, text), html('small', {}, about))));
-  }
-
-  function card(data, run, i) {
-    const fact = (scope, key) => factOf(data, i, scope, key);
-    const commit = fact('build', 'commit');
-    const dirty = fact('build', 'dirty');
-    const resumes = run.segments.slice(1).slice(-4).map(one => group(one.after));
-    return html('article', {class: 'card', '--run': color(i)}, html('h3', {}, run.label),
-      html('p', {class: 'tags'}, tag(run.kind), tag(...stateOf(run)),
-        run.seals ? tag('sealed') : null),
-      tiles(data, run, i),
-      findings(run),
-      pairs([
-        ['uuid', hash(run.uuid)],
-        ['steps', run.last < 0 ? 'none' : `${group(run.first)} to ${group(run.last)}`],
-        ['segments', run.segments.length + (resumes.length
-          ? `, resumed after step ${resumes.join(', ')}` : '')],
-        ['content', hash(run.content, 'the hash of the bits')],
-        ['chain', hash(run.chain, 'the chain at the last step')],
-        ['integrity', hash(run.integrity, 'the chain over every row')],
-        ['commit', commit && html('span', {class: 'commit'}, hash(commit),
-          dirty && dirty !== 'clean' ? tag(dirty, 'warn') : null)],
-        ['host', [fact('host', 'name'), fact('host', 'cpu')].filter(Boolean).join(', ')],
-        ['GPU', fact('gpu', 'name')],
-        ['began', when(run.created_ms)],
-        ['parent', run.parent && html('span', {class: 'commit'}, hash(run.parent),
-          run.fork_step === null ? null : `after step ${group(run.fork_step)}`)]],
-      data.runs.length === 1));
-  }
-
-  function summary(data) {
-    const [word, tone, sentence] = verdict(data);
-    put('pill', tag(word, `big ${tone}`));
-    byId('verdict').textContent = sentence;
-    document.title = `${sentence} \u00b7 Invar report`;
-    put('cards', data.runs.map((run, i) => card(data, run, i)));
-  }
 
   /* ---- where they part ----------------------------------------------------------------------- */
 
@@ -442,33 +277,42 @@
         .map(([kind, text]) => html('span', {}, html('i', {class: `box ${kind}`}), text))));
   }
 
+  const unwanted = new Set(['debug']); // levels of events
+  const levels = new Map(); // their buttons
+  let drawEvents = null; // of the newest data
+
+  function levelButton(level, count) {
+    const button = levels.get(level) || toggle('', {class: 'small'}, !unwanted.has(level), () => {
+      const off = flip(unwanted, level);
+      drawEvents();
+      return !off;
+    });
+    button.textContent = `${level} ${group(count)}`;
+    levels.set(level, button);
+    return button;
+  }
+
   function events(data) {
     const all = data.runs.flatMap((run, i) => run.events.map(event => ({...event, run: i})))
       .sort((a, b) => a.ms - b.ms || a.run - b.run);
     const missing = data.runs.reduce((sum, run) => sum + eventsOf(run) - run.events.length, 0);
-    const levels = ['error', 'warning', 'info', 'debug']
-      .filter(level => all.some(event => event.level === level));
-    const shown = new Set(levels.filter(level => level !== 'debug'));
-    const draw = () => {
-      const rows = all.filter(event => shown.has(event.level)).map(event => row(
+    const counts = ['error', 'warning', 'info', 'debug']
+      .map(level => [level, all.filter(event => event.level === level).length]);
+    drawEvents = () => {
+      const rows = all.filter(event => !unwanted.has(event.level)).map(event => row(
         number(event.step === null ? '\u2013' : group(event.step)), number(when(event.ms)),
         runName(data, event.run), tag(event.level, TONES[event.level]), event.kind,
         html('span', {}, event.message,
           event.data ? html('code', {class: 'data'}, event.data) : null)));
-      byId('events-body').replaceChildren(rows.length
+      put('events-body', rows.length
         ? table('Events', ['step', 'time', 'run', 'level', 'kind', 'message'], rows)
-        : note('None.'));
-      if (missing) byId('events-body').append(
-        note(`${plural(missing, 'event')} of lesser weight left out; the ledger has all.`));
+        : note('None.'),
+      missing ? note(`${plural(missing, 'event')} of lesser weight left out; the ledger has all.`)
+        : null);
     };
-    put('events-tools', levels.map(level => toggle(
-      `${level} ${group(all.filter(event => event.level === level).length)}`, {class: 'small'},
-      shown.has(level), () => {
-        const on = flip(shown, level);
-        draw();
-        return on;
-      })));
-    draw();
+    put('events-tools', counts.filter(([, count]) => count)
+      .map(([level, count]) => levelButton(level, count)));
+    drawEvents();
   }
 
   function compared(data) {
@@ -516,24 +360,16 @@
       Math.max(1, ...ran.map(run => run.last))];
   }
 
-  let view = null; // of all charts
-
-  /* How the charts were looked at before; the newest steps come into sight by themselves. */
-  function lookAs(before) {
-    const zoomed = !same(before.range, before.full);
-    Object.assign(view, {hidden: before.hidden, smooth: before.smooth, timed: before.timed});
-    view.range = zoomed ? before.range : view.full;
-    before.leave();
-  }
+  let view = null; // of all charts; it stays when there is more of the runs
 
   function build(data) {
     distinguish(data.runs);
     const full = extent(data.runs);
-    const before = view;
-    view = new InvarChart.View(data.runs.map((run, i) =>
-      ({label: run.label, color: color(i), clock: clockOf(run), marks: marksOf(run)})), full);
-    if (before) lookAs(before);
-    summary(data);
+    const runs = data.runs.map((run, i) =>
+      ({label: run.label, color: color(i), clock: clockOf(run), marks: marksOf(run)}));
+    if (view) view.refill(runs, full);
+    else view = new InvarChart.View(runs, full);
+    InvarSummary.show(data);
     parting(data, full);
     InvarCurves.show(data, view);
     InvarSamples.show(data);
@@ -548,15 +384,28 @@
   /* ---- live ---------------------------------------------------------------------------------- */
 
   const PERIOD = 2000; // milliseconds from one question to the next
+  const REST = 5000; // while nobody writes the ledger: the run may be resumed
 
-  /* Fills the page again, as it was looked at: what is unfolded, and how far it is scrolled. */
+  /*
+   * Fills the page again, as it was looked at: what is unfolded, and how far all is scrolled. Parts
+   * with controls see to that themselves; tables are made anew, and found again by their names.
+   */
   function rebuild(data) {
-    const folds = () => [...document.querySelectorAll('main details')];
-    const name = fold => fold.querySelector('summary').firstChild.textContent.replace(/^[\d\s]+/, '');
-    const open = new Map(folds().map(fold => [name(fold), fold.open]));
+    const all = selector => [...document.querySelectorAll(`main ${selector}`)];
+    const title = fold =>
+      fold.querySelector('summary').firstChild.textContent.replace(/^[\d\s]+/, '');
+    const label = box => box.getAttribute('aria-label');
+    const open = new Map(all('details').map(fold => [title(fold), fold.open]));
+    const boxes = new Map(all('.scroll').map(box =>
+      [label(box), [box.scrollLeft, box === document.activeElement]]));
     const top = scrollY;
     build(data);
-    for (const fold of folds()) if (open.has(name(fold))) fold.open = open.get(name(fold));
+    for (const fold of all('details')) if (open.has(title(fold))) fold.open = open.get(title(fold));
+    for (const box of all('.scroll')) {
+      const [left, focused] = boxes.get(label(box)) || [0, false];
+      box.scrollLeft = left;
+      if (focused) box.focus({preventScroll: true});
+    }
     scrollTo({top, behavior: 'instant'});
   }
 
@@ -565,7 +414,7 @@
     byId('live').className = `tag ${tone}`;
   }
 
-  /* Asks whether there are new entries, and for the data where there are; until the run is over. */
+  /* Asks whether there are new entries, and for the data where there are, as long as it is open. */
   async function follow(known) {
     let entries = known;
     let over = false;
@@ -580,7 +429,7 @@
     } catch (error) {
       say('no answer', 'warn');
     }
-    if (!over) setTimeout(() => follow(entries), PERIOD);
+    setTimeout(() => follow(entries), over ? REST : PERIOD);
   }
 
   addEventListener('error', event => root.setAttribute('data-failed', event.message));

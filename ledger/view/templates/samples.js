@@ -10,26 +10,37 @@
 'use strict';
 
 const InvarSamples = (() => {
-  const {html, format, group, byId, put, plural, color, tag, note, runName} = InvarPage;
+  const {html, format, group, byId, settle, put, plural, color, tag, note, runName} = InvarPage;
   const {double} = InvarSeries;
 
   const AT_ONCE = 12; // samples; a button shows more
-  const HIDDEN = new RegExp('[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c' +
-    '\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]', 'g');
+  /* Controls, formats, what is private or half a pair, fillers, variants of glyphs. */
+  const HIDDEN = new RegExp('(?![\\t\\n])[\\p{Cc}\\p{Cf}\\p{Co}\\p{Cs}\\p{Zl}\\p{Zp}\\u034f\\u115f' +
+    '\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\uffa0\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}]', 'gu');
+  const PIECE = '\u25ab'; // of a character that needs several tokens
 
-  const mean = list => list.reduce((sum, value) => sum + (value || 0), 0) / Math.max(list.length, 1);
-  const known = value => Number.isNaN(value) ? Infinity : value; // NaN stands last
+  const drawn = (one, i) => !one.inserted.includes(i);
 
-  /* By which samples are put in order: the smallest key comes first. */
+  /* Of the tokens that the model drew; NaN where one is not finite. */
+  function likelihood(one) {
+    const list = one.logp.filter((value, i) => drawn(one, i));
+    return list.includes(null) ? NaN : list.reduce((sum, value) => sum + value, 0) /
+      Math.max(list.length, 1);
+  }
+
+  const finite = value => Number.isFinite(value) ? value : NaN;
+
+  /* By which samples are put in order: the smallest key comes first, NaN before all. */
   const ORDERS = {
-    'worst reward first': one => known(one.reward),
-    'best reward first': one => known(-one.reward),
-    'largest advantage first': one => known(-Math.abs(one.advantage)),
-    'least likely first': one => mean(one.logp),
+    'worst reward first': one => finite(one.reward),
+    'best reward first': one => finite(-one.reward),
+    'largest advantage first': one => finite(-Math.abs(one.advantage)),
+    'least likely first': likelihood,
     'longest first': one => -one.tokens,
     'newest first': one => -one.step,
     'oldest first': one => one.step,
   };
+  const byKey = (a, b) => Number.isNaN(b.key) - Number.isNaN(a.key) || a.key - b.key;
   const COLOURS = {
     'log-prob': {
       about: 'The stronger the colour, the less likely the token was.',
@@ -56,11 +67,13 @@ const InvarSamples = (() => {
   function token(one, i, colour, most) {
     const [strength, kind] = colour.of(one, i, most);
     const share = Math.round(100 * Math.min(Math.max(strength, 0), 1));
-    const inserted = one.inserted.includes(i);
+    const inserted = !drawn(one, i);
+    const text = plain(one.response[i]).replace(/\n/g, '\u21b5\n');
     const about = inserted ? 'inserted, not drawn' : `log-prob ${thousandth(one.logp[i])}, ` +
       `advantage ${thousandth(one.credit[i])}`;
     return html('span', {class: `token ${inserted ? 'inserted' : share > 2 ? kind : ''}`,
-      '--share': `${share}%`, title: about}, plain(one.response[i]).replace(/\n/g, '\u21b5\n'));
+      '--share': `${share}%`, title: text ? about : `part of the next character; ${about}`},
+    text || PIECE);
   }
 
   /* Tokens of a response, and where some were left out how many. */
@@ -94,45 +107,95 @@ const InvarSamples = (() => {
     return html('label', {}, label, list);
   }
 
-  /* What is asked for; it stays when a page is filled again. */
+  /* What is asked for; it stays when there are new samples. */
   const wish = {order: Object.keys(ORDERS)[0], step: 'all', colour: 'log-prob', shown: AT_ONCE};
 
-  function draw(data, all) {
+  let newest = null; // {data, all}: the newest data, and its samples
+  let names = new Set(); // of the samples that were there when they were last drawn
+  const tools = {};
+
+  const nameOf = one => `${one.run} ${one.step} ${one.idx}`;
+
+  function shelf() {
     const key = ORDERS[wish.order];
-    const list = all.filter(one => wish.step === 'all' || one.step === Number(wish.step))
+    const list = newest.all.filter(one => wish.step === 'all' || one.step === Number(wish.step))
       .map(one => ({one, key: key(one)}))
-      .sort((a, b) => a.key - b.key || b.one.step - a.one.step || a.one.idx - b.one.idx);
+      .sort((a, b) => byKey(a, b) || b.one.step - a.one.step || a.one.idx - b.one.idx);
     const most = Math.max(1, ...list.map(({one}) =>
       one.credit.reduce((top, value) => Math.max(top, Math.abs(value || 0)), 0)));
     const colour = COLOURS[wish.colour];
     const rest = list.length - wish.shown;
+    names = new Set(newest.all.map(nameOf));
     put('samples-body', colour.about ? note(colour.about) : null,
       html('div', {class: 'shelf'}, list.slice(0, wish.shown).map(({one}) =>
-        card(data, one, colour, most))),
+        card(newest.data, one, colour, most))),
       rest > 0 ? html('button', {type: 'button', onclick: () => {
         wish.shown += AT_ONCE;
-        draw(data, all);
+        draw();
       }}, `Show ${group(Math.min(rest, AT_ONCE))} more of ${group(rest)}`) : null);
+  }
+
+  /* Somebody may be reading: what is new waits for a button. */
+  function waiting() {
+    const fresh = newest.all.filter(one => !names.has(nameOf(one))).length;
+    tools.fresh.hidden = fresh === 0;
+    tools.fresh.textContent = `Show ${plural(fresh, 'new sample')}`;
+  }
+
+  function draw() {
+    shelf();
+    waiting();
+  }
+
+  function makeTools() {
+    const pick = member => value => {
+      wish[member] = value;
+      wish.shown = AT_ONCE;
+      draw();
+    };
+    tools.step = select('Step', ['all'], wish.step, pick('step'));
+    tools.fresh = html('button', {type: 'button', hidden: true, onclick: draw});
+    put('samples-tools', select('Order', Object.keys(ORDERS), wish.order, pick('order')),
+      tools.step, select('Colour', Object.keys(COLOURS), wish.colour, pick('colour')), tools.fresh);
+  }
+
+  /* The steps to choose from; the chosen one stays, also where the page has no sample of it now. */
+  function offer(steps) {
+    const list = tools.step.querySelector('select');
+    settle(list, ['all', ...steps].map(name => html('option', {value: name}, name)));
+    list.value = wish.step;
+  }
+
+  /* How many samples of how many there are here, of how many steps. */
+  function counted(data, steps) {
+    const sum = member => data.runs.reduce((total, run) => total + run.kept[member], 0);
+    const of = (here, all, word) => here < all
+      ? `${group(here)} of ${plural(all, word)}` : plural(all, word);
+    byId('samples-note').textContent =
+      `${of(newest.all.length, sum('samples'), 'kept sample')}, ` +
+      `${of(steps, sum('steps'), 'step')} (keep-samples). ` +
+      (newest.all.length < sum('samples') ? 'The lowest and the highest rewards of all are here; ' +
+        'else steps are chosen evenly, and of a step samples from its lowest reward to its ' +
+        'highest. ' : '') +
+      (sum('over') ? `${plural(sum('over'), 'sample')} left out: a page reads 64 MiB of kept text. `
+        : '') +
+      'Point at a token to see its numbers.';
   }
 
   function show(data) {
     const all = data.runs.flatMap((run, i) => run.samples.map(one => ({...one, run: i,
       reward: double(one.reward), advantage: double(one.advantage)})));
+    const places = new Set(all.map(one => `${one.run} ${one.step}`));
+    const steps = new Set([...all.map(one => one.step),
+      ...wish.step === 'all' ? [] : [Number(wish.step)]]);
+    const first = newest === null || newest.all.length === 0;
+    newest = {data, all};
     byId('samples').hidden = all.length === 0;
-    const steps = [...new Set(all.map(one => one.step))].sort((a, b) => a - b).map(String);
-    if (!steps.includes(wish.step)) wish.step = 'all';
-    const pick = member => value => {
-      wish[member] = value;
-      wish.shown = AT_ONCE;
-      draw(data, all);
-    };
-    byId('samples-note').textContent = `${plural(all.length, 'sample')} of ` +
-      `${plural(steps.length, 'step')} that the ledger has kept (keep-samples). ` +
-      'Point at a token to see its numbers.';
-    put('samples-tools', select('Order', Object.keys(ORDERS), wish.order, pick('order')),
-      select('Step', ['all', ...steps], wish.step, pick('step')),
-      select('Colour', Object.keys(COLOURS), wish.colour, pick('colour')));
-    draw(data, all);
+    if (!tools.step) makeTools();
+    offer([...steps].sort((a, b) => a - b).map(String));
+    counted(data, places.size);
+    if (first) draw();
+    else waiting();
   }
 
   return {show};

@@ -18,13 +18,11 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
-import time
-import zlib
+
+from browser import Browser, pixels, program
 
 HOSTILE = "fused </script><script>alert(1)</script>"
 WIDTHS = (400, 800, 1200, 1600)
-SKIPPED = 77
 
 # What a page must never report. A refused script is an entry of the log, an alert is a dialog.
 ALARMS = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded",
@@ -79,143 +77,6 @@ NAMELESS = """[...document.querySelectorAll('button, input, [role=img], [role=re
   .map(e => e.outerHTML.slice(0, 80))"""
 
 
-class Browser:
-    """Chromium, spoken to through two pipes: a message is JSON and a NUL."""
-
-    def __init__(self, program):
-        self.folder = tempfile.TemporaryDirectory()
-        to_read, self.to = os.pipe()
-        self.back, back_write = os.pipe()
-
-        def wire():  # it reads from 3 and writes to 4; first out of the way of both
-            read, write = os.dup(to_read), os.dup(back_write)
-            os.dup2(read, 3)
-            os.dup2(write, 4)
-
-        self.process = subprocess.Popen(
-            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-             "--remote-debugging-pipe", f"--user-data-dir={self.folder.name}", "about:blank"],
-            preexec_fn=wire, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL)
-        os.close(to_read)
-        os.close(back_write)
-        self.pending, self.number, self.events, self.session = b"", 0, [], None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target,
-                                 flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def receive(self):
-        while b"\0" not in self.pending:
-            piece = os.read(self.back, 1 << 16)
-            if not piece:
-                raise EOFError("the browser is gone")
-            self.pending += piece
-        message, self.pending = self.pending.split(b"\0", 1)
-        return json.loads(message)
-
-    def call(self, method, **params):
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": params}
-        if self.session:
-            message["sessionId"] = self.session
-        data = json.dumps(message).encode() + b"\0"
-        while data:
-            data = data[os.write(self.to, data):]
-        while True:
-            answer = self.receive()
-            if answer.get("id") != self.number:
-                self.events.append(answer)
-                if answer["method"] == "Page.javascriptDialogOpening":
-                    sys.exit(f"a script of the data was run: {answer['params']['message']}")
-            elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']}")
-            else:
-                return answer["result"]
-
-    def ask(self, script):
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
-
-    def wait(self, script):
-        for _ in range(200):
-            if self.ask(script):
-                return True
-            time.sleep(0.05)
-        return False
-
-    def show(self, path, width, dark):
-        self.events = []
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900,
-                  deviceScaleFactor=1, mobile=width < 600)
-        self.call("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce"}])
-        self.call("Page.navigate", url=path.as_uri())
-        return self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
-
-    def mouse(self, kind, x, y, pressed=False):
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
-                  button="left" if pressed or kind == "mouseReleased" else "none",
-                  buttons=int(pressed))
-
-    def picture(self, clip=None):
-        """The window, or a part of it (x, y, width, height), as PNG."""
-        more = {"clip": dict(zip(("x", "y", "width", "height"), clip), scale=1)} if clip else {}
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"])
-
-    def whole_page(self, width):
-        height = self.ask("document.documentElement.scrollHeight")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=False)
-        time.sleep(0.5)  # charts that come into sight are drawn
-        return self.picture()
-
-    def close(self):
-        self.session = None
-        try:
-            self.call("Browser.close")
-        except EOFError:
-            pass
-        self.process.wait(30)
-
-
-def pixels(png):
-    """Rows of (red, green, blue) of an 8-bit PNG without interlacing."""
-    at, data, channels, width = 8, b"", 3, 0
-    while at < len(png):
-        length, kind = struct.unpack(">I4s", png[at:at + 8])
-        body = png[at + 8:at + 8 + length]
-        if kind == b"IHDR":
-            width, _, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", body)
-            assert (depth, interlaced) == (8, 0) and colour in (2, 6)
-            channels = {2: 3, 6: 4}[colour]
-        elif kind == b"IDAT":
-            data += body
-        at += 12 + length
-    raw, stride = zlib.decompress(data), width * channels
-    above, rows = bytearray(stride), []
-    for start in range(0, len(raw), stride + 1):
-        method, line = raw[start], bytearray(raw[start + 1:start + 1 + stride])
-        for i in range(stride):
-            left = line[i - channels] if i >= channels else 0
-            corner = above[i - channels] if i >= channels else 0
-            line[i] = (line[i] + predict(method, left, above[i], corner)) & 255
-        rows.append([tuple(line[i:i + 3]) for i in range(0, stride, channels)])
-        above = line
-    return rows
-
-
-def predict(method, left, up, corner):
-    if method < 4:
-        return (0, left, up, (left + up) // 2)[method]
-    guess = left + up - corner
-    return min((left, up, corner), key=lambda value: abs(guess - value))
-
-
 class Look:
     """Opens pages and notes what is wrong with them."""
 
@@ -235,7 +96,7 @@ class Look:
 
     def page(self, path, width, dark, charts):
         b, name = self.browser, f"{path.stem}-{width}-{'dark' if dark else 'light'}"
-        self.expect(b.show(path, width, dark), f"{name}: does not load")
+        self.expect(b.show(path.as_uri(), width, dark), f"{name}: does not load")
         if charts:
             self.expect(b.wait("document.documentElement.hasAttribute('data-ready')"),
                         f"{name}: is not ready: {b.ask('document.documentElement.dataset.failed')}")
@@ -266,7 +127,7 @@ class Look:
     def controls(self, path):
         """The mouse, the keyboard and the buttons do what they should."""
         b = self.browser
-        b.show(path, 1200, False)
+        b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         b.ask("document.getElementById('curves').scrollIntoView()")
         self.expect(b.wait("document.querySelector('.chart .line path') !== null"), "no line")
@@ -313,7 +174,7 @@ class Look:
         shown = b.ask("[...document.querySelectorAll('#groups figure')]"
                       ".filter(e => e.checkVisibility()).map(e => e.dataset.name)")
         self.expect(shown and all("kl" in name for name in shown), f"the search finds {shown}")
-        self.expect(b.ask("document.querySelectorAll('script').length") == 7, "a script was added")
+        self.expect(b.ask("document.querySelectorAll('script').length") == 8, "a script was added")
         pdf = base64.b64decode(b.call("Page.printToPDF", printBackground=True)["data"])
         self.expect(pdf.startswith(b"%PDF") and len(pdf) > 20000, "it cannot be printed")
         for alarm in self.alarms():
@@ -322,7 +183,7 @@ class Look:
     def head(self, path):
         """What people ask first, and what they rarely do: values that never change."""
         b = self.browser
-        b.show(path, 1200, False)
+        b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         tiles = b.ask("[...document.querySelectorAll('.tiles li')].map(e => e.innerText)")
         for word in ("Reward", "Best evaluation", "Duration", "Tokens/s"):
@@ -336,7 +197,7 @@ class Look:
     def samples(self, path):
         """The worst first; what is asked for is shown; texts of a stranger stay text."""
         b = self.browser
-        b.show(path, 1200, False)
+        b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         choose = ("((i, value) => {{ const s = document.querySelectorAll('#samples select')[i];"
                   "s.value = value; s.dispatchEvent(new Event('change')); }})({}, {!r})").format
@@ -365,10 +226,87 @@ class Look:
         for alarm in self.alarms():
             self.expect(False, f"samples: {alarm}")
 
+    def evaluations(self, path):
+        """The best is the lowest of a loss, the highest of a reward, and both ends of the rest."""
+        def series(name, values):
+            return {"name": name, "kind": "evaluation", "count": len(values), "odd": 0,
+                    "at": [0] + [10] * (len(values) - 1),
+                    "bits": "".join(struct.pack(">d", value).hex() for value in values)}
+
+        cases = (
+            ({"eval/a": (0.25, 0.75, 0.5), "eval/a-truncated_ratio": (1, 1, 1)},
+             "Best evaluation 0.75 a at step 10"),
+            ({"eval/eval/loss": (2, 1.5, 3), "eval/eval/runtime": (9, 8, 7)},
+             "Best evaluation 1.5 eval/loss at step 10"),
+            ({"eval/wiki/perplexity": (9, 7, 8)}, "Best evaluation 7 wiki/perplexity at step 10"),
+            ({"eval/x/steps": (1, 3, 2)},
+             "Evaluation 1 \u2192 2 x/steps, at step 0 and at step 20"),
+            ({"eval/a": (0.5,), "eval/b/accuracy": (0.1, 0.9), "eval/c/ppl": (4, 3)},
+             "Best evaluation 0.5 a at step 0; 0.9: b/accuracy at step 10; 3: c/ppl at step 10"))
+        for sets, expected in cases:
+            self.plant(path, lambda data, sets=sets: data["runs"][0].update(series=[
+                one for one in data["runs"][0]["series"] if one["kind"] != "evaluation"
+            ] + [series(*one) for one in sets.items()]))
+            tiles = self.browser.ask("[...document.querySelectorAll('.tiles li')]"
+                                     ".map(e => e.innerText.replaceAll('\\n', ' '))")
+            self.expect(expected in tiles, f"{expected!r} is not among {tiles}")
+
+    def plant(self, path, change):
+        """Shows a page whose data was changed."""
+        text = path.read_text(encoding="utf-8")
+        found = re.search(r'id="data">(.*?)</script', text, re.S)
+        data = json.loads(found[1])
+        change(data)
+        planted = self.folder / "planted.html"
+        planted.write_text(text[:found.start(1)] + json.dumps(data).replace("<", "\\u003c")
+                           + text[found.end(1):], encoding="utf-8")
+        self.browser.show(planted.as_uri(), 1200, False)
+        self.expect(self.browser.wait("document.documentElement.hasAttribute('data-ready')"),
+                    "a page with other data is not ready")
+
+    def strange_samples(self, path):
+        """Nothing is hidden, not a number comes first, and only drawn tokens are likely or not."""
+        def sample(idx, reward, logp, inserted=(), response=None, text="asked"):
+            return {"step": 1, "idx": idx, "prompt": idx, "finish": "stop", "tokens": len(logp),
+                    "parts": [], "cut": None, "text": text, "logp": logp, "credit": [0] * len(logp),
+                    "inserted": list(inserted), "response": response or ["t"] * len(logp),
+                    "reward": struct.pack(">d", reward).hex(),
+                    "advantage": struct.pack(">d", 0).hex()}
+
+        text = "a\U000e0041b\u3164c\u115fd\ufe0fe\u2028f\ue000g\U000e0100h\ti\nj"
+        shown = ("a<U+E0041>b<U+3164>c<U+115F>d<U+FE0F>e<U+2028>f<U+E000>g<U+E0100>h\ti\nj"
+                 .replace("<", "\u27e8").replace(">", "\u27e9"))
+        samples = [sample(0, 1, [-1000, -1000], response=["", "\u00e4"], text=text),
+                   sample(1, float("nan"), [-2000]),
+                   sample(2, 0, [0, -3000], inserted=[0]),  # -3 in the mean: one was not drawn
+                   sample(3, float("inf"), [-10, None]),
+                   sample(4, 2, [0, 0, -7000])]
+        self.plant(path, lambda data: data["runs"][0].update(
+            samples=samples, kept={"samples": 1000, "steps": 250, "over": 3}))
+        b = self.browser
+        said = b.ask("document.getElementById('samples-note').textContent").replace("\u202f", " ")
+        self.expect(said.startswith("5 of 1 000 kept samples, 1 of 250 steps") and
+                    "3 samples left out" in said, f"of what is left out it says {said!r}")
+        orders = {"worst reward first": ({1, 3}, [2, 0, 4]),
+                  "best reward first": ({1, 3}, [4, 0, 2]),
+                  "least likely first": ({3}, [2, 4, 1, 0])}
+        for name, (odd, others) in orders.items():
+            b.ask("((s, v) => { s.value = v; s.dispatchEvent(new Event('change')); })"
+                  f"(document.querySelector('#samples select'), {name!r})")
+            found = b.ask("[...document.querySelectorAll('.sample h3')]"
+                          ".map(e => Number(e.textContent.split(' ').pop()))")
+            self.expect(set(found[:len(odd)]) == odd and found[len(odd):] == others,
+                        f"{name}: {found}")
+        asked = b.ask("[...document.querySelectorAll('.sample .asked')].map(e => e.textContent)")
+        self.expect(shown in asked, f"{shown!r} is not among {asked}")
+        sizes = b.ask("[...document.querySelectorAll('.token')]"
+                      ".map(e => e.getBoundingClientRect().width)")
+        self.expect(len(sizes) == 10 and min(sizes) > 2, f"tokens of {sizes} pixels")
+
     def marks(self, path):
         """What a line cannot show has marks; the strip and the heat map show the difference."""
         b = self.browser
-        b.show(path, 1600, False)
+        b.show(path.as_uri(), 1600, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         b.whole_page(1600)
         for selector in (".odd .nan", ".rug .warning", ".rug .resume", ".rug .checkpoint",
@@ -380,7 +318,7 @@ class Look:
     def ranks(self, several, alone):
         """Bars of ranks, the straggler first; of one rank there is nothing."""
         b = self.browser
-        b.show(several, 1600, False)
+        b.show(several.as_uri(), 1600, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         rows = b.ask("[...document.querySelectorAll('#ranks tbody tr')].map(e => e.innerText)")
         self.expect(len(rows) == 3 and "straggler" in rows[0] and rows[0].startswith("1"),
@@ -397,7 +335,7 @@ class Look:
                     "the straggler is no finding")
         links = "[...document.querySelectorAll('#nav a')].map(e => e.textContent)"
         self.expect("Ranks" in b.ask(links), "no way to the ranks")
-        b.show(alone, 1600, False)
+        b.show(alone.as_uri(), 1600, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
         self.expect(b.ask("document.getElementById('ranks').hidden"), "one rank has a section")
         self.expect("Ranks" not in b.ask(links), "a way to the ranks, of which there is one")
@@ -405,7 +343,7 @@ class Look:
     def search(self, path):
         """The picture of a bisect: marks in four colours, the found commit where it belongs."""
         b = self.browser
-        b.show(path, 1600, False)
+        b.show(path.as_uri(), 1600, False)
         colours = b.ask("[...new Set([...document.querySelectorAll('.walk .mark')]"
                         ".map(e => getComputedStyle(e).stroke))]")
         self.expect(len(colours) == 4, f"the marks have the colours {colours}")
@@ -467,12 +405,9 @@ def make_pages(invar, make, answers, folder):
 
 def main():
     invar, make, answers, folder = sys.argv[1:4] + [pathlib.Path(sys.argv[4]).resolve()]
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-    if not program:
-        print("skipped: no Chromium; scripts/setup full installs it")
-        return SKIPPED
+    found = program()
     pages = make_pages(invar, make, answers, folder)
-    browser = Browser(program)
+    browser = Browser(found)
     look = Look(browser, folder)
     for (path, charts), width, dark in itertools.product(pages.items(), WIDTHS, (False, True)):
         look.page(path, width, dark, charts)
@@ -480,7 +415,9 @@ def main():
     look.marks(first)
     look.controls(first)
     look.head(folder / "one.html")
+    look.evaluations(folder / "one.html")
     look.samples(first)
+    look.strange_samples(folder / "one.html")
     look.control(first)
     look.ranks(folder / "ranks.html", folder / "alone.html")
     look.search(folder / "bisect-found.html")

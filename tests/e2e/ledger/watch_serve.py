@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # watch_serve.py INVAR FOLDER - invar ledger watch --serve: a run in a browser while it happens.
 #
-# The page, its state and its data are those of the ledger, and follow a run; who comes by another
-# name, or wants anything but to read, is refused; only this machine is listened to; the ledger is
-# not changed.
+# The page, its state and its data are those of the ledger, and follow a run, also one that is
+# killed and resumed; who comes by another name, or wants anything but to read, is refused; only
+# this machine is listened to; the ledger is not changed.
 # SPDX-License-Identifier: Apache-2.0
+import atexit
 import http.client
 import json
 import os
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -37,7 +39,17 @@ class Watch:
         match = re.fullmatch(r"page at http://127\.0\.0\.1:(\d+)/\n", line)
         if not match:
             sys.exit(f"no page: {line}{self.process.stdout.read()}")
+        atexit.register(self.process.kill)
         self.port = int(match[1])
+        self.lines = []
+        threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
+
+    def wait_for(self, what, seconds=60):
+        """Whether it prints a line with this in it."""
+        end = time.monotonic() + seconds
+        while not any(what in line for line in self.lines) and time.monotonic() < end:
+            time.sleep(0.05)
+        return any(what in line for line in self.lines)
 
     def ask(self, path, method="GET", host=None):
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -67,6 +79,23 @@ def listens_at(port):
         found += [row.split()[1].split(":")[0] for row in rows
                   if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A"]
     return found
+
+
+def train(invar, *words):
+    """A run that does not end by itself, but with this test."""
+    run = subprocess.Popen([invar, "train", "tiny.ini", "--no-report", *words],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(run.kill)
+    return run
+
+
+def has_saved(run, seconds=60):
+    """Whether the run has a checkpoint, soon."""
+    end = time.monotonic() + seconds
+    mark = pathlib.Path(run, "checkpoints/latest_checkpointed_iteration.txt")
+    while not mark.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return mark.exists()
 
 
 def finished(invar):
@@ -103,8 +132,7 @@ def finished(invar):
 
 def running(invar):
     """A run that goes on: there is more and more of it, until it is over."""
-    run = subprocess.Popen([invar, "train", "tiny.ini", "--run", "live", "--no-report"],
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = train(invar, "--run", "live")
     while not pathlib.Path("live/ledger.db").exists():
         time.sleep(0.05)
     time.sleep(1)
@@ -124,6 +152,35 @@ def running(invar):
     watch.end()
 
 
+def resumed(invar):
+    """A run that is killed, and resumed: the page and the terminal go on with it."""
+    words = ("--run", "twice", "--save-interval", "5", "--keep-checkpoints", "2")
+    run = train(invar, *words)
+    expect(has_saved("twice"), "the run saves nothing")
+    watch = Watch(invar, "twice", "--interval", "0.1")
+    expect(watch.wait_for("step "), "no step is told")
+    run.kill()
+    run.wait(60)
+    expect(watch.wait_for("was killed after step"), f"nobody says that it died: {watch.lines[-3:]}")
+    dead = watch.state()
+    expect(dead["over"] is True, "a run that was killed goes on")
+    run = train(invar, *words)
+    expect(watch.wait_for("segment 1 begins"), f"the resume is not told: {watch.lines[-3:]}")
+    told = len(watch.lines)
+    while len(watch.lines) == told and run.poll() is None:
+        time.sleep(0.05)
+    expect(watch.lines[-1].startswith("step "), f"no step of the resume: {watch.lines[-3:]}")
+    state = watch.state()
+    expect(state["over"] is False and state["entries"] > dead["entries"], f"{dead}, then {state}")
+    expect(len(json.loads(watch.ask("/data")[2])["runs"][0]["segments"]) == 2, "one segment")
+    run.send_signal(signal.SIGINT)
+    run.wait(60)
+    expect(watch.wait_for("with exit code"), f"its end is not told: {watch.lines[-3:]}")
+    kept = sum("the page stays" in line for line in watch.lines)
+    expect(kept == 2, f"that the page stays is said {kept} times")
+    watch.end()
+
+
 def main():
     invar, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     shutil.rmtree(folder, ignore_errors=True)
@@ -134,6 +191,7 @@ def main():
                     "--no-report"], check=True, capture_output=True)
     finished(str(invar))
     running(str(invar))
+    resumed(str(invar))
     print("\n".join(wrong))
     return 1 if wrong else 0
 

@@ -42,6 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_t *object = json_object();
     const char *bytes = (const char *)data, *why;
+    size_t expanded;
     char *packed = NULL;
 
     if (!invar_gzip_is(bytes, size)) {
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         bytes = packed;
     }
     INVAR_CHECK(object);
-    INVAR_CHECK(invar_report_add_kept(object, &why, bytes, size, TOKENS) == INVAR_OK);
+    INVAR_CHECK(invar_report_add_kept(object, &why, &expanded, bytes, size, TOKENS) == INVAR_OK);
     if (why)
         INVAR_CHECK(json_object_size(object) == 0);
     else

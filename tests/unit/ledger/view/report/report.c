@@ -305,7 +305,7 @@ static void test_ledger_report__policy_names_what_may_run(void **state)
     int scripts = 0;
     for (const char *at = p.text; (at = strstr(at, "<script>")) != NULL; at++, scripts++)
         assert_hashed(&p, "<script>", "</script>", at);
-    assert_int_equal(scripts, 6);
+    assert_int_equal(scripts, 7);
     // it loads nothing: no address but the name of SVG's elements
     assert_int_equal(occurrences(p.text, "http"),
                      occurrences(p.text, "http-equiv") +

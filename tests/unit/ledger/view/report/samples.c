@@ -3,31 +3,58 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <unistd.h>
+
 #include "base/zip/gzip.h"
 #include "ledger/view/report/internal.h"
 #include "tests/unit/ledger/view/report/page.h"
 
+/* Where on the page the sample of this step with this index is; -1: it is not. */
+static int64_t place_of(const page *p, int64_t step, int64_t idx)
+{
+    json_t *one;
+    size_t i;
+
+    json_array_foreach(at(p, "runs/0/samples"), i, one)
+    {
+        if (number_in(one, "step") == step && number_in(one, "idx") == idx)
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+static const char *member(int64_t place, const char *name)
+{
+    static char path[64];
+
+    (void)snprintf(path, sizeof path, "runs/0/samples/%" PRId64 "/%s", place, name);
+    return path;
+}
+
 static void test_ledger_report__samples(void **state)
 {
-    page p = page_of("runs.db", 1), none = page_of("plain.db", 1);
     static const char *const markup[] = {"<script", "</script", "<!--", "<b>", "</td"};
 
     (void)state;
+    page p = page_of("runs.db", 1), none = page_of("plain.db", 1);
+    const int64_t place = place_of(&p, 2, 6);
     assert_int_equal(json_array_size(at(&p, "runs/0/samples")), 80); // two of each of 40 steps
-    assert_number(&p, "runs/0/samples/5/step", 2);
-    assert_number(&p, "runs/0/samples/5/idx", 6);
-    assert_text(&p, "runs/0/samples/5/text",
+    assert_number(&p, "runs/0/kept/samples", 80);
+    assert_number(&p, "runs/0/kept/steps", 40);
+    assert_number(&p, "runs/0/kept/over", 0);
+    assert_number(&none, "runs/0/kept/samples", 0);
+    assert_text(&p, member(place, "text"),
                 "step 2 sample 6 </script><script>alert(2)</script>\xE2\x80\xAEtxt.exe\n<b>&amp;");
-    assert_text(&p, "runs/0/samples/5/response/0", "<!--");
-    assert_text(&p, "runs/0/samples/5/response/3", "\xC3\xA4");
-    assert_number(&p, "runs/0/samples/5/logp/1", -2500);
-    assert_number(&p, "runs/0/samples/5/logp/2", -8); // -0.0078125, rounded
-    assert_true(json_is_null(at(&p, "runs/0/samples/5/logp/3")));
-    assert_number(&p, "runs/0/samples/5/credit/0", 2500);
-    assert_number(&p, "runs/0/samples/5/inserted/0", 3);
-    assert_true(json_is_null(at(&p, "runs/0/samples/5/cut")));
-    assert_int_equal(json_array_size(at(&p, "runs/0/samples/5/parts")), 2);
-    assert_text(&p, "runs/0/samples/5/parts/0/0", "answer");
+    assert_text(&p, member(place, "response/0"), "<!--");
+    assert_text(&p, member(place, "response/3"), "\xC3\xA4");
+    assert_number(&p, member(place, "logp/1"), -2500);
+    assert_number(&p, member(place, "logp/2"), -8); // -0.0078125, rounded
+    assert_true(json_is_null(at(&p, member(place, "logp/3"))));
+    assert_number(&p, member(place, "credit/0"), 2500);
+    assert_number(&p, member(place, "inserted/0"), 3);
+    assert_true(json_is_null(at(&p, member(place, "cut"))));
+    assert_int_equal(json_array_size(at(&p, member(place, "parts"))), 2);
+    assert_text(&p, member(place, "parts/0/0"), "answer");
     // none of it is markup: as many tags as in a page without samples
     assert_int_equal(json_array_size(at(&none, "runs/0/samples")), 0);
     for (size_t i = 0; i < sizeof markup / sizeof *markup; i++)
@@ -35,6 +62,8 @@ static void test_ledger_report__samples(void **state)
     page_release(&p);
     page_release(&none);
 }
+
+/* ---- hostile ones ---------------------------------------------------------------------------- */
 
 /* One step with one sample, of which these bytes are kept. */
 static void write_kept(const char *file, const void *data, size_t bytes)
@@ -133,10 +162,11 @@ static void test_ledger_report__long_samples(void **state)
                         "\"drawn\":[1,0,0,1,1,0]}",
                         0);
     json_t *object = json_object();
+    size_t expanded;
     const char *why;
 
     (void)state;
-    assert_ok(invar_report_add_kept(object, &why, data, bytes, 4));
+    assert_ok(invar_report_add_kept(object, &why, &expanded, data, bytes, 4));
     assert_null(why);
     json_t *expected = json_loads("{\"text\":\"p\",\"response\":[\"a\",\"b\",\"e\",\"f\"],"
                                   "\"logp\":[1000,2000,5000,6000],\"credit\":[0,0,0,0],"
@@ -149,12 +179,134 @@ static void test_ledger_report__long_samples(void **state)
     invar_free(data);
 }
 
+/* ---- which are chosen ------------------------------------------------------------------------ */
+
+#define SMALL "{\"prompt\":\"$\",\"response\":[],\"logp\":[],\"advantage\":[],\"drawn\":[]}"
+
+enum { MOST_EACH = 700 };
+
+static double reward_of(int64_t step, int64_t idx)
+{
+    return (double)((step * 7919 + idx * 104729) % 100003);
+}
+
+/* So many steps, of each of which so many samples are kept, each with these bytes. */
+static void write_many(const char *file, int64_t steps, int64_t each, const char *data,
+                       size_t bytes)
+{
+    static invar_ledger_sample samples[MOST_EACH];
+    static invar_ledger_kept kept[MOST_EACH];
+    const invar_digest digest = {{1}};
+    invar_ledger *ledger = begin_run(file, "many");
+
+    for (int64_t step = 0; step < steps; step++) {
+        for (int64_t i = 0; i < each; i++) {
+            samples[i] =
+                (invar_ledger_sample){.rng = "0/1", .finish = "stop", .reward = reward_of(step, i)};
+            kept[i] = (invar_ledger_kept){i, data, bytes};
+        }
+        assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = step,
+                                                                   .digests = &digest,
+                                                                   .samples = samples,
+                                                                   .n_samples = (size_t)each,
+                                                                   .kept = kept,
+                                                                   .n_kept = (size_t)each}));
+    }
+    invar_ledger_close(ledger);
+}
+
+/* How many of all have a lower reward, and how many a higher one. */
+static void ranks_of(int64_t *lower, int64_t *higher, double reward, int64_t steps, int64_t each)
+{
+    *lower = *higher = 0;
+    for (int64_t step = 0; step < steps; step++)
+        for (int64_t i = 0; i < each; i++) {
+            *lower += reward_of(step, i) < reward;
+            *higher += reward_of(step, i) > reward;
+        }
+}
+
+/* The index of the lowest reward of a step, or of the highest. */
+static int64_t end_of(int64_t step, int64_t each, bool lowest)
+{
+    int64_t end = 0;
+
+    for (int64_t i = 1; i < each; i++)
+        if (lowest == (reward_of(step, i) < reward_of(step, end)))
+            end = i;
+    return end;
+}
+
+/* The lowest and the highest rewards are there; so are the ends of steps from first to last. */
+static void check_choice(int64_t steps, int64_t each)
+{
+    page p = page_of("many.db", 1);
+    size_t here = json_array_size(at(&p, "runs/0/samples"));
+    int64_t lower, higher, whole = 0;
+
+    assert_number(&p, "runs/0/kept/samples", steps * each);
+    assert_number(&p, "runs/0/kept/steps", steps);
+    assert_true(here <= 600);
+    assert_true(steps * each > 400 ? here > 350 : here == (size_t)(steps * each));
+    for (int64_t step = 0; step < steps; step++) {
+        bool ends = place_of(&p, step, end_of(step, each, true)) >= 0 &&
+                    place_of(&p, step, end_of(step, each, false)) >= 0;
+        whole += ends;
+        if (step == 0 || step == steps - 1)
+            assert_true(ends);
+        for (int64_t i = 0; i < each; i++) {
+            ranks_of(&lower, &higher, reward_of(step, i), steps, each);
+            if (lower < 45 || higher < 45) // a few may be equal
+                assert_true(place_of(&p, step, i) >= 0);
+        }
+    }
+    assert_true(whole >= (steps < 20 ? steps : 20));
+    page_release(&p);
+}
+
+static void test_ledger_report__chosen_samples(void **state)
+{
+    static const int64_t shapes[][2] = {{250, 4}, {3, 256}, {30, 30}, {1, MOST_EACH},
+                                        {700, 1}, {5, 3},   {2, 201}};
+    size_t bytes;
+    char *data = packed(&bytes, SMALL, 0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        (void)unlink(path_of("many.db"));
+        write_many("many.db", shapes[i][0], shapes[i][1], data, bytes);
+        check_choice(shapes[i][0], shapes[i][1]);
+    }
+    invar_free(data);
+}
+
+/* A hundred of a MiB each: a page reads 64, some of each step, and says so. */
+static void test_ledger_report__reads_so_many_bytes(void **state)
+{
+    enum { STEPS = 25, EACH = 4, READ = INVAR_REPORT_EXPANDED_BYTES >> 20 };
+    size_t bytes;
+    char *data = packed(&bytes, SMALL, 1 << 19);
+
+    (void)state;
+    write_many("large.db", STEPS, EACH, data, bytes);
+    page p = page_of("large.db", 1);
+    assert_int_equal(json_array_size(at(&p, "runs/0/samples")), READ);
+    assert_number(&p, "runs/0/kept/over", STEPS * EACH - READ);
+    assert_number(&p, "runs/0/kept/samples", STEPS * EACH);
+    for (int64_t step = 0; step < STEPS; step++)
+        assert_true(place_of(&p, step, end_of(step, EACH, true)) >= 0);
+    page_release(&p);
+    invar_free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ledger_report__samples),
         cmocka_unit_test(test_ledger_report__hostile_samples),
         cmocka_unit_test(test_ledger_report__long_samples),
+        cmocka_unit_test(test_ledger_report__chosen_samples),
+        cmocka_unit_test(test_ledger_report__reads_so_many_bytes),
     };
 
     return cmocka_run_group_tests(tests, make_ledgers, NULL);

@@ -1,0 +1,211 @@
+/*
+ * summary.js - the head of a report: the verdict, and of each run what somebody with one minute reads.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+'use strict';
+
+const InvarSummary = (() => {
+  const {html, format, group, duration, when, byId, put, plural, color, tag, hash, stepsOf, pairs}
+    = InvarPage;
+  const {decode, zero} = InvarSeries;
+
+  /* What tells how well a run does, where it has one of these. */
+  const GOALS = [['Reward', 'rollout/raw_reward'], ['Reward', 'rollout/rewards'],
+    ['Loss', 'train/loss'], ['Loss', 'loss']];
+  const OTHER_SETS = 3; // of evaluations, beside the first
+  const TONES = {identical: 'good', nothing: 'warn', error: 'bad', warning: 'warn',
+    different: 'bad', nondeterministic: 'bad'};
+
+  /* The newest value of a fact of the i-th run; null: it has none. */
+  function factOf(data, i, scope, key) {
+    const values = ((data.facts[scope] || {})[key] || [])[i];
+    return values ? values[values.length - 1] : null;
+  }
+
+  /* How long its processes lived, in milliseconds; the pauses between them do not count. */
+  function lived(run) {
+    return run.segments.reduce((sum, one) => sum + Math.max(0, one.end - one.ms), 0);
+  }
+
+  function stateOf(run) {
+    const last = run.segments[run.segments.length - 1];
+    if (!last || last.exit === null) return ['no end recorded', 'warn'];
+    return last.exit === 0 ? ['finished', 'good'] : [`exit code ${last.exit}`, 'bad'];
+  }
+
+  function place(point) {
+    const layer = point.layer === null ? null : `layer ${point.layer}`;
+    return [point.phase, layer, point.op].filter(Boolean).join(', ');
+  }
+
+  /* [word, tone, sentence] */
+  function verdict({runs, pairs: all}) {
+    if (runs.length === 1) {
+      const segments = plural(runs[0].segments.length, 'segment');
+      return [...stateOf(runs[0]),
+        `${runs[0].label}: ${plural(stepsOf(runs[0]), 'step')} in ${segments}`];
+    }
+    const apart = all.filter(pair => pair.first !== null);
+    if (apart.length) {
+      const pair = apart.reduce((a, b) => b.first < a.first ? b : a);
+      const who = pair.self ? `${runs[pair.self === 'a' ? 0 : pair.b].label} disagrees with itself`
+        : runs.length > 2 ? `${runs[pair.b].label} parts` : 'The runs part';
+      const where = pair.point ? `, in ${place(pair.point)}` : '';
+      return [pair.verdict, 'bad', `${who} at step ${group(pair.first)}${where}`];
+    }
+    if (all.some(pair => pair.verdict === 'nothing'))
+      return ['nothing compared', 'warn', 'The runs have no step in common'];
+    const least = Math.min(...all.map(pair => pair.compared.steps));
+    return ['identical', 'good',
+      `${plural(runs.length, 'run')}, the same bits in ${plural(least, 'common step')}`];
+  }
+
+  /* What somebody who has one minute should read about a run. */
+  function findings(run) {
+    const out = [];
+    const say = (tone, text) => out.push(html('li', {class: tone}, text));
+    const level = name => run.levels[name] || 0;
+    const odd = run.series.filter(series => series.odd);
+    for (const {step, point} of run.nan)
+      say('bad', `NaN or infinity first at step ${group(step)} in ${point}`);
+    if (odd.length) say('bad', `NaN or infinity in ${odd[0].name}` +
+      (odd.length > 1 ? ` and ${plural(odd.length - 1, 'other metric')}` : ''));
+    if (run.again.differ) say('bad', `${plural(run.again.differ, 'step')} executed twice with ` +
+      `other bits, first ${group(run.again.first)}`);
+    if (level('error')) say('bad', plural(level('error'), 'error'));
+    for (const one of run.ranks.filter(rank => rank.verdict))
+      say('warn', `Rank ${one.rank} on ${one.host} is a straggler: the others wait for it`);
+    if (level('warning')) say('warn', plural(level('warning'), 'warning'));
+    if (run.again.steps && !run.again.differ)
+      say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
+    if (run.series.some(series => series.name === 'train/logp_diff_max' && zero(series)))
+      say('good', 'Log-probs of rollout and training equal, every token');
+    return html('ul', {class: 'findings'}, out);
+  }
+
+  /* The first and the last of these values. */
+  function span(y) {
+    return y.length === 1 ? format(y[0], 3)
+      : `${format(y[0], 3)} \u2192 ${format(y[y.length - 1], 3)}`;
+  }
+
+  /* First and last value of what tells how well it does: [title, text, about]. */
+  function goal(run) {
+    for (const [title, name] of GOALS) {
+      const series = run.series.find(one => one.name === name);
+      if (!series || !series.at.length) continue;
+      const {x, y} = decode(series);
+      return [title, span(y), `${name}, step ${group(x[0])} to ${group(x[x.length - 1])}`];
+    }
+    return null;
+  }
+
+  /* -1: the lower the better, 1: the higher; 0: its name does not say. */
+  function direction(name) {
+    if (/(loss|perplexity|ppl)$/.test(name)) return -1;
+    // of our own evaluations what has the name of its set is the mean reward
+    return !/[-/]/.test(name) || /(reward|accuracy|score)$/.test(name) ? 1 : 0;
+  }
+
+  /* Of each set of evaluations the series that tells most: [{name, way, series}]. */
+  function evaluations(run) {
+    const all = run.series.filter(one => one.kind === 'evaluation' && one.at.length)
+      .map(series => ({name: series.name.replace(/^eval\//, ''), series}))
+      .map(one => ({...one, way: direction(one.name)}));
+    const detail = one => all.some(({name}) => one.name !== name && one.name.startsWith(name) &&
+      /[-/]/.test(one.name[name.length]));
+    const sets = new Map();
+    for (const one of all.filter(each => !detail(each)).sort((a, b) => b.way ** 2 - a.way ** 2)) {
+      const set = one.name.split('/')[0];
+      if (!sets.has(set)) sets.set(set, one);
+    }
+    return [...sets.values()].sort((a, b) => a.name < b.name ? -1 : 1);
+  }
+
+  /* The best value of an evaluation and when it was, or where nobody knows what is better all. */
+  function told({name, way, series}) {
+    const {x, y} = decode(series);
+    const when_ = i => x[i] < 0 ? 'before training' : `at step ${group(x[i])}`;
+    if (!way) return {title: 'Evaluation', name, text: span(y), about: `${name}, ${when_(0)} ` +
+      `and ${when_(y.length - 1)}`};
+    const top = y.reduce((best, value, i) =>
+      way * value > way * y[best] || Number.isNaN(y[best]) ? i : best, 0);
+    return {title: 'Best evaluation', name, text: format(y[top], 3), about: `${name} ${when_(top)}`};
+  }
+
+  function best(run) {
+    const [first, ...others] = evaluations(run).map(told);
+    return first ? [first.title, first.text, [first.about,
+      ...others.slice(0, OTHER_SETS).map(one => `${one.text}: ${one.about}`),
+      ...others.length > OTHER_SETS ? [`and ${plural(others.length - OTHER_SETS, 'set')}`] : []]
+      .join('; ')] : null;
+  }
+
+  /* Name or shape of the model. */
+  function modelOf(fact) {
+    const folder = fact('free', 'hf-checkpoint') || fact('free', 'load');
+    const shape = [['num-layers', 'layers'], ['hidden-size', 'wide']]
+      .map(([key, word]) => [fact('identity', key), word])
+      .filter(([value]) => value && value !== '0').map(one => one.join(' ')).join(', ');
+    const family = fact('identity', 'model-type');
+    const name = folder ? folder.replace(/\/+$/, '').split('/').pop() : family;
+    return name ? ['Model', name, folder ? family : shape] : null;
+  }
+
+  /* What people ask first: large words with a line below each. */
+  function tiles(data, run, i) {
+    const fact = (scope, key) => factOf(data, i, scope, key);
+    const ms = lived(run);
+    const device = fact('free', 'device');
+    const list = [goal(run), best(run),
+      run.segments.length ? ['Duration', duration(ms),
+        `${plural(stepsOf(run), 'step')}, ${plural(run.segments.length, 'segment')}`] : null,
+      run.tokens && ms > 0 ? ['Tokens/s', format(Number((1e3 * run.tokens / ms).toPrecision(3))),
+        `${group(run.tokens)} tokens of samples`] : null,
+      modelOf(fact),
+      fact('identity', 'dtype') ? ['Format', fact('identity', 'dtype'),
+        [fact('identity', 'numerics') && `numerics ${fact('identity', 'numerics')}`, device]
+          .filter(Boolean).join(', ')] : null];
+    return html('ul', {class: 'tiles'}, list.filter(Boolean).map(([title, text, about]) =>
+      html('li', {}, html('span', {}, title), html('b', {}, text), html('small', {}, about))));
+  }
+
+  function card(data, run, i) {
+    const fact = (scope, key) => factOf(data, i, scope, key);
+    const commit = fact('build', 'commit');
+    const dirty = fact('build', 'dirty');
+    const resumes = run.segments.slice(1).slice(-4).map(one => group(one.after));
+    return html('article', {class: 'card', '--run': color(i)}, html('h3', {}, run.label),
+      html('p', {class: 'tags'}, tag(run.kind), tag(...stateOf(run)),
+        run.seals ? tag('sealed') : null),
+      tiles(data, run, i),
+      findings(run),
+      pairs([
+        ['uuid', hash(run.uuid)],
+        ['steps', run.last < 0 ? 'none' : `${group(run.first)} to ${group(run.last)}`],
+        ['segments', run.segments.length + (resumes.length
+          ? `, resumed after step ${resumes.join(', ')}` : '')],
+        ['content', hash(run.content, 'the hash of the bits')],
+        ['chain', hash(run.chain, 'the chain at the last step')],
+        ['integrity', hash(run.integrity, 'the chain over every row')],
+        ['commit', commit && html('span', {class: 'commit'}, hash(commit),
+          dirty && dirty !== 'clean' ? tag(dirty, 'warn') : null)],
+        ['host', [fact('host', 'name'), fact('host', 'cpu')].filter(Boolean).join(', ')],
+        ['GPU', fact('gpu', 'name')],
+        ['began', when(run.created_ms)],
+        ['parent', run.parent && html('span', {class: 'commit'}, hash(run.parent),
+          run.fork_step === null ? null : `after step ${group(run.fork_step)}`)]],
+      data.runs.length === 1));
+  }
+
+  function show(data) {
+    const [word, tone, sentence] = verdict(data);
+    put('pill', tag(word, `big ${tone}`));
+    byId('verdict').textContent = sentence;
+    document.title = `${sentence} \u00b7 Invar report`;
+    put('cards', data.runs.map((run, i) => card(data, run, i)));
+  }
+
+  return {show, place, TONES};
+})();
