@@ -13,10 +13,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/process/process.h"
 #include "ledger/internal.h"
 #include "ledger/store/file.h"
 #include "ledger/store/schema.h"
@@ -257,14 +257,6 @@ void invar_ledger_snapshot_end(invar_ledger *ledger, bool began)
 
 /* ---- transactions ---------------------------------------------------------------------------- */
 
-static int64_t wall_clock_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
                                    invar_durability durability)
 {
@@ -383,7 +375,7 @@ static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
 {
     invar_ledger_value kind = invar_value_text(ledger->kind);
     invar_digest chain = ledger->at.entry_chain;
-    int64_t ns = wall_clock_ns();
+    int64_t ns = invar_process_clock_ns(CLOCK_REALTIME);
     invar_sql_stmt *stmt;
     invar_status status;
     bool row;

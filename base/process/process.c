@@ -30,12 +30,17 @@ int64_t invar_process_cores(int process, int host)
     return own > 1 ? own : 1;
 }
 
-int64_t invar_process_clock_ms(void)
+int64_t invar_process_clock_ns(clockid_t clock)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t invar_process_clock_ms(void)
+{
+    return invar_process_clock_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
 int invar_process_above(int fd)

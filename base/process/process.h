@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/status.h"
 
@@ -39,6 +40,9 @@ int64_t invar_process_cores(int process, int host);
 
 /* Milliseconds of a clock that nobody sets; for deadlines. */
 int64_t invar_process_clock_ms(void);
+
+/* Nanoseconds of a clock of the system; that of CLOCK_REALTIME begins in 1970. */
+int64_t invar_process_clock_ns(clockid_t clock);
 
 /* A pipe whose ends are above the standard streams, whatever of those is closed, and are closed by
    exec. Returns 0 or errno. */

@@ -5,9 +5,9 @@
  */
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/process/process.h"
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
@@ -185,10 +185,7 @@ static invar_status print(listing *l)
 
 static invar_status list_runs(listing *l, const settings *s, int words, char **argv)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    l->now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    l->now_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (s->json && !(l->array = json_array()))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
     INVAR_TRY(invar_grid_new(&l->table, COLUMNS));

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/console/term.h"
+#include "base/process/process.h"
 #include "cli/ledger/browser.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
@@ -52,12 +53,10 @@ static void clear_status(void)
 static void print_status(const watch *w)
 {
     char age[INVAR_PLAIN_TIME_SIZE];
-    struct timespec now;
 
     if (!invar_term_live(stderr))
         return;
-    clock_gettime(CLOCK_REALTIME, &now);
-    invar_plain_span(age, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - w->at.run.updated_ns);
+    invar_plain_span(age, invar_process_clock_ns(CLOCK_REALTIME) - w->at.run.updated_ns);
     fprintf(stderr, "\r\033[Kstep %" PRId64 ", segment %" PRId64 ", last word %s ago", w->last_step,
             w->segment, age);
     fflush(stderr);

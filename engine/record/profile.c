@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/process/process.h"
 #include "kernels-deterministic/fields.h"
 
 #include "base/invar_banned.h"
@@ -58,14 +58,6 @@ struct invar_profile {
     size_t n_sums, room_sums;
     invar_error failure;
 };
-
-static int64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* The first failure is kept. */
 static void fail(invar_profile *p, invar_status status)
@@ -228,7 +220,7 @@ static size_t resident_bytes(void)
 
 static void look_at_memory(invar_profile *p, const invar_device *dev)
 {
-    int64_t now = clock_ns(CLOCK_MONOTONIC);
+    int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC);
     invar_profile_event memory = {.phase = "", .operands = "", .start_ns = p->unix_ns + now};
 
     if (now - p->looked_ns < INVAR_PROFILE_SAMPLE_NS)
@@ -247,7 +239,7 @@ static invar_status set_first(invar_profile *p, const invar_device *dev)
 
     INVAR_TRY(marks->set(dev, 0));
     INVAR_TRY(marks->read(dev, p->read_ns, 1));
-    p->first_ns = clock_ns(CLOCK_MONOTONIC);
+    p->first_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     p->marks = 1;
     return INVAR_OK;
 }
@@ -313,7 +305,7 @@ static void begin(invar_op_meter *meter, const invar_device *dev, const invar_op
     if (dev->backend->marks.set)
         fail(p, begin_mark(p, dev));
     else
-        p->now.start_ns = p->unix_ns + clock_ns(CLOCK_MONOTONIC);
+        p->now.start_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC);
 }
 
 static void end_call(invar_profile *p, const invar_device *dev)
@@ -321,7 +313,7 @@ static void end_call(invar_profile *p, const invar_device *dev)
     if (dev->backend->marks.set) {
         fail(p, end_mark(p, dev));
     } else {
-        p->now.duration_ns = p->unix_ns + clock_ns(CLOCK_MONOTONIC) - p->now.start_ns;
+        p->now.duration_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC) - p->now.start_ns;
         add_locked(p, &p->now);
     }
     if (dev->backend->marks.range)
@@ -410,7 +402,7 @@ invar_status invar_profile_new(invar_profile **out)
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a profile"));
     *p = (invar_profile){.meter = {.begin = begin, .end = end}, .phase = OUTSIDE};
-    p->unix_ns = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
+    p->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - invar_process_clock_ns(CLOCK_MONOTONIC);
     INVAR_CHECK(pthread_mutex_init(&p->lock, NULL) == 0);
     status = make_room(p);
     if (status != INVAR_OK) {

@@ -10,9 +10,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/process/process.h"
 #include "engine/layout/agree.h"
 
 #include "base/invar_banned.h"
@@ -48,14 +48,6 @@ struct invar_work {
     invar_work_slice *slices;
     size_t room; /* of both */
 };
-
-static int64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
@@ -109,7 +101,7 @@ void invar_work_begin(invar_work *work, const char *phase)
     if (!work)
         return;
     INVAR_CHECK(work->depth < INVAR_WORK_DEPTH);
-    compute(work, clock_ns(CLOCK_MONOTONIC), 0);
+    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
 }
 
@@ -121,7 +113,7 @@ void invar_work_end(invar_work *work)
     if (!work)
         return;
     INVAR_CHECK(work->depth > 0);
-    compute(work, clock_ns(CLOCK_MONOTONIC), 0)->calls++;
+    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
     phase = &work->stack[--work->depth];
     is = row_of(phase->name, "");
     is.start_ns = work->unix_ns + phase->begin_ns;
@@ -133,7 +125,7 @@ void invar_work_end(invar_work *work)
 static void take_move(void *payload, const invar_comm_done *done)
 {
     invar_work *work = payload;
-    int64_t now = clock_ns(CLOCK_MONOTONIC), waited = (int64_t)(done->waited * 1e9);
+    int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC), waited = (int64_t)(done->waited * 1e9);
     row *moved;
 
     if (waited > now - work->mark_ns) // two clocks, or it was not watched from its beginning
@@ -173,8 +165,8 @@ invar_status invar_work_new(invar_work **out, const invar_layout *layout, bool s
         return status;
     }
     work->leaving = work->rows + rows;
-    work->mark_ns = clock_ns(CLOCK_MONOTONIC);
-    work->unix_ns = clock_ns(CLOCK_REALTIME) - work->mark_ns;
+    work->mark_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
+    work->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - work->mark_ns;
     invar_comm_watch(layout->world, take_move, work);
     *out = work;
     return INVAR_OK;
@@ -199,7 +191,7 @@ static int64_t take_out(invar_work *work)
 {
     int64_t rows, slices = work->n_slices;
 
-    compute(work, clock_ns(CLOCK_MONOTONIC), 0);
+    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     rows = work->n_rows;
     memcpy(work->leaving, work->rows, (size_t)rows * sizeof *work->rows);
     memcpy(work->leaving + rows, work->rows + INVAR_WORK_ROWS, (size_t)slices * sizeof *work->rows);
