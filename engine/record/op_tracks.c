@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/json/text.h"
 #include "engine/layout/agree.h"
+#include "engine/record/trace_event.h"
 #include "engine/record/work.h"
 
 #include "base/invar_banned.h"
@@ -50,37 +50,20 @@ static int own_rank(const invar_op_tracks *t)
     return t->layout ? invar_comm_rank(t->layout->world) : 0;
 }
 
-static invar_json_text *event(invar_op_tracks *t, const char *name, const char *ph, int stream)
+static int own_process(const invar_op_tracks *t)
 {
-    invar_json_text *line = &t->text;
-
-    invar_json_text_append(line, ",{", 2);
-    invar_json_text_key(line, "name");
-    invar_json_text_string(line, name, strlen(name));
-    invar_json_text_key(line, "ph");
-    invar_json_text_string(line, ph, strlen(ph));
-    invar_json_text_key(line, "pid");
-    invar_json_text_int(line, INVAR_OP_TRACKS_PROCESS + own_rank(t));
-    invar_json_text_key(line, "tid");
-    invar_json_text_int(line, stream);
-    return line;
+    return INVAR_OP_TRACKS_PROCESS + own_rank(t);
 }
 
-static void end_event(invar_op_tracks *t)
+static invar_json_text *event(invar_op_tracks *t, const char *name, const char *ph, int stream)
 {
-    invar_json_text_append(&t->text, "}\n", 2);
+    invar_trace_event_begin(&t->text, name, ph, own_process(t), stream);
+    return &t->text;
 }
 
 static void put_name(invar_op_tracks *t, const char *what, int stream, const char *name)
 {
-    invar_json_text *line = event(t, what, "M", stream);
-
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    invar_json_text_key(line, "name");
-    invar_json_text_string(line, name, strlen(name));
-    invar_json_text_close(line, '}');
-    end_event(t);
+    invar_trace_event_name(&t->text, what, own_process(t), stream, name);
 }
 
 static void name_tracks(invar_op_tracks *t)
@@ -118,7 +101,7 @@ static void put_memory(invar_op_tracks *t, const invar_profile_event *is, int st
     invar_json_text_open(line, '{');
     put_key_int(line, "MiB", (int64_t)(is->bytes >> 20));
     invar_json_text_close(line, '}');
-    end_event(t);
+    invar_trace_event_end(&t->text);
 }
 
 static void put_op(invar_op_tracks *t, const invar_profile_event *is, int stream)
@@ -144,7 +127,7 @@ static void put_op(invar_op_tracks *t, const invar_profile_event *is, int stream
         put_key_int(line, "bytes", (int64_t)is->bytes);
     }
     invar_json_text_close(line, '}');
-    end_event(t);
+    invar_trace_event_end(&t->text);
 }
 
 static void put_left_out(invar_op_tracks *t, int64_t count, int stream)
@@ -157,7 +140,7 @@ static void put_left_out(invar_op_tracks *t, int64_t count, int stream)
     invar_json_text_open(line, '{');
     put_key_int(line, "ops", count);
     invar_json_text_close(line, '}');
-    end_event(t);
+    invar_trace_event_end(&t->text);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */

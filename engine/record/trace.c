@@ -16,12 +16,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/text.h"
+#include "base/process/process.h"
+#include "engine/record/trace_event.h"
 
 #include "base/invar_banned.h"
 
@@ -58,14 +59,6 @@ struct invar_trace {
     invar_error failure;
     char path[INVAR_PATH_SIZE];
 };
-
-static int64_t clock_ns(clockid_t clock)
-{
-    struct timespec now;
-
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* The first failure is kept; the file ends there. */
 static void give_up(invar_trace *trace, invar_status status)
@@ -104,23 +97,12 @@ static invar_status write_bytes(const invar_trace *trace, const char *data, size
 /* A process of the picture: the phases of the run, or its ranks. */
 enum { RUN = 1, RANKS = 2 };
 
-/* Begins an event of the kind `ph`. */
 static invar_json_text *event(invar_trace *trace, const char *name, const char *ph, int process,
                               int track)
 {
-    invar_json_text *line = &trace->line;
-
-    invar_json_text_reset(line);
-    invar_json_text_append(line, ",{", 2);
-    invar_json_text_key(line, "name");
-    invar_json_text_string(line, name, strlen(name));
-    invar_json_text_key(line, "ph");
-    invar_json_text_string(line, ph, strlen(ph));
-    invar_json_text_key(line, "pid");
-    invar_json_text_int(line, process);
-    invar_json_text_key(line, "tid");
-    invar_json_text_int(line, track);
-    return line;
+    invar_json_text_reset(&trace->line);
+    invar_trace_event_begin(&trace->line, name, ph, process, track);
+    return &trace->line;
 }
 
 /* In microseconds. */
@@ -130,25 +112,24 @@ static void put_time(invar_json_text *line, const char *key, int64_t ns)
     invar_json_text_thousandths(line, ns);
 }
 
-static void put_event(invar_trace *trace)
+static void put_line(invar_trace *trace)
 {
-    invar_json_text_append(&trace->line, "}\n", 2);
     if (trace->line.status == INVAR_OK && trace->fd >= 0)
         give_up(trace, write_bytes(trace, trace->line.data, trace->line.bytes));
     give_up(trace, trace->line.status);
 }
 
-/* What a track or a process is called. */
+static void put_event(invar_trace *trace)
+{
+    invar_trace_event_end(&trace->line);
+    put_line(trace);
+}
+
 static void put_name(invar_trace *trace, const char *what, int process, int track, const char *name)
 {
-    invar_json_text *line = event(trace, what, "M", process, track);
-
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    invar_json_text_key(line, "name");
-    invar_json_text_string(line, name, strlen(name));
-    invar_json_text_close(line, '}');
-    put_event(trace);
+    invar_json_text_reset(&trace->line);
+    invar_trace_event_name(&trace->line, what, process, track, name);
+    put_line(trace);
 }
 
 /* The number of the phase's track; its first use names it. */
@@ -237,8 +218,8 @@ invar_status invar_trace_open(invar_trace **out, const char *path)
     memset(trace, 0, sizeof *trace);
     trace->fd = -1;
     trace->step = -1;
-    trace->origin_ns = clock_ns(CLOCK_MONOTONIC);
-    trace->origin_unix_ns = clock_ns(CLOCK_REALTIME);
+    trace->origin_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
+    trace->origin_unix_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (path && path[0])
         status = open_file(trace, path);
     if (status != INVAR_OK) {
@@ -310,8 +291,8 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
     if (!trace)
         return;
     INVAR_CHECK(trace->depth < INVAR_TRACE_DEPTH);
-    trace->stack[trace->depth++] =
-        (open_phase){phase, clock_ns(CLOCK_MONOTONIC), clock_ns(CLOCK_REALTIME)};
+    trace->stack[trace->depth++] = (open_phase){phase, invar_process_clock_ns(CLOCK_MONOTONIC),
+                                                invar_process_clock_ns(CLOCK_REALTIME)};
     invar_work_begin(trace->work, phase);
     invar_op_tracks_phase(trace->ops, phase);
     if (trace->range)
@@ -347,7 +328,7 @@ static invar_status keep(invar_trace *trace, const open_phase *phase, int64_t en
 
 void invar_trace_end(invar_trace *trace)
 {
-    int64_t end_ns = clock_ns(CLOCK_MONOTONIC);
+    int64_t end_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     const open_phase *phase;
 
     if (!trace)
@@ -371,7 +352,7 @@ void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns,
 
 int64_t invar_trace_clock(void)
 {
-    return clock_ns(CLOCK_MONOTONIC);
+    return invar_process_clock_ns(CLOCK_MONOTONIC);
 }
 
 void invar_trace_count(invar_trace *trace, const char *name, double value)
@@ -381,7 +362,7 @@ void invar_trace_count(invar_trace *trace, const char *name, double value)
     if (!trace || trace->fd < 0 || !isfinite(value))
         return;
     line = event(trace, name, "C", RUN, 0);
-    put_time(line, "ts", clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
+    put_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
     invar_json_text_key(line, "args");
     invar_json_text_open(line, '{');
     invar_json_text_key(line, "value");

@@ -1,0 +1,41 @@
+/*
+ * trace_event.c - an event of the trace as text.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/record/trace_event.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+void invar_trace_event_begin(invar_json_text *out, const char *name, const char *ph, int process,
+                             int track)
+{
+    invar_json_text_append(out, ",{", 2);
+    invar_json_text_key(out, "name");
+    invar_json_text_string(out, name, strlen(name));
+    invar_json_text_key(out, "ph");
+    invar_json_text_string(out, ph, strlen(ph));
+    invar_json_text_key(out, "pid");
+    invar_json_text_int(out, process);
+    invar_json_text_key(out, "tid");
+    invar_json_text_int(out, track);
+}
+
+void invar_trace_event_end(invar_json_text *out)
+{
+    invar_json_text_append(out, "}\n", 2);
+}
+
+void invar_trace_event_name(invar_json_text *out, const char *what, int process, int track,
+                            const char *name)
+{
+    invar_trace_event_begin(out, what, "M", process, track);
+    invar_json_text_key(out, "args");
+    invar_json_text_open(out, '{');
+    invar_json_text_key(out, "name");
+    invar_json_text_string(out, name, strlen(name));
+    invar_json_text_close(out, '}');
+    invar_trace_event_end(out);
+}
