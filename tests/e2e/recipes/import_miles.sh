@@ -179,6 +179,7 @@ expect 1 'changed.sh:45: not taken over: --optimizer sgd: the optimizer is AdamW
     import-miles changed.sh --out changed.ini
 expect 0 'verdict: fits' plan changed.ini --memory 80GB
 # the window of the profiler: WORDS, START, END ("-": left out) of the recipe, which can be run
+# shellcheck disable=SC2034 # end is read by its name
 while read -r words start end; do
     change "s/--colocate/--colocate ${words//,/ }/"
     expect 0 'all that bits depend on' import-miles changed.sh --out window.ini
