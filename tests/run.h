@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "engine/config/config.h"
+#include "engine/rl/sample.h"
 #include "engine/run/train.h"
 #include "tests/support.h"
 
@@ -196,6 +197,34 @@ static inline double run_asked(const char *name, const char *sql)
 
     run_select(name, sql, run_take_number, &number);
     return number;
+}
+
+typedef struct run_lengths_of {
+    invar_rl_sample *samples;
+    int64_t per_step;
+} run_lengths_of;
+
+static inline invar_status run_take_lengths(void *payload, const char *const *columns,
+                                            const invar_ledger_value *values, int count)
+{
+    const run_lengths_of *to = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 4);
+    assert_in_range(values[1].integer, 0, to->per_step - 1);
+    to->samples[values[0].integer * to->per_step + values[1].integer] =
+        (invar_rl_sample){.n_tokens = values[2].integer, .prompt_tokens = values[3].integer};
+    return INVAR_OK;
+}
+
+/* How long the run's samples are, (steps, per_step). */
+static inline void run_lengths(invar_rl_sample *out, const char *name, int64_t per_step)
+{
+    run_lengths_of to = {out, per_step};
+
+    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", run_take_lengths, &to);
 }
 
 #endif

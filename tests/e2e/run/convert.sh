@@ -103,26 +103,8 @@ expect 2 'many/additional_chat_templates: cannot be listed: Not a directory' man
 expect 2 "has no tokenizer" llama.c along.nothing --tokenizer llama.c
 
 # ---- checkpoints of a run -----------------------------------------------------------------------
-cat >tiny.ini <<'END'
-[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 32
-ffn-hidden-size = 32
-num-attention-heads = 2
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[optimizer]
-lr = 0.01
-[engine]
-numerics = ieee
-END
+tiny_recipe 2 >tiny.ini
+printf '[optimizer]\nlr = 0.01\n' >>tiny.ini
 "$invar" train tiny.ini --run run --no-report --save saved --save-interval 1 \
     --save-hf 'hf_{rollout_id}' >train.log 2>&1 || complain "training failed:" "$(<train.log)"
 expect 0 "read      saved/iter_0000001" saved run.new

@@ -52,20 +52,6 @@ static invar_status take_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status take_sample(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
-{
-    scene *s = payload;
-
-    (void)columns;
-    if (!values)
-        return INVAR_OK;
-    assert_int_equal(count, 4);
-    s->samples[values[0].integer][values[1].integer] =
-        (invar_rl_sample){.n_tokens = values[2].integer, .prompt_tokens = values[3].integer};
-    return INVAR_OK;
-}
-
 /* ---- runs and plans -------------------------------------------------------------------------- */
 
 static const run_pair usual[] = {
@@ -93,7 +79,7 @@ static void run_ranks(scene *out, const char *name, const invar_recipe *recipe)
                "SELECT step, rank, move, calls, sent, received FROM work WHERE phase = 'train' "
                "AND move <> ''",
                take_row, NULL);
-    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", take_sample, out);
+    run_lengths(out->samples[0], name, SAMPLES);
 }
 
 static void make_plans(scene *out, const invar_recipe *recipe)

@@ -8,32 +8,15 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/probe/probe.h"
-#include "tests/ops.h"
+#include "tests/unit/engine/probe/folder.h"
 
 enum { SAMPLES = 11, COLUMNS = 300, MOST_RANKS = 4 };
 
 static const int64_t lengths[SAMPLES] = {3, 1, 40, 7, 64, 2, 31, 0, 5, 17, 9};
-static char folder[] = INVAR_TEST_WORK "/pack-XXXXXX";
-
-static int set_up(void **state)
-{
-    return mkdtemp(folder) ? invar_test_devices_setup(state) : -1;
-}
-
-static int tear_down(void **state)
-{
-    int rc = invar_test_devices_teardown(state);
-    char command[sizeof folder + 16];
-
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) == 0 ? rc : -1;
-}
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 

@@ -6,28 +6,10 @@
 #include "engine/probe/view.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/ops.h"
-
-static char folder[] = INVAR_TEST_WORK "/probe-XXXXXX";
-
-static int set_up(void **state)
-{
-    return mkdtemp(folder) ? invar_test_devices_setup(state) : -1;
-}
-
-static int tear_down(void **state)
-{
-    int rc = invar_test_devices_teardown(state);
-    char command[sizeof folder + 16];
-
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) == 0 ? rc : -1;
-}
+#include "tests/unit/engine/probe/folder.h"
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 

@@ -62,20 +62,6 @@ static invar_status take_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status take_sample(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
-{
-    plan *p = payload;
-
-    (void)columns;
-    if (!values)
-        return INVAR_OK;
-    assert_int_equal(count, 4);
-    p->samples[values[0].integer][values[1].integer] =
-        (invar_rl_sample){.n_tokens = values[2].integer, .prompt_tokens = values[3].integer};
-    return INVAR_OK;
-}
-
 /* Of a step; rank -1: of all. */
 static traffic moved(int64_t step, int rank, const char *phase, const char *move)
 {
@@ -276,7 +262,7 @@ static void train(plan *out, const char *name, int ranks, const run_pair *more)
     n_rows = 0;
     run_select(name, "SELECT step, rank, phase, move, calls, sent, received FROM work", take_row,
                NULL);
-    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", take_sample, out);
+    run_lengths(out->samples[0], name, SAMPLES);
 }
 
 /* Whatever one sends another receives, in moves of any kind. */
