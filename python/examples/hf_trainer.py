@@ -51,9 +51,9 @@ def main():
         output_dir=options.run, max_steps=options.steps, per_device_train_batch_size=4,
         learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True,
         disable_tqdm=True)
-    callbacks = [Change(options.change), LedgerCallback(options.run)]
-    transformers.Trainer(model=model, args=arguments, train_dataset=Counting(),
-                         callbacks=callbacks).train()
+    with LedgerCallback(options.run) as ledger:
+        transformers.Trainer(model=model, args=arguments, train_dataset=Counting(),
+                             callbacks=[Change(options.change), ledger]).train()
 
 
 if __name__ == "__main__":

@@ -255,7 +255,8 @@ class Ledger(Opened):
     def _begin(self, kind: str, identity: list[tuple[str, str]], facts: Any) -> None:
         if self._run() is not None:
             raise lib.Error("STATE", f"{self.file}: has a run already; choose another folder, or "
-                                     "give resume= the state() that its checkpoint has")
+                            "resume it with the state() that its checkpoint has (in a Trainer: "
+                            "resume_from_checkpoint)")
         pairs = [lib.Pair(lib.encode(k, "a key"), lib.encode(v, "a value")) for k, v in identity]
         lib.call("ledger_begin", self._handle, lib.encode(self.name, "a run's name"),
                  lib.encode(kind, "a kind"), (lib.Pair * len(pairs))(*pairs), len(pairs), facts,

@@ -62,6 +62,34 @@ class Tensors(unittest.TestCase):
         for wrong in (numpy.array(["a"]), numpy.zeros(2, ">f4"), numpy.zeros(2, object)):
             with self.assertRaises((TypeError, ValueError)):
                 digest(wrong)
+        for wrong in (x.to_sparse(), torch.empty(3, device="meta")):
+            with self.assertRaisesRegex(TypeError, "'x'"):
+                digest(wrong)
+
+    def test_batches(self):
+        """A tuple is no pair of a name and a tensor, whatever the size of the batch."""
+        for size in (1, 2, 4):
+            x, y = torch.randn(size, 3000), torch.arange(size)
+            other = x.clone()
+            other[0, 1000] += 1
+            one = invar.hash_tensors((x, y), kind="data")
+            self.assertEqual([t.name for t in one], ["0", "1"])
+            self.assertNotEqual(one.digest(), invar.hash_tensors((other, y), kind="data").digest())
+
+    def test_optimizers(self):
+        for make in (lambda p: torch.optim.AdamW(p), lambda p: torch.optim.SGD(p, lr=0.1)):
+            model = torch.nn.Linear(3, 2)
+            optimizer = make(model.parameters())
+            digests = []
+            for _ in range(2):
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+                digests.append(invar.hash_tensors(optimizer, kind="opt"))
+            if isinstance(optimizer, torch.optim.AdamW):
+                self.assertEqual(digests[0]["state[1].exp_avg"].shape, (2,))
+                self.assertNotEqual(digests[0].digest(), digests[1].digest())
+            else:
+                self.assertEqual(len(digests[1]), 0)  # it keeps nothing
 
     def test_module(self):
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
