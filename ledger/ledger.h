@@ -510,6 +510,10 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name) 
 invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
                                       const invar_ledger_argument *arguments) INVAR_MUST_USE;
 
+/* The same for a metric that a run must have, where the option `option` names it. */
+invar_status invar_ledger_metric_check(invar_ledger *ledger, const char *option, int64_t run,
+                                       const char *name, size_t bytes) INVAR_MUST_USE;
+
 /*
  * For such a query, too: whether the ledger has what it looks at. Where it has not, no row says
  * nothing, and `why_out` says in a sentence what is missing.

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/process/process.h"
+#include "base/text.h"
 #include "bisect/ci/ci_internal.h"
 
 #include "base/invar_banned.h"
@@ -58,7 +59,38 @@ static bool stopped(const scene *s)
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-static invar_status read_run(invar_ci_side *out, const char *path, const char *generator)
+/* A row of what the ledger knows of the program; a hostile one may know anything. */
+static invar_status take_build(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    invar_ci_result *out = payload;
+
+    (void)columns, (void)count;
+    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
+        values[1].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_OK;
+    invar_text_quote(out->commit, sizeof out->commit, values[0].data, values[0].bytes);
+    invar_text_quote(out->dirty, sizeof out->dirty, values[1].data, values[1].bytes);
+    return INVAR_OK;
+}
+
+static invar_status read_build(invar_ci_result *out, invar_ledger *ledger, int64_t run)
+{
+    const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
+
+    return invar_ledger_select(
+        ledger, &(invar_ledger_request){
+                    .sql = "SELECT c.value, d.value FROM fact c JOIN fact d USING(run, seg, scope)"
+                           " WHERE run = :run AND scope = 'build' AND c.key = 'commit'"
+                           " AND d.key = 'dirty' ORDER BY seg",
+                    .arguments = &argument,
+                    .n_arguments = 1,
+                    .row = take_build,
+                    .payload = out});
+}
+
+static invar_status read_run(invar_ci_side *out, invar_ci_result *result, const char *path,
+                             const char *generator)
 {
     invar_ledger_summary run;
     invar_ledger *ledger;
@@ -66,6 +98,8 @@ static invar_status read_run(invar_ci_side *out, const char *path, const char *g
 
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        status = read_build(result, ledger, run.run);
     if (status == INVAR_OK)
         status = invar_golden_of_run(&out->golden, ledger, run.run, generator);
     if (status == INVAR_OK)
@@ -125,7 +159,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
             memcpy(result->varied, chaos->told, sizeof result->varied);
         return INVAR_OK;
     }
-    status = read_run(out, ran.ledger, o->generator);
+    status = read_run(out, result, ran.ledger, o->generator);
     if (status != INVAR_OK)
         invar_ci_side_free(out);
     // what was learnt is in memory; a folder of the user's keeps the runs for a closer look

@@ -63,6 +63,7 @@ typedef enum invar_ci_verdict {
 
 #define INVAR_CI_STORY INVAR_ERROR_MESSAGE_SIZE
 #define INVAR_CI_OPS 512
+#define INVAR_CI_COMMIT 65 /* of the longest hash, with the NUL */
 
 typedef struct invar_ci_result {
     const invar_ci_case *item;
@@ -83,6 +84,8 @@ typedef struct invar_ci_result {
     char *variations;                     /* (chaos) lines, what each of them had otherwise; NULL */
     bool pending;                         /* NAME.golden.new was written */
     double seconds;
+    char commit[INVAR_CI_COMMIT]; /* of the program that ran, by its own ledger; "": not known */
+    char dirty[16];               /* "clean", or what its sources had beyond the commit; "" */
 } invar_ci_result;
 
 typedef enum invar_ci_event { INVAR_CI_BEGINS, INVAR_CI_RAN, INVAR_CI_ENDED } invar_ci_event;

@@ -182,12 +182,13 @@ static json_t *comparison_json(const invar_ci_result *r)
 static json_t *result_json(const invar_ci_result *r)
 {
     json_t *out = json_pack(
-        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f}", "case",
+        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f, s:o, s:o}", "case",
         invar_view_text_or_null(r->item->name), "verdict", invar_ci_verdict_name(r->verdict),
         "golden", invar_view_text_or_null(r->item->golden), "story",
         invar_view_text_or_null(r->story), "varied", invar_view_text_or_null(r->varied), "runs",
         (json_int_t)r->runs, "chaos", (json_int_t)r->chaos, "variations", lines_json(r->variations),
-        "pending", (int)r->pending, "seconds", r->seconds);
+        "pending", (int)r->pending, "seconds", r->seconds, "commit",
+        invar_view_text_or_null(r->commit), "dirty", invar_view_text_or_null(r->dirty));
     json_t *more = comparison_json(r);
 
     if (out && (!more || json_object_update(out, more) != 0)) {

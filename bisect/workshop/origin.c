@@ -4,7 +4,9 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -126,8 +128,13 @@ static invar_status copy_beside(const char *path, const char *to, const char *en
     return status;
 }
 
+/* They lie beside the file itself, not beside a link to it, such as /proc/self/exe. */
 invar_status invar_workshop_copy_origin(const char *to, const char *program)
 {
+    char file[PATH_MAX];
+
+    if (realpath(program, file))
+        program = file;
     INVAR_TRY(copy_beside(program, to, ".build"));
     return copy_beside(program, to, ".build.diff");
 }

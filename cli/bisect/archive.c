@@ -7,13 +7,17 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/json/json.h"
+#include "bisect/git/repo.h"
 #include "bisect/view/answer.h"
 #include "bisect/view/ci.h"
+#include "bisect/view/json.h"
 #include "ledger/ledger.h"
 
 #include "base/invar_banned.h"
@@ -60,22 +64,47 @@ invar_status invar_archive_check(const char *path)
     return INVAR_OK;
 }
 
-/* With the hash of each golden: whether it is another than last time is what people ask. */
-static invar_status add_goldens(json_t *cases, const invar_ci_result *results, size_t count)
+/* Where its recipe lies in the work tree, wherever that is. Without a tree: as it was given. */
+static void find_recipe(char out[INVAR_PATH_SIZE], const invar_ci_case *item)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
+    char folder[INVAR_PATH_SIZE], whole[PATH_MAX];
+    invar_repo *repo = NULL;
+    const char *tree;
+    size_t bytes;
+
+    (void)snprintf(out, INVAR_PATH_SIZE, "%s", item->recipe);
+    if (invar_path_folder(folder, item->recipe) != INVAR_OK || !realpath(item->recipe, whole) ||
+        invar_repo_open(&repo, folder) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    tree = invar_repo_work_tree(repo);
+    bytes = tree ? invar_path_length(tree) : 0;
+    if (tree && strncmp(whole, tree, bytes) == 0 && whole[bytes] == '/')
+        (void)snprintf(out, INVAR_PATH_SIZE, "%s", whole + bytes + 1);
+    invar_repo_close(repo);
+}
+
+/*
+ * With the hash of the golden: whether it is another than last time is what people ask. Recipes
+ * in two folders may have the same name, so it is another of the same recipe.
+ */
+static invar_status add_golden(json_t *item, const invar_ci_case *of)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE], recipe[INVAR_PATH_SIZE];
     invar_digest digest;
     int64_t bytes;
 
-    for (size_t i = 0; i < count; i++) {
-        if (!invar_path_exists(results[i].item->golden))
-            continue;
-        INVAR_TRY(invar_file_hash(&digest, &bytes, results[i].item->golden));
-        invar_digest_format(hex, &digest);
-        if (json_object_set_new(json_array_get(cases, i), "golden_hash", json_string(hex)) != 0)
-            return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
-    }
-    return INVAR_OK;
+    find_recipe(recipe, of);
+    if (json_object_set_new(item, "recipe", invar_view_text(recipe)) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
+    if (!invar_path_exists(of->golden))
+        return INVAR_OK;
+    INVAR_TRY(invar_file_hash(&digest, &bytes, of->golden));
+    invar_digest_format(hex, &digest);
+    return json_object_set_new(item, "golden_hash", json_string(hex)) == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
 }
 
 invar_status invar_archive_ci(const char *path, const invar_ci_result *results, size_t count,
@@ -86,8 +115,8 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
     invar_status status = cases ? open_ledger(&ledger, path)
                                 : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
 
-    if (status == INVAR_OK)
-        status = add_goldens(cases, results, count);
+    for (size_t i = 0; i < count && status == INVAR_OK; i++)
+        status = add_golden(json_array_get(cases, i), results[i].item);
     if (status == INVAR_OK)
         status = invar_ledger_begin(ledger, &(invar_ledger_run){.name = "ci", .kind = "ci"});
     if (status == INVAR_OK)

@@ -66,6 +66,36 @@ static invar_status choose_all(invar_ci_case **out, size_t *count_out, const cha
     return INVAR_OK;
 }
 
+static const char *file_of(const invar_ci_case *item)
+{
+    const char *slash = strrchr(item->recipe, '/');
+
+    return slash ? slash + 1 : item->recipe;
+}
+
+/* Where recipes of different folders have one name, each is called by its path. */
+static invar_status tell_apart(invar_ci_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        invar_ci_case *item = &cases[i];
+        size_t k = 0, bytes = strlen(item->recipe) - strlen(".ini");
+
+        while (k < count && (strcmp(file_of(&cases[k]), file_of(item)) != 0 ||
+                             strcmp(cases[k].recipe, item->recipe) == 0))
+            k++;
+        if (k == count)
+            continue;
+        if (bytes >= sizeof item->name)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "two cases are called '%s', and the path of one is too long to tell "
+                              "them apart: check them one by one",
+                              item->name);
+        memcpy(item->name, item->recipe, bytes);
+        item->name[bytes] = '\0';
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char *folder, int words,
                              char **argv, bool (*wanted)(const invar_ci_case *item))
 {
@@ -78,6 +108,8 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
     INVAR_TRY(invar_alloc((void **)&cases, (size_t)words, sizeof *cases, "cases"));
     for (int i = 0; i < words && status == INVAR_OK; i++)
         status = invar_ci_case_of(&cases[i], folder, argv[i]);
+    if (status == INVAR_OK)
+        status = tell_apart(cases, (size_t)words);
     if (status != INVAR_OK) {
         invar_free(cases);
         return status;

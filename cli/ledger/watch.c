@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/alloc.h"
 #include "base/console/term.h"
 #include "base/process/process.h"
 #include "cli/ledger/browser.h"
@@ -27,7 +28,7 @@ typedef struct settings {
 } settings;
 
 enum { NO_PAGE = -1 };
-enum { PAST = 10, NAMES_SIZE = 1024 }; // steps that are told although they are over
+enum { PAST = 10 }; // steps that are told although they are over
 
 /* What is told of a step unless --metrics says otherwise; the names are Miles'. */
 static const char usual[] = "rollout/raw_reward,train/loss,train/grad_norm,train/ppo_kl,"
@@ -35,7 +36,8 @@ static const char usual[] = "rollout/raw_reward,train/loss,train/grad_norm,train
 
 typedef struct watch {
     const settings *settings;
-    const char *names; /* of metrics: ",a,b," */
+    char *names; /* of metrics: ",a,b," */
+    bool named;  /* the run has them all */
     invar_located at;
     int64_t segment;   /* that is being told */
     int64_t last_step; /* of it that was told */
@@ -131,6 +133,23 @@ static invar_status tell_steps(watch *w)
     return status;
 }
 
+/* A misspelt name would be a column that never comes; a run has its metrics with its first step. */
+static invar_status check_names(watch *w)
+{
+    if (w->named || w->at.run.last_step < 0 || w->settings->metrics == usual)
+        return INVAR_OK;
+    for (const char *at = w->settings->metrics;; at++) {
+        size_t bytes = strcspn(at, ",");
+
+        INVAR_TRY(invar_ledger_metric_check(w->at.ledger, "metrics", w->at.run.run, at, bytes));
+        at += bytes;
+        if (*at == '\0')
+            break;
+    }
+    w->named = true;
+    return INVAR_OK;
+}
+
 /* What is new, of all segments. */
 static invar_status tell_news(watch *w)
 {
@@ -159,6 +178,7 @@ static invar_status look(end *out, watch *w)
     memcpy(uuid, w->at.run.uuid, sizeof uuid);
     INVAR_TRY(invar_ledger_find(&w->at.run, w->at.ledger, uuid));
     clear_status();
+    INVAR_TRY(check_names(w));
     INVAR_TRY(tell_news(w));
     *out = w->at.run.last_step >= w->settings->until_step ? ENOUGH
            : w->at.run.finished                           ? FINISHED
@@ -236,6 +256,17 @@ static invar_status follow_for_good(watch *w)
     }
 }
 
+static invar_status keep_names(watch *w, const char *metrics)
+{
+    size_t bytes = strlen(metrics) + 3;
+    void *memory;
+
+    INVAR_TRY(invar_alloc(&memory, bytes, 1, "names of metrics"));
+    w->names = memory;
+    (void)snprintf(w->names, bytes, ",%s,", metrics);
+    return INVAR_OK;
+}
+
 static invar_status follow_in_browser(watch *w)
 {
     invar_browser *browser;
@@ -264,11 +295,12 @@ static const invar_option *options(settings *s)
                              .metavar = "N",
                              .help = "stop when this step is done",
                              .high = INT64_MAX};
-    list[2] = (invar_option){.name = "metrics",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->metrics,
-                             .metavar = "A,B",
-                             .help = "metrics to show instead of the usual ones"};
+    list[2] =
+        (invar_option){.name = "metrics",
+                       .type = INVAR_OPTION_TEXT,
+                       .value = &s->metrics,
+                       .metavar = "A,B",
+                       .help = "metrics to show instead of the usual ones; the run must have them"};
     list[3] =
         (invar_option){.name = "serve",
                        .type = INVAR_OPTION_BARE,
@@ -285,8 +317,7 @@ static const invar_option *options(settings *s)
 static int run(int argc, char **argv)
 {
     settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual, .port = NO_PAGE};
-    char names[NAMES_SIZE];
-    watch w = {.settings = &s, .names = names};
+    watch w = {.settings = &s};
     invar_status status;
     int words;
 
@@ -295,8 +326,10 @@ static int run(int argc, char **argv)
         return invar_report_error();
     if (s.interval_s < 0.01)
         s.interval_s = 0.01; // a look takes the ledger a moment too
-    snprintf(names, sizeof names, ",%s,", s.metrics);
-    status = s.port == NO_PAGE ? follow(&w) : follow_in_browser(&w);
+    status = keep_names(&w, s.metrics);
+    if (status == INVAR_OK)
+        status = s.port == NO_PAGE ? follow(&w) : follow_in_browser(&w);
+    invar_free(w.names);
     invar_located_close(&w.at);
     if (status == INVAR_OK)
         invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);

@@ -119,7 +119,8 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
             .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
 }
 
-static invar_status refuse(finding *f, const struct known *kind, const invar_ledger_value *given)
+static invar_status refuse(finding *f, const char *option, const struct known *kind,
+                           const invar_ledger_value *given)
 {
     char quote[INVAR_NEAR_SIZE], more[128] = "";
 
@@ -131,7 +132,7 @@ static invar_status refuse(finding *f, const struct known *kind, const invar_led
         (void)snprintf(more, sizeof more, " and %" PRId64 " more%s%s%s", f->more,
                        kind->all ? "; 'invar ledger " : "", kind->all ? kind->all : "",
                        kind->all ? "' shows them" : "");
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", kind->param,
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", option,
                       kind->param, quote, invar_near_hint(&f->near), f->numbers ? "is" : "are",
                       f->used ? f->list : "none", more);
 }
@@ -144,23 +145,44 @@ static bool is_fallback(const invar_ledger_query_param *param, const invar_ledge
            memcmp(given->data, param->fallback, given->bytes) == 0;
 }
 
+/* The parameter i; the message blames `option`. */
+static invar_status check_param(invar_ledger *ledger, const char *option,
+                                const invar_ledger_query *query,
+                                const invar_ledger_argument *arguments, int i)
+{
+    const invar_ledger_value *given = &arguments[i].value;
+    finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT,
+                 .pattern = strcmp(query->params[i].fallback, "%") == 0};
+
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        if (strcmp(known[k].param, query->params[i].name) != 0 ||
+            is_fallback(&query->params[i], given))
+            continue;
+        if (!f.numbers)
+            invar_near_init(&f.near, given->data, given->bytes);
+        INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
+        if (!f.fits)
+            return refuse(&f, option, &known[k], given);
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
                                       const invar_ledger_argument *arguments)
 {
-    for (int i = 0; i < query->n_params; i++) {
-        const invar_ledger_value *given = &arguments[i].value;
-        finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT,
-                     .pattern = strcmp(query->params[i].fallback, "%") == 0};
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-            if (strcmp(known[k].param, query->params[i].name) != 0 ||
-                is_fallback(&query->params[i], given))
-                continue;
-            if (!f.numbers)
-                invar_near_init(&f.near, given->data, given->bytes);
-            INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
-            if (!f.fits)
-                return refuse(&f, &known[k], given);
-        }
-    }
+    for (int i = 0; i < query->n_params; i++)
+        INVAR_TRY(check_param(ledger, query->params[i].name, query, arguments, i));
     return INVAR_OK;
+}
+
+invar_status invar_ledger_metric_check(invar_ledger *ledger, const char *option, int64_t run,
+                                       const char *name, size_t bytes)
+{
+    const invar_ledger_query query = {
+        .n_params = 2, .params = {{.name = "run", .type = 'r'}, {.name = "metric", .type = 't'}}};
+    const invar_ledger_argument arguments[] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"metric", {.type = INVAR_LEDGER_TYPE_TEXT, .data = name, .bytes = bytes}}};
+
+    return check_param(ledger, option, &query, arguments, 1);
 }

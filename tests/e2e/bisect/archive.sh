@@ -35,15 +35,15 @@ expect 0 same ci check a.ini b.ini --archive ci.db
 holds [ "$(rows golden-drift --ledger ci.db | cut -d, -f2)" = b ]
 holds [ "$(rows golden-drift --ledger ci.db --case a | wc -l)" = 0 ]
 holds [ "$(rows ci-history --ledger ci.db --case b | wc -l)" = 3 ]
-holds [ "$(rows ci-history --ledger ci.db | cut -d, -f5 | sort -u)" = same ]
+holds [ "$(rows ci-history --ledger ci.db | cut -d, -f7 | sort -u)" = same ]
 # a name is that name, unless it has a %; one that no check has had is an error
 cp a.ini m_x.ini && cp a.ini mAx.ini
 for case in m_x mAx; do
     expect 0 "$case" ci record $case.ini
 done
 expect 0 same ci check m_x.ini mAx.ini --archive names.db
-holds [ "$(rows ci-history --ledger names.db --case m_x | cut -d, -f4)" = m_x ]
-holds [ "$(rows ci-history --ledger names.db --case m_% | cut -d, -f4)" = m_x ]
+holds [ "$(rows ci-history --ledger names.db --case m_x | cut -d, -f5)" = m_x ]
+holds [ "$(rows ci-history --ledger names.db --case m_% | cut -d, -f5)" = m_x ]
 holds [ "$(rows ci-history --ledger names.db --case m% | wc -l)" = 2 ]
 for query in ci-history golden-drift; do
     expect 129 "no case 'm_y' (did you mean 'm_x'?)" ledger query $query --ledger names.db \
@@ -51,10 +51,36 @@ for query in ci-history golden-drift; do
 done
 expect 0 'none found' ledger query golden-drift --ledger names.db --case m_x
 expect 6 'is no answer of a bisect' ledger query bisect-report --run names.db
+# recipes of two folders with one name are two cases, also when they are checked one by one; their
+# paths are those in the work tree
+git init -q . && mkdir -p sub && cp b.ini sub/m_x.ini
+expect 0 sub/m_x.golden ci record sub/m_x.ini
+expect 0 'sub/m_x' ci check m_x.ini sub/m_x.ini --archive two.db
+expect 0 same ci check sub/m_x.ini --archive two.db
+expect 0 same ci check m_x.ini --archive two.db
+holds [ "$(rows golden-drift --ledger two.db | wc -l)" = 0 ]
+holds [ "$(rows ci-history --ledger two.db | cut -d, -f5 | sort | tr '\n' ' ')" = \
+    'm_x m_x m_x sub/m_x ' ]
+holds [ "$(rows ci-history --ledger two.db | cut -d, -f6 | sort -u | tr '\n' ' ')" = \
+    'm_x.ini sub/m_x.ini ' ]
+# from wherever they are checked
+cd sub && expect 0 same ci check m_x.ini --archive ../tree.db && cd ..
+holds [ "$(rows ci-history --ledger tree.db | cut -d, -f6)" = sub/m_x.ini ]
+rm -rf .git
+# the commit is that of the program that ran, not of the one that compares
+mkdir other && cp "$invar" other/invar
+commit=0123456789abcdef0123456789abcdef01234567
+sed "s/^commit = .*/commit = $commit/; s/^dirty = .*/dirty = clean/" "$invar.build" \
+    >other/invar.build
+expect 0 same ci check a.ini --program other/invar --archive program.db
+holds [ "$(rows ci-history --ledger program.db | cut -d, -f3,4)" = "$commit,clean" ]
+own=$(sed -n 's/^commit = //p' "$invar.build")
+holds [ "$(rows ci-history --ledger program.db | tr -d '\r' | cut -d, -f11)" = "$own" ]
+holds [ "$(rows ci-history --ledger two.db | cut -d, -f3 | sort -u)" = "$own" ]
 # what cannot be judged is in it, too
 cp a.golden c.golden && cp a.points c.points && sed 's/^task-size.*/task-size = 9/' a.ini >c.ini
 expect 4 obsolete ci check c.ini --archive ci.db
-holds [ "$(rows ci-history --ledger ci.db --case c | cut -d, -f5)" = obsolete ]
+holds [ "$(rows ci-history --ledger ci.db --case c | cut -d, -f7)" = obsolete ]
 expect 0 '' ledger verify ci.db
 # a file that is no ledger is found before anything runs
 echo mine >mine

@@ -735,6 +735,11 @@ rm -rf runs/live cut-? live-copy.db
 expect 0 "finished with exit code 0" ledger watch runs/a
 expect 2 "was killed after step 4" ledger watch runs/c
 expect 0 "step 29 " ledger watch runs/same
+# a metric that the run does not have is no empty column, and a list may be long
+expect 129 "--metrics: there is no metric 'train/los' (did you mean 'train/loss'?)" \
+    ledger watch runs/a --metrics train/grad_norm,train/los
+long=$(printf 'train/grad_norm,%.0s' {1..200})train/loss
+expect 0 "train/loss" ledger watch runs/a --metrics "$long"
 expect 129 "'x' is not a number" ledger watch runs/a --interval x
 expect 129 "--interval: -1; expected 0 to 3600" ledger watch runs/a --interval=-1
 expect 129 "--interval: nan; expected 0 to 3600" ledger watch runs/a --interval nan

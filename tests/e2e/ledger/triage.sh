@@ -76,6 +76,7 @@ expect 1 'zero-signal: ' triage copy.db
 expect 1 'ledger query metric-summary' triage copy.db
 holds test "$(column silent 'SELECT count(*) > 0 FROM reply')" -eq 1
 holds test "$(sqlite3 -readonly copy.db 'SELECT count(*) FROM reply')" -eq 0
+expect 0 'replies of plug-ins' help keep-samples
 
 # ---- runs that are well --------------------------------------------------------------------------
 for recipe in bf16 fp8 int4 lora moe; do

@@ -574,8 +574,8 @@ static void archive(const char *path, const char *kind, const char *event, const
 }
 
 #define CASE(name, verdict, hash)                                                                  \
-    "{\"case\": \"" name "\", \"verdict\": \"" verdict                                             \
-    "\", \"compared\": 4, \"golden_hash\": \"" hash "\"}"
+    "{\"case\": \"" name "\", \"verdict\": \"" verdict "\", \"compared\": 4, \"commit\": \"c" hash \
+    "\", \"dirty\": \"clean\", \"golden_hash\": \"" hash "\", \"recipe\": \"in/" name ".ini\"}"
 
 static void test_ledger_queries__ci(void **state)
 {
@@ -587,10 +587,12 @@ static void test_ledger_queries__ci(void **state)
     archive(path, "ci", "ci-case", first);
     control(path, "golden-drift", "", "case", "");
     archive(path, "ci", "ci-case", second);
-    finds(path, "golden-drift", "", "case was is verdict", "b|22|33|same\n");
+    finds(path, "golden-drift", "", "case was is verdict commit_before commit",
+          "b|22|33|same|c22|c33\n");
     finds(path, "golden-drift", "case=a", "case", "");
-    finds(path, "ci-history", "", "case verdict steps first",
-          "a|same|4|-\nb|same|4|-\na|changed|4|-\nb|same|4|-\n");
+    finds(path, "ci-history", "", "case recipe verdict steps first",
+          "a|in/a.ini|same|4|-\nb|in/b.ini|same|4|-\na|in/a.ini|changed|4|-\n"
+          "b|in/b.ini|same|4|-\n");
     finds(path, "ci-history", "case=a", "verdict", "same\nchanged\n");
     control(healthy, "ci-history", "", "case", "");
 }
