@@ -142,7 +142,9 @@ static bool admit(void *payload, invar_serve_exchange *e)
     const invar_browser *b = payload;
 
     if (!invar_server_asked_here(e->host, b->port)) {
-        tell(e, 403, INVAR_SERVER_NOT_HERE);
+        char text[INVAR_SERVER_NOT_HERE_SIZE];
+        invar_server_not_here(text, b->port);
+        tell(e, 403, text);
     } else if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
         tell(e, 405, "there is only GET here\n");

@@ -19,6 +19,7 @@
 typedef struct settings {
     const char *ledger;
     const char *out;
+    bool no_samples, share;
 } settings;
 
 /* The defaults of this program's keys. */
@@ -60,15 +61,25 @@ invar_status invar_report_data(FILE *out, const invar_report_run *runs, size_t c
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[3];
+    static invar_option list[5];
 
     list[0] = (invar_option){.name = "out",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->out,
                              .metavar = "FILE",
                              .help = "HTML file to write; an existing page is replaced"};
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = (invar_option){0};
+    list[1] =
+        (invar_option){.name = "share",
+                       .type = INVAR_OPTION_FLAG,
+                       .value = &s->share,
+                       .help = "leave out what is not for others: samples, commands, folders, "
+                               "host name, author, messages of events"};
+    list[2] = (invar_option){.name = "no-samples",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->no_samples,
+                             .help = "leave out the texts of samples"};
+    list[3] = invar_option_ledger(&s->ledger);
+    list[4] = (invar_option){0};
     return list;
 }
 
@@ -81,8 +92,10 @@ static const char *label(const invar_located *runs, int count, int i, char **arg
     return NULL;
 }
 
-static invar_status write_page(const char *path, const invar_located *runs, int count, char **argv)
+static invar_status write_page(const settings *s, const invar_located *runs, int count, char **argv)
 {
+    invar_ledger_pair defaults[INVAR_KEY_COUNT];
+    invar_report_options options = known(defaults, false);
     invar_report_run *list;
     invar_output out;
     invar_status status;
@@ -91,9 +104,12 @@ static invar_status write_page(const char *path, const invar_located *runs, int 
     for (int i = 0; i < count; i++)
         list[i] = (invar_report_run){
             .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
-    status = invar_output_open(&out, path, INVAR_PAGE_MARK("report"));
+    options.no_samples = s->no_samples;
+    options.share = s->share;
+    status = invar_output_open(&out, s->out, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
-        status = invar_output_close(&out, invar_report_page(out.stream, list, (size_t)count));
+        status =
+            invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count, &options));
     invar_free(list);
     return status;
 }
@@ -112,7 +128,7 @@ static invar_status report(const settings *s, int words, char **argv)
         open += status == INVAR_OK;
     }
     if (status == INVAR_OK)
-        status = write_page(s->out, runs, count, argv);
+        status = write_page(s, runs, count, argv);
     while (open > 0)
         invar_located_close(&runs[--open]);
     invar_free(runs);
@@ -142,7 +158,7 @@ static void help(void)
     invar_help_text(
         "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
         "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
-        "network.\n");
+        "network. Use --share for a page that others will see.\n");
     invar_options_help(options(&s));
 }
 
@@ -151,4 +167,4 @@ const invar_verb invar_verb_ledger_report = {
     .summary = "write an HTML page with curves of one or several runs",
     .run = run,
     .help = help,
-    .arguments = "RUN [RUN ...] --out FILE.html [--option value ...]"};
+    .arguments = "RUN [RUN ...] --out FILE.html [--share] [--no-samples] [--option value ...]"};

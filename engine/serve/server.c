@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "base/process/module.h"
@@ -358,10 +359,19 @@ bool invar_server_asked_here(const char *host, uint16_t port)
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(here, sizeof here, "%s:%u", names[i], (unsigned)port);
-        if (host && (strcmp(host, here) == 0 || (port == 80 && strcmp(host, names[i]) == 0)))
+        if (host &&
+            (strcasecmp(host, here) == 0 || (port == 80 && strcasecmp(host, names[i]) == 0)))
             return true;
     }
     return false;
+}
+
+void invar_server_not_here(char out[INVAR_SERVER_NOT_HERE_SIZE], uint16_t port)
+{
+    (void)snprintf(out, INVAR_SERVER_NOT_HERE_SIZE,
+                   "ask for 127.0.0.1:%u or localhost:%u; with ssh -L use this port on both sides, "
+                   "-L %u:127.0.0.1:%u\n",
+                   (unsigned)port, (unsigned)port, (unsigned)port, (unsigned)port);
 }
 
 invar_status invar_server_load(const invar_serve_table **out, const char *file)

@@ -61,12 +61,14 @@ typedef struct invar_server_options {
 bool invar_server_is_local(const char *host);
 
 /*
- * Whether a request's header Host (NULL: none) is 127.0.0.1:PORT or localhost:PORT. A page of
- * somebody else in a browser on this machine has its own name there, wherever that leads.
+ * Whether a request's header Host (NULL: none) is 127.0.0.1:PORT or localhost:PORT, in any letters.
+ * A page of somebody else in a browser on this machine has its own name there, wherever that leads.
  */
 bool invar_server_asked_here(const char *host, uint16_t port);
 
-#define INVAR_SERVER_NOT_HERE "the header Host names another place than this machine's loopback\n"
+/* What is said to who asked for another place. */
+#define INVAR_SERVER_NOT_HERE_SIZE 160
+void invar_server_not_here(char out[INVAR_SERVER_NOT_HERE_SIZE], uint16_t port);
 
 /*
  * A listener on the loopback whose replies are whole blocks, which it frees: host, release and next

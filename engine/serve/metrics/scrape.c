@@ -49,7 +49,9 @@ static bool admit(void *payload, invar_serve_exchange *e)
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
 
     if (!invar_server_asked_here(e->host, s->port)) {
-        reply(e, 403, PLAIN, INVAR_SERVER_NOT_HERE, sizeof INVAR_SERVER_NOT_HERE - 1);
+        char text[INVAR_SERVER_NOT_HERE_SIZE];
+        invar_server_not_here(text, s->port);
+        reply(e, 403, PLAIN, text, strlen(text));
         return false;
     }
     if (strcmp(e->path, "/metrics") != 0) {

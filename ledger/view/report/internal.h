@@ -21,7 +21,10 @@ extern "C" {
 
 /* ---- values: NULL when there is no memory ---------------------------------------------------- */
 
-/* Any bytes: what is not UTF-8 becomes U+FFFD; cut after INVAR_REPORT_TEXT_BYTES. */
+/*
+ * Any bytes: what is not UTF-8 becomes U+FFFD; cut after INVAR_REPORT_TEXT_BYTES. In
+ * invar_report_text what looks like a secret is masked.
+ */
 json_t *invar_report_text(const char *text, size_t bytes);
 json_t *invar_report_text_within(const char *text, size_t bytes, size_t most);
 
@@ -33,6 +36,10 @@ json_t *invar_report_digest(const invar_digest *digest);
 /* The pattern of a double: 16 hexadecimal digits. */
 #define INVAR_REPORT_BITS_DIGITS 16
 void invar_report_bits(char out[INVAR_REPORT_BITS_DIGITS + 1], uint64_t bits);
+
+/* The text with its secrets masked, which the caller owns; NULL: it has none. */
+invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text,
+                               size_t bytes) INVAR_MUST_USE;
 
 /* ---- containers: take `value` over, which may be NULL: INVAR_E_NOMEM ------------------------- */
 
@@ -61,7 +68,8 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run,
 invar_status invar_report_add_series(json_t *series, const invar_report_run *run, int64_t first,
                                      int64_t last, int64_t limit) INVAR_MUST_USE;
 
-/* Samples that the run has kept, into its object; so many runs share what a page has of them. */
+/* Samples that the run has kept, into its object. So many runs share what a page has; 0: none, only
+   how many there are. */
 invar_status invar_report_add_samples(json_t *run, const invar_report_run *from,
                                       size_t runs) INVAR_MUST_USE;
 
@@ -72,6 +80,9 @@ invar_status invar_report_add_samples(json_t *run, const invar_report_run *from,
  */
 invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t *expanded_out,
                                    const void *data, size_t bytes, size_t tokens) INVAR_MUST_USE;
+
+/* Leaves out of the data what is not for others. */
+invar_status invar_report_share(json_t *data) INVAR_MUST_USE;
 
 /* How many names of series its ledger has. */
 invar_status invar_report_series_count(int64_t *out, const invar_report_run *run) INVAR_MUST_USE;

@@ -22,6 +22,7 @@
  *            kept: {...}, samples: [...]}],                 samples.c
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    defaults: {key: value},                                of a recipe; empty: not known
+ *    without: "samples" | "share" | null,                   what was left out (share.c)
  *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
  *
  * A series has `count` values, of which `odd` are not finite; `at` are the differences of the steps
@@ -92,7 +93,15 @@ json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
 
 json_t *invar_report_text(const char *text, size_t bytes)
 {
-    return invar_report_text_within(text, bytes, INVAR_REPORT_TEXT_BYTES);
+    size_t left;
+    char *masked;
+
+    if (invar_report_mask(&masked, &left, text, bytes) != INVAR_OK)
+        return NULL;
+    json_t *value = invar_report_text_within(masked ? masked : text, masked ? left : bytes,
+                                             INVAR_REPORT_TEXT_BYTES);
+    invar_free(masked);
+    return value;
 }
 
 json_t *invar_report_column(invar_sql_stmt *row, int column)
@@ -200,8 +209,19 @@ static invar_status add_defaults(json_t *data, const invar_report_options *optio
     return INVAR_OK;
 }
 
-static invar_status collect(json_t *data, const invar_report_run *runs, size_t count)
+/* Which of the options left something out, for the page to say. */
+static invar_status add_without(json_t *data, const invar_report_options *options)
 {
+    return invar_report_set(data, "without",
+                            options->share        ? json_string("share")
+                            : options->no_samples ? json_string("samples")
+                                                  : json_null());
+}
+
+static invar_status collect(json_t *data, const invar_report_run *runs, size_t count,
+                            const invar_report_options *options)
+{
+    bool samples = !options->no_samples && !options->share;
     json_t *list, *facts, *pairs;
     int64_t limit;
 
@@ -212,23 +232,23 @@ static invar_status collect(json_t *data, const invar_report_run *runs, size_t c
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(invar_report_add_run(list, &runs[i], limit));
         INVAR_TRY(invar_report_add_facts(facts, &runs[i], i, count));
-        INVAR_TRY(invar_report_add_samples(json_array_get(list, i), &runs[i], count));
+        INVAR_TRY(invar_report_add_samples(json_array_get(list, i), &runs[i], samples ? count : 0));
     }
     for (size_t i = 1; i < count; i++)
         INVAR_TRY(invar_report_add_pair(pairs, runs, i));
-    return INVAR_OK;
+    return options->share ? invar_report_share(data) : INVAR_OK;
 }
 
 /* The rest of the runs inside this one's snapshot; a ledger that several share has one. */
 static invar_status collect_at_once(json_t *data, const invar_report_run *runs, size_t count,
-                                    size_t index)
+                                    const invar_report_options *options, size_t index)
 {
     bool began;
 
     if (index == count)
-        return collect(data, runs, count);
+        return collect(data, runs, count, options);
     INVAR_TRY(invar_ledger_snapshot(&began, runs[index].ledger));
-    invar_status status = collect_at_once(data, runs, count, index + 1);
+    invar_status status = collect_at_once(data, runs, count, options, index + 1);
     invar_ledger_snapshot_end(runs[index].ledger, began);
     return status;
 }
@@ -242,7 +262,8 @@ static invar_status make_data(json_t **out, const invar_report_run *runs, size_t
     *out = json_object();
     INVAR_TRY(made(!*out));
     INVAR_TRY(add_defaults(*out, options));
-    return collect_at_once(*out, runs, count, 0);
+    INVAR_TRY(add_without(*out, options));
+    return collect_at_once(*out, runs, count, options, 0);
 }
 
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,

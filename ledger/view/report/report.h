@@ -42,7 +42,9 @@ typedef struct invar_report_run {
 typedef struct invar_report_options {
     const invar_ledger_pair *defaults; /* (n_defaults) of recipes: other values are shown first */
     size_t n_defaults;
-    bool live; /* the page asks its server for news: state and data, beside it */
+    bool no_samples; /* without the samples that were kept */
+    bool share;      /* for others: without them, commands, folders, host, author, messages */
+    bool live;       /* the page asks its server for news: state and data, beside it */
 } invar_report_options;
 
 /* Every run is compared with the first. Each ledger is read as of one moment. */

@@ -349,14 +349,15 @@ static invar_status add_rows(shelf *s, json_t *kept)
 
 invar_status invar_report_add_samples(json_t *run, const invar_report_run *from, size_t runs)
 {
-    shelf s = {.run = from, .unread = INVAR_REPORT_EXPANDED_BYTES / (int64_t)runs};
+    shelf s = {.run = from};
     count c = {0};
 
     INVAR_TRY(invar_report_member(&c.kept, run, "kept", json_object()));
     INVAR_TRY(invar_report_member(&s.out, run, "samples", json_array()));
     INVAR_TRY(invar_report_each(from, totals, take_totals, &c));
-    if (c.chosen == 0)
+    if (c.chosen == 0 || runs == 0)
         return INVAR_OK;
+    s.unread = INVAR_REPORT_EXPANDED_BYTES / (int64_t)runs;
     int64_t tokens = INVAR_REPORT_SAMPLE_BYTES / (int64_t)runs / c.chosen / BYTES_OF_TOKEN;
     s.tokens = tokens < LEAST_TOKENS  ? LEAST_TOKENS
                : tokens > MOST_TOKENS ? MOST_TOKENS

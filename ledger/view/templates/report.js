@@ -157,7 +157,8 @@
   function marksOf(run) {
     const of = (kind, list, text) => list.map(step => ({step, kind, text: text(step)}));
     const alarms = run.events.filter(({step, level}) => step !== null && TONES[level])
-      .map(({step, level, message}) => ({step, kind: level, text: `${level}: ${message}`}));
+      .map(({step, level, message}) =>
+        ({step, kind: level, text: message ? `${level}: ${message}` : level}));
     return [
       ...of('checkpoint', run.checkpoints, step => `checkpoint of step ${group(step)}`),
       ...of('resume', run.segments.slice(1).map(one => one.after + 1),
@@ -315,8 +316,14 @@
     drawEvents();
   }
 
+  const WITHOUT = {
+    samples: 'Samples were left out (--no-samples).',
+    share: 'Left out (--share): samples, values with blanks, which may be commands, folders of ' +
+      'paths, the name of the host, the author, and messages of events.',
+  };
+
   function compared(data) {
-    put('compared-body', data.pairs.length ? table('What was compared',
+    put('compared-body', data.without ? note(WITHOUT[data.without]) : null, data.pairs.length ? table('What was compared',
       ['with the first run', 'verdict', 'steps compared', 'only in the first', 'only in this one',
         'facts equal', 'facts different'],
       data.pairs.map(({b, verdict: word, compared: sum}) => row(runName(data, b),

@@ -1,19 +1,21 @@
 /*
- * summary.js - the head of a report: the verdict, and of each run what somebody with one minute reads.
+ * summary.js - the head of a report: the verdict, and of each run what somebody reads in a minute.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 'use strict';
 
 const InvarSummary = (() => {
-  const {html, format, group, duration, when, byId, put, plural, color, tag, hash, stepsOf, pairs}
-    = InvarPage;
+  const {html, format, group, duration, when, byId, put, plural, color, tag, number, hash, stepsOf,
+    table, row, pairs, runName} = InvarPage;
   const {decode, zero} = InvarSeries;
 
   /* What tells how well a run does, where it has one of these. */
   const GOALS = [['Reward', 'rollout/raw_reward'], ['Reward', 'rollout/rewards'],
     ['Loss', 'train/loss'], ['Loss', 'loss']];
   const OTHER_SETS = 3; // of evaluations, beside the first
+  const SENTENCES = 3; // of events of a level
+  const MANY = 4; // so many runs are a table first
   const TONES = {identical: 'good', nothing: 'warn', error: 'bad', warning: 'warn',
     different: 'bad', nondeterministic: 'bad'};
 
@@ -39,6 +41,16 @@ const InvarSummary = (() => {
     return [point.phase, layer, point.op].filter(Boolean).join(', ');
   }
 
+  /* Up to the number of the step, which is the pair's. */
+  function whoParts(runs, all, apart, pair) {
+    if (pair.self)
+      return `${runs[pair.self === 'a' ? 0 : pair.b].label} disagrees with itself at step`;
+    if (runs.length === 2) return 'The runs part at step';
+    return `${group(apart.length)} of ${plural(all.length, 'run')} ` +
+      `${apart.length === 1 ? 'parts' : 'part'} from ${runs[0].label}, ` +
+      `${apart.length === 1 ? '' : 'first '}at step`;
+  }
+
   /* [word, tone, sentence] */
   function verdict({runs, pairs: all}) {
     if (runs.length === 1) {
@@ -49,10 +61,9 @@ const InvarSummary = (() => {
     const apart = all.filter(pair => pair.first !== null);
     if (apart.length) {
       const pair = apart.reduce((a, b) => b.first < a.first ? b : a);
-      const who = pair.self ? `${runs[pair.self === 'a' ? 0 : pair.b].label} disagrees with itself`
-        : runs.length > 2 ? `${runs[pair.b].label} parts` : 'The runs part';
       const where = pair.point ? `, in ${place(pair.point)}` : '';
-      return [pair.verdict, 'bad', `${who} at step ${group(pair.first)}${where}`];
+      const who = whoParts(runs, all, apart, pair);
+      return [pair.verdict, 'bad', `${who} ${group(pair.first)}${where}`];
     }
     if (all.some(pair => pair.verdict === 'nothing'))
       return ['nothing compared', 'warn', 'The runs have no step in common'];
@@ -61,11 +72,26 @@ const InvarSummary = (() => {
       `${plural(runs.length, 'run')}, the same bits in ${plural(least, 'common step')}`];
   }
 
+  /* The first events of a level, each once, and how many others there are. */
+  function sentences(run, level) {
+    const cut = text => text.length > 240 ? `${text.slice(0, 239)}\u2026` : text;
+    const texts = new Set(run.events.filter(event => event.level === level && event.message)
+      .sort((a, b) => a.ms - b.ms)
+      .map(({step, message}) => (step === null ? '' : `Step ${group(step)}: `) + cut(message)));
+    const first = [...texts].slice(0, SENTENCES);
+    return {first, more: (run.levels[level] || 0) - first.length};
+  }
+
   /* What somebody who has one minute should read about a run. */
   function findings(run) {
     const out = [];
     const say = (tone, text) => out.push(html('li', {class: tone}, text));
-    const level = name => run.levels[name] || 0;
+    const tell = (level, tone) => {
+      const {first, more} = sentences(run, level);
+      for (const text of first) say(tone, text);
+      if (more) say(tone, first.length ? `and ${plural(more, `more ${level}`, `more ${level}s`)}`
+        : plural(more, level));
+    };
     const odd = run.series.filter(series => series.odd);
     for (const {step, point} of run.nan)
       say('bad', `NaN or infinity first at step ${group(step)} in ${point}`);
@@ -73,10 +99,11 @@ const InvarSummary = (() => {
       (odd.length > 1 ? ` and ${plural(odd.length - 1, 'other metric')}` : ''));
     if (run.again.differ) say('bad', `${plural(run.again.differ, 'step')} executed twice with ` +
       `other bits, first ${group(run.again.first)}`);
-    if (level('error')) say('bad', plural(level('error'), 'error'));
+    tell('error', 'bad');
     for (const one of run.ranks.filter(rank => rank.verdict))
-      say('warn', `Rank ${one.rank} on ${one.host} is a straggler: the others wait for it`);
-    if (level('warning')) say('warn', plural(level('warning'), 'warning'));
+      say('warn', `Rank ${one.rank}${one.host ? ` on ${one.host}` : ''} is a straggler: the ` +
+        'others wait for it');
+    tell('warning', 'warn');
     if (run.again.steps && !run.again.differ)
       say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
     if (run.series.some(series => series.name === 'train/logp_diff_max' && zero(series)))
@@ -199,12 +226,35 @@ const InvarSummary = (() => {
       data.runs.length === 1));
   }
 
+  /* How a run compares with the first; of the first itself nothing. */
+  function against(data, i) {
+    const pair = data.pairs.find(one => one.b === i);
+    if (!pair) return '';
+    const word = pair.verdict === 'nothing' ? 'nothing compared' : pair.verdict;
+    return html('span', {}, tag(word, TONES[pair.verdict]),
+      pair.first === null ? null : ` from step ${group(pair.first)}`);
+  }
+
+  /* A row a run: what is compared first. */
+  function overview(data) {
+    const cell = told_ => told_ ? html('span', {class: 'num', title: told_[2]}, told_[1]) : '\u2013';
+    const goals = data.runs.map(goal);
+    const name = goals.some(Boolean) ? goals.find(Boolean)[0] : 'Reward';
+    return table('Runs side by side', ['run', '', 'against the first', name, 'evaluation', 'steps',
+      'duration', 'warnings', 'errors'], data.runs.map((run, i) => row(runName(data, i),
+      tag(...stateOf(run)), against(data, i), cell(goals[i]), cell(best(run)),
+      number(group(stepsOf(run))), number(duration(lived(run))),
+      number(group(run.levels.warning || 0)), number(group(run.levels.error || 0)))));
+  }
+
   function show(data) {
     const [word, tone, sentence] = verdict(data);
     put('pill', tag(word, `big ${tone}`));
     byId('verdict').textContent = sentence;
     document.title = `${sentence} \u00b7 Invar report`;
-    put('cards', data.runs.map((run, i) => card(data, run, i)));
+    const cards = data.runs.map((run, i) => card(data, run, i));
+    put('cards', data.runs.length < MANY ? cards : [overview(data), html('details', {},
+      html('summary', {}, 'Each run'), html('div', {class: 'deck'}, cards))]);
   }
 
   return {show, place, TONES};

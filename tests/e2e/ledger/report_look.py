@@ -251,6 +251,36 @@ class Look:
                                      ".map(e => e.innerText.replaceAll('\\n', ' '))")
             self.expect(expected in tiles, f"{expected!r} is not among {tiles}")
 
+    def several(self, path):
+        """Many runs begin with a table; what warnings say is said."""
+        def many(data):
+            run, pair = data["runs"][0], data["pairs"][0]
+            data["runs"] = [{**run, "label": f"run {i}", "uuid": f"{i:032x}"} for i in range(6)]
+            data["runs"][5]["events"] = [
+                {"step": i, "ms": i, "level": "warning", "kind": "triage", "data": None,
+                 "message": f"reward fell to {i}"} for i in range(5)]
+            data["runs"][5]["levels"] = {"warning": 5}
+            data["pairs"] = [{**pair, "b": i, "first": 57 - i} for i in range(1, 6)]
+            data["facts"] = {scope: {key: values[:1] * 6 for key, values in keys.items()}
+                             for scope, keys in data["facts"].items()}
+
+        self.plant(path, many)
+        b = self.browser
+        said = b.ask("document.getElementById('verdict').textContent")
+        self.expect(said.startswith("5 of 5 runs part from run 0, first at step 52"), said)
+        rows = b.ask("[...document.querySelectorAll('#cards > .scroll tbody tr')]"
+                     ".map(e => e.innerText)")
+        self.expect(len(rows) == 6 and "from step 53" in rows[4] and "0.875" in rows[0],
+                    f"the table of runs is {rows}")
+        self.expect(not b.ask("document.querySelector('#cards .card').checkVisibility()"),
+                    "cards come before what is compared")
+        b.ask("document.querySelector('#cards summary').click()")
+        said = b.ask("document.querySelectorAll('.card')[5].innerText")
+        self.expect("Step 2: reward fell to 2" in said and "and 2 more warnings" in said,
+                    f"warnings are {said!r}")
+        for width, dark in itertools.product((400, 1600), (False, True)):
+            self.page(self.folder / "planted.html", width, dark, True)
+
     def plant(self, path, change):
         """Shows a page whose data was changed."""
         text = path.read_text(encoding="utf-8")
@@ -312,8 +342,8 @@ class Look:
         for selector in (".odd .nan", ".rug .warning", ".rug .resume", ".rug .checkpoint",
                          ".strip .equal", ".strip .different", ".heat .born", ".flag"):
             self.expect(b.ask(f"document.querySelector('{selector}') !== null"), f"no {selector}")
-        self.expect("parts at step 57" in b.ask("document.getElementById('verdict').textContent"),
-                    "the verdict does not name the step")
+        said = b.ask("document.getElementById('verdict').textContent")
+        self.expect("1 of 2 runs parts from main, at step 57" in said, f"the verdict is {said!r}")
 
     def ranks(self, several, alone):
         """Bars of ranks, the straggler first; of one rank there is nothing."""
@@ -416,6 +446,7 @@ def main():
     look.controls(first)
     look.head(folder / "one.html")
     look.evaluations(folder / "one.html")
+    look.several(first)
     look.samples(first)
     look.strange_samples(folder / "one.html")
     look.control(first)

@@ -114,7 +114,10 @@ def finished(invar):
     for host in ("evil.example", "127.0.0.1", f"evil.example:{watch.port}", "localhost:1", ""):
         status = watch.ask("/data", host=host)[0]
         expect(status in (400, 403), f"Host '{host}' is answered: {status}")
-    expect(watch.ask("/", host=f"localhost:{watch.port}")[0] == 200, "localhost is refused")
+    for host in (f"localhost:{watch.port}", f"LocalHost:{watch.port}"):
+        expect(watch.ask("/", host=host)[0] == 200, f"{host} is refused")
+    said = watch.ask("/", host=f"localhost:{watch.port + 1}")[2]
+    expect(f"localhost:{watch.port};" in said and "ssh -L" in said, f"another port: {said!r}")
     for method in ("POST", "PUT", "DELETE", "HEAD"):
         expect(watch.ask("/", method)[0] == 405, f"{method} is answered")
     for path in ("/x", "/data/", "/../ledger.db", "//", "/ledger.db"):
@@ -128,6 +131,11 @@ def finished(invar):
     saved = subprocess.run([invar, "ledger", "report", "done", "--out", "-"], capture_output=True,
                            text=True).stdout
     expect("connect-src" not in saved and "<html lang=\"en\">" in saved, "a saved page is live")
+    for flag, left in (("--no-samples", True), ("--share", False)):
+        short = subprocess.run([invar, "ledger", "report", "done", "--out", "-", flag],
+                               capture_output=True, text=True).stdout
+        expect('"samples":[{' in saved and '"samples":[]' in short, f"{flag}: there are samples")
+        expect('"author":' in saved and ('"author":' in short) == left, f"{flag}: the author")
 
 
 def running(invar):
