@@ -282,7 +282,10 @@ INVAR_API int32_t invar_api_ledger_seal_check(invar_api_ledger *ledger, const ch
 INVAR_API int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_a,
                                         invar_api_ledger *b, int64_t run_b);
 
-/* The run as one HTML page. A file that is there is replaced, unless it is a database. */
+/*
+ * The run as one HTML page. A file that is there is replaced where it is such a page or empty. Kept
+ * samples that are damaged are left out: the page is written, and the call fails.
+ */
 INVAR_API int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const char *path);
 
 /* ---- files of the engine --------------------------------------------------------------------- */

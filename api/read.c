@@ -11,6 +11,7 @@
 #include "api/internal.h"
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/config/config.h"
 #include "ledger/view/diff/diff.h"
 #include "ledger/view/page.h"
 #include "ledger/view/report/report.h"
@@ -153,17 +154,41 @@ int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_
     return status;
 }
 
+/* Of the samples that are damaged the first is named. */
+typedef struct damage {
+    int64_t count;
+    char first[INVAR_ERROR_MESSAGE_SIZE / 2];
+} damage;
+
+static void take_damage(void *payload, const char *line)
+{
+    damage *d = payload;
+
+    if (d->count++ == 0)
+        (void)snprintf(d->first, sizeof d->first, "%s", line);
+}
+
 int32_t invar_api_ledger_report(invar_api_ledger *ledger, int64_t run, const char *path)
 {
     const invar_report_run runs = {invar_api_own(ledger), run, NULL};
+    damage d = {0};
+    invar_ledger_pair defaults[INVAR_KEY_COUNT];
+    const invar_report_options options = {.defaults = defaults,
+                                          .n_defaults = invar_config_defaults(defaults),
+                                          .damaged = take_damage,
+                                          .payload = &d};
     invar_status status;
     sheet s;
 
     INVAR_TRY(invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0));
     INVAR_TRY(sheet_open(&s));
-    status = sheet_end(&s, invar_report_write(s.stream, &runs, 1, &(invar_report_options){0}));
+    status = sheet_end(&s, invar_report_write(s.stream, &runs, 1, &options));
     if (status == INVAR_OK)
         status = invar_file_write(path, s.text, s.bytes);
     free(s.text);
-    return status;
+    INVAR_TRY(status);
+    return d.count == 0 ? INVAR_OK
+                        : INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                                     "%s; the page is written, without %lld kept sample%s", d.first,
+                                     (long long)d.count, d.count == 1 ? "" : "s");
 }

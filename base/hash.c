@@ -72,6 +72,19 @@ invar_status invar_digest_parse(invar_digest *out, const char *hex)
     return INVAR_OK;
 }
 
+invar_status invar_digest_read(invar_digest *out, const char *hex)
+{
+    char again[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+
+    INVAR_TRY(invar_digest_parse(&digest, hex));
+    invar_digest_format(again, &digest);
+    if (memcmp(hex, again, sizeof again) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "digest: not in lower-case digits: %s", hex);
+    *out = digest;
+    return INVAR_OK;
+}
+
 bool invar_digest_equal(const invar_digest *a, const invar_digest *b)
 {
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;

@@ -46,6 +46,9 @@ void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *di
 /* Exactly 32 hexadecimal digits, of either case. */
 invar_status invar_digest_parse(invar_digest *out, const char *hex) INVAR_MUST_USE;
 
+/* The same of a file of ours: as _format writes it, so that one digest has one text. */
+invar_status invar_digest_read(invar_digest *out, const char *hex) INVAR_MUST_USE;
+
 bool invar_digest_equal(const invar_digest *a, const invar_digest *b);
 
 /* One link of the chain over steps: *chain = XXH3-128(*chain || *root). */

@@ -5,10 +5,13 @@
  */
 #include "cli/ledger/report.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "cli/ledger/ledger.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
@@ -25,22 +28,34 @@ typedef struct settings {
 /* The defaults of this program's keys. */
 static invar_report_options known(invar_ledger_pair defaults[INVAR_KEY_COUNT], bool live)
 {
-    const invar_recipe_schema *schema = invar_config_schema();
-    invar_report_options options = {.defaults = defaults, .live = live};
-
-    for (int i = 0; i < schema->count; i++)
-        if (schema->keys[i].fallback)
-            defaults[options.n_defaults++] =
-                (invar_ledger_pair){schema->keys[i].name, schema->keys[i].fallback};
-    return options;
+    return (invar_report_options){
+        .defaults = defaults, .n_defaults = invar_config_defaults(defaults), .live = live};
 }
 
-invar_status invar_report_page(FILE *out, const invar_report_run *runs, size_t count)
+static void say_damaged(void *payload, const char *line)
+{
+    int64_t *count = payload;
+
+    ++*count;
+    invar_live_say(NULL, line);
+}
+
+static invar_status write_told(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
+                               size_t count, invar_report_options *options)
+{
+    *damaged_out = 0;
+    options->damaged = say_damaged;
+    options->payload = damaged_out;
+    return invar_report_write(out, runs, count, options);
+}
+
+invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
+                               size_t count)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    const invar_report_options options = known(defaults, false);
+    invar_report_options options = known(defaults, false);
 
-    return invar_report_write(out, runs, count, &options);
+    return write_told(out, damaged_out, runs, count, &options);
 }
 
 invar_status invar_report_live_page(FILE *out, const invar_report_run *runs, size_t count)
@@ -92,7 +107,8 @@ static const char *label(const invar_located *runs, int count, int i, char **arg
     return NULL;
 }
 
-static invar_status write_page(const settings *s, const invar_located *runs, int count, char **argv)
+static invar_status write_page(const settings *s, int64_t *damaged_out, const invar_located *runs,
+                               int count, char **argv)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
     invar_report_options options = known(defaults, false);
@@ -108,13 +124,13 @@ static invar_status write_page(const settings *s, const invar_located *runs, int
     options.share = s->share;
     status = invar_output_open(&out, s->out, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
-        status =
-            invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count, &options));
+        status = invar_output_close(
+            &out, write_told(out.stream, damaged_out, list, (size_t)count, &options));
     invar_free(list);
     return status;
 }
 
-static invar_status report(const settings *s, int words, char **argv)
+static invar_status report(int64_t *damaged_out, const settings *s, int words, char **argv)
 {
     int count = words > 0 ? words : 1, open = 0;
     invar_located *runs;
@@ -128,27 +144,40 @@ static invar_status report(const settings *s, int words, char **argv)
         open += status == INVAR_OK;
     }
     if (status == INVAR_OK)
-        status = write_page(s, runs, count, argv);
+        status = write_page(s, damaged_out, runs, count, argv);
     while (open > 0)
         invar_located_close(&runs[--open]);
     invar_free(runs);
     return status;
 }
 
+/* The page is there; the ledger is damaged all the same, as verify would say. */
+static invar_status check_damage(int64_t damaged)
+{
+    return damaged == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                            "the page leaves out %" PRId64 " kept sample%s that %s "
+                            "damaged; 'invar ledger verify' says more",
+                            damaged, invar_text_plural(damaged), damaged == 1 ? "is" : "are");
+}
+
 static int run(int argc, char **argv)
 {
     settings s = {0};
+    int64_t damaged = 0;
     int words;
 
     if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, argc) != INVAR_OK ||
-        report(&s, words, argv) != INVAR_OK)
+        report(&damaged, &s, words, argv) != INVAR_OK)
         return invar_report_error();
-    if (strcmp(s.out, "-") == 0)
-        return INVAR_EXIT_OK;
-    invar_plain_print(stdout, s.out);
-    puts(": written; open it in a browser");
-    invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
-    return INVAR_EXIT_OK;
+    if (strcmp(s.out, "-") != 0) {
+        invar_plain_print(stdout, s.out);
+        puts(": written; open it in a browser");
+        invar_print_next(stdout, damaged ? "ledger verify" : "ledger show",
+                         words > 0 ? argv[0] : NULL, s.ledger, NULL);
+    }
+    return check_damage(damaged) == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
 static void help(void)

@@ -12,9 +12,14 @@
 extern "C" {
 #endif
 
-/* invar_report_write, with the defaults of this program's keys; a live page asks for news. */
-invar_status invar_report_page(FILE *out, const invar_report_run *runs,
+/*
+ * invar_report_write, with the defaults of this program's keys. Kept samples that are damaged are
+ * told on standard error, and counted.
+ */
+invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
                                size_t count) INVAR_MUST_USE;
+
+/* The same for a page that asks for news; it alone tells of damage. */
 invar_status invar_report_live_page(FILE *out, const invar_report_run *runs,
                                     size_t count) INVAR_MUST_USE;
 

@@ -136,10 +136,11 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
 {
     invar_report_run shown = {.ledger = ledger, .run = found->run};
     invar_output page;
+    int64_t damaged; // told, and no fault of this call
 
     INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
     INVAR_TRY(invar_output_replace(&page, path, INVAR_PAGE_MARK("report")));
-    return invar_output_close(&page, invar_report_page(page.stream, &shown, 1));
+    return invar_output_close(&page, invar_report_page(page.stream, &damaged, &shown, 1));
 }
 
 /* What became of the comparison with a golden. */

@@ -55,6 +55,16 @@ const invar_recipe_schema *invar_config_schema(void)
     return &schema;
 }
 
+size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT])
+{
+    size_t count = 0;
+
+    for (int i = 0; i < INVAR_KEY_COUNT; i++)
+        if (keys[i].fallback)
+            out[count++] = (invar_ledger_pair){keys[i].name, keys[i].fallback};
+    return count;
+}
+
 const char *invar_config_miles(invar_key key)
 {
     return miles[key];

@@ -12,6 +12,7 @@
 #define INVAR_ENGINE_CONFIG_CONFIG_H
 
 #include "base/recipe/recipe.h"
+#include "ledger/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +27,9 @@ typedef enum invar_key {
 } invar_key;
 
 const invar_recipe_schema *invar_config_schema(void);
+
+/* Keys and their defaults, of those that have one; returns how many. */
+size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT]);
 
 /* Miles' (or Megatron's, SGLang's) flag for the same thing; "" where they have none. */
 const char *invar_config_miles(invar_key key);

@@ -43,7 +43,7 @@ static invar_status check_member(const json_t *item, const invar_tar_member *mem
     INVAR_TRY(invar_json_string(&name, item, "name", INVAR_PACK_MANIFEST));
     INVAR_TRY(invar_json_int(&bytes, item, "bytes", INVAR_PACK_MANIFEST, 0, INVAR_TAR_MAX_BYTES));
     INVAR_TRY(invar_json_string(&hex, item, "xxh128", INVAR_PACK_MANIFEST));
-    INVAR_TRY(invar_digest_parse(&hash, hex));
+    INVAR_TRY(invar_digest_read(&hash, hex));
     if (strcmp(name, member->name) != 0)
         return refuse(path, member->name, "is not what the manifest lists there");
     if (member->bytes != bytes || !invar_digest_equal(&member->hash, &hash))
@@ -71,7 +71,7 @@ static invar_status read_head(invar_pack *out, const json_t *manifest, const cha
         return refuse_as(INVAR_E_UNSUPPORTED, path, format,
                          "is a format that this program does not read");
     INVAR_TRY(invar_json_string(&uuid, manifest, "run", INVAR_PACK_MANIFEST));
-    if (invar_digest_parse(&number, uuid) != INVAR_OK)
+    if (invar_digest_read(&number, uuid) != INVAR_OK)
         return refuse(path, uuid, "is not the uuid of a run");
     memcpy(out->uuid, uuid, sizeof out->uuid);
     return invar_json_int(&out->step, manifest, "step", INVAR_PACK_MANIFEST, 0, INT64_MAX);

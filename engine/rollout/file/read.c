@@ -87,8 +87,9 @@ static invar_status take_digest(invar_digest *out, line *l, const char *key)
     const char *hex;
 
     INVAR_TRY(take_string(&hex, l, key));
-    if (invar_digest_parse(out, hex) != INVAR_OK)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 digits", l->where, key);
+    if (invar_digest_read(out, hex) != INVAR_OK)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 lower-case digits",
+                          l->where, key);
     return INVAR_OK;
 }
 

@@ -19,7 +19,8 @@
  *            slow: [{step, phase, ms, median_ms}],
  *            ranks: [{rank, host, computing_s, ...}]        the query slow-ranks; one rank: none
  *            slowest: [{from, to, rank}],                   who computed longest in these steps
- *            kept: {...}, samples: [...]}],                 samples.c
+ *            kept: {...}, samples: [...],                   samples.c
+ *            damaged: [{step, idx, why}]}],                 kept samples that are not here
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    defaults: {key: value},                                of a recipe; empty: not known
  *    without: "samples" | "share" | null,                   what was left out (share.c)
@@ -67,7 +68,7 @@ json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
     size_t kept = cut(text, bytes, most), used = 0;
     char *copy;
 
-    if (kept == bytes) {
+    for (int i = 0; i < 2 && kept == bytes; i++) { // it may be memory that it lacked
         json_t *plain = json_stringn(text, bytes);
         if (plain)
             return plain;
@@ -253,6 +254,29 @@ static invar_status collect_at_once(json_t *data, const invar_report_run *runs, 
     return status;
 }
 
+static void tell_damaged(const json_t *data, const invar_report_run *runs,
+                         const invar_report_options *options)
+{
+    char line[INVAR_ERROR_MESSAGE_SIZE];
+    json_t *run, *one;
+    size_t i, k;
+
+    json_array_foreach(json_object_get(data, "runs"), i, run)
+    {
+        json_array_foreach(json_object_get(run, "damaged"), k, one)
+        {
+            (void)snprintf(line, sizeof line,
+                           "ledger %.1000s: what is kept of sample %" JSON_INTEGER_FORMAT
+                           " of step %" JSON_INTEGER_FORMAT " %s",
+                           invar_sql_path(runs[i].ledger->sql),
+                           json_integer_value(json_object_get(one, "idx")),
+                           json_integer_value(json_object_get(one, "step")),
+                           json_string_value(json_object_get(one, "why")));
+            options->damaged(options->payload, line);
+        }
+    }
+}
+
 static invar_status make_data(json_t **out, const invar_report_run *runs, size_t count,
                               const invar_report_options *options)
 {
@@ -263,7 +287,10 @@ static invar_status make_data(json_t **out, const invar_report_run *runs, size_t
     INVAR_TRY(made(!*out));
     INVAR_TRY(add_defaults(*out, options));
     INVAR_TRY(add_without(*out, options));
-    return collect_at_once(*out, runs, count, options, 0);
+    INVAR_TRY(collect_at_once(*out, runs, count, options, 0));
+    if (options->damaged)
+        tell_damaged(*out, runs, options);
+    return INVAR_OK;
 }
 
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,

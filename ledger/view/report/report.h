@@ -45,6 +45,9 @@ typedef struct invar_report_options {
     bool no_samples; /* without the samples that were kept */
     bool share;      /* for others: without them, commands, folders, host, author, messages */
     bool live;       /* the page asks its server for news: state and data, beside it */
+    /* A line for each kept sample that is damaged, which the page names and leaves out; or NULL. */
+    void (*damaged)(void *payload, const char *line);
+    void *payload;
 } invar_report_options;
 
 /* Every run is compared with the first. Each ledger is read as of one moment. */

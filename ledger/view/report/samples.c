@@ -77,7 +77,7 @@ static const char part_rows[] = "SELECT name, bits FROM reward_parts"
 
 typedef struct shelf {
     const invar_report_run *run;
-    json_t *out;
+    json_t *out, *damaged;
     size_t tokens;  /* of a response, at most */
     int64_t unread; /* bytes that kept samples may still expand to */
     int64_t over;   /* how many are not here for that */
@@ -314,11 +314,10 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
     s->unread -= (int64_t)expanded;
     if (!why)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "ledger %.1000s: what is kept of sample %" PRId64 " of step %" PRId64
-                      " %s; invar ledger verify says more",
-                      invar_sql_path(s->run->ledger->sql), invar_sql_int(row, 1),
-                      invar_sql_int(row, 0), why);
+    (void)json_array_remove(s->out, json_array_size(s->out) - 1);
+    return invar_report_append(
+        s->damaged, json_pack("{s:I, s:I, s:s}", "step", (json_int_t)invar_sql_int(row, 0), "idx",
+                              (json_int_t)invar_sql_int(row, 1), "why", why));
 }
 
 /* How many are chosen, and into the object how many there are. */
@@ -354,6 +353,7 @@ invar_status invar_report_add_samples(json_t *run, const invar_report_run *from,
 
     INVAR_TRY(invar_report_member(&c.kept, run, "kept", json_object()));
     INVAR_TRY(invar_report_member(&s.out, run, "samples", json_array()));
+    INVAR_TRY(invar_report_member(&s.damaged, run, "damaged", json_array()));
     INVAR_TRY(invar_report_each(from, totals, take_totals, &c));
     if (c.chosen == 0 || runs == 0)
         return INVAR_OK;

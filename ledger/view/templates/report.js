@@ -183,11 +183,15 @@
         .map(key => ({scope, key, values: data.facts[scope][key]})));
   }
 
+  /* Runs of Invar have this hash; nobody knows the defaults of other trainers. */
+  const isOurs = (data, i) => Boolean(((data.facts.identity || {})['model hash'] || [])[i]);
+
   /* A key that somebody set; hashes only follow from what was set. */
   function isSet(data, {scope, key, values}) {
     if (!KEYS.includes(scope) || / hash$/.test(key)) return false;
     const usual = data.defaults[key];
-    return values.some(list => list && list.some(value => value !== usual));
+    return values.some((list, i) => list &&
+      (!isOurs(data, i) || list.some(value => value !== usual)));
   }
 
   function factTable(data, label, list, wide) {
@@ -211,15 +215,16 @@
     const other = alike.filter(one => !KEYS.includes(one.scope));
     const many = data.runs.length > 1;
     const same_ = many ? ', the same in all runs' : '';
+    const known = Object.keys(data.defaults).length > 0 && data.runs.every((_, i) => isOurs(data, i));
     const fold = (open, title, label, list) => list.length ? html('details', {open},
       html('summary', {}, title), factTable(data, label, list, false)) : null;
     put('facts-body',
       many ? apart.length ? factTable(data, 'Facts that differ', apart, true)
         : note('No recorded fact differs.') : null,
-      fold(true, plural(chosen.length, 'key') + (Object.keys(data.defaults).length
-        ? ' with another value than the default' : '') + same_, 'Keys that are set', chosen),
-      fold(false, `${plural(usual.length, 'key')} at the default, and hashes${same_}`,
-        'Keys at their default', usual),
+      fold(true, plural(chosen.length, 'key') +
+        (known ? ' with another value than the default' : '') + same_, 'Keys that are set', chosen),
+      fold(false, (known ? `${plural(usual.length, 'key')} at the default, and hashes`
+        : plural(usual.length, 'hash', 'hashes')) + same_, 'Keys at their default', usual),
       fold(false, `${plural(other.length, 'fact')} about build, host and ops${same_}`, 'Other facts',
         other));
   }

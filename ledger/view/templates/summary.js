@@ -100,6 +100,10 @@ const InvarSummary = (() => {
     if (run.again.differ) say('bad', `${plural(run.again.differ, 'step')} executed twice with ` +
       `other bits, first ${group(run.again.first)}`);
     tell('error', 'bad');
+    if (run.damaged.length) say('bad', `${plural(run.damaged.length, 'kept sample')} damaged and ` +
+      `left out: ${run.damaged.slice(0, 3).map(({step, idx, why}) =>
+        `sample ${group(idx)} of step ${group(step)} ${why}`).join('; ')}` +
+      (run.damaged.length > 3 ? '; ...' : ''));
     for (const one of run.ranks.filter(rank => rank.verdict))
       say('warn', `Rank ${one.rank}${one.host ? ` on ${one.host}` : ''} is a straggler: the ` +
         'others wait for it');

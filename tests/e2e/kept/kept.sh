@@ -103,6 +103,14 @@ for change in "UPDATE kept_sample SET data = $byte $where" \
     holds tamper "$change"
     expect 2 '' ledger verify bad.db
 done
+# a report has the others, and says which one it has not
+holds tamper "UPDATE kept_sample SET data = $byte $where"
+expect 2 'what is kept of sample 1 of step 3 is no gzip data' ledger report bad.db --out bad.html
+expect 2 'the page leaves out 1 kept sample that is damaged' ledger report bad.db --out bad.html
+holds grep -q '"damaged":\[{"step":3,"idx":1,"why":"is no gzip data' bad.html
+expect 0 'good.html: written' ledger report one --out good.html
+holds [ "$(grep -o '"credit":' good.html | wc -l)" = 24 ]
+holds [ "$(grep -o '"credit":' bad.html | wc -l)" = 23 ]
 
 ((failed)) || echo "kept: $checks checks"
 exit "$failed"

@@ -187,7 +187,9 @@ class Rollouts(Files):
                 (True, b'"removed":false,"parts":{"%s":1}' % (47 * b"a")),
                 (False, b'"removed":false,"parts":{"%s":1}' % (48 * b"a")),
                 (False, b'"removed":false,"parts":{}'),
-                (False, b'"removed":false,"weights_first":1')):
+                (False, b'"removed":false,"weights_first":1'),
+                (True, b'"prompt_hash":"%s"' % (32 * b"a")),
+                (False, b'"prompt_hash":"%sA"' % (31 * b"a"))):
             key = new[:new.index(b":") + 1]
             line = re.sub(key + rb'(\{[^}]*\}|\[[^]]*\]|"[^"]*"|[^,}]*)', lambda _: new,
                           lines[1], count=1)
@@ -204,6 +206,19 @@ class Rollouts(Files):
             self.assertEqual((here, there), (good, good), (new[:60], seen))
             if good:
                 self.assertTrue(self.stable(path.read_bytes()))
+
+    def test_values(self):
+        """A line has at most so many values; commas in texts are none."""
+        rollout, key = invar.read_rollout(FOLDER / "all.jsonl"), ',[{\\",'
+        rollout.samples[0].metadata = {key: []}
+        line = re.sub(r'"(\\.|[^"\\])*"', "", rollout.encode().splitlines()[1].decode())
+        room = (1 << 22) - sum(map(line.count, "[{,"))
+        rollout.samples[0].metadata = {key: room * [0]}
+        self.scratch.write_bytes(rollout.encode())
+        self.assertEqual(len(invar.read_rollout(self.scratch).samples[0].metadata[key]), room)
+        rollout.samples[0].metadata[key].append(0)
+        with self.assertRaisesRegex(invar.Error, "more than 4194304 values"):
+            rollout.encode()
 
     def test_cut_off(self):
         lines = self.all.splitlines(keepends=True)
@@ -237,6 +252,8 @@ class Rollouts(Files):
         self.refused(signed(*lines[:2], deep, *lines[3:]), f"{self.scratch}:3: ")
         deep = lines[2].replace(b'"metadata":{', b'"metadata":{"c":' + 600 * b"[" + 600 * b"]," )
         self.refused(signed(*lines[:2], deep, *lines[3:]), f"{self.scratch}:3: ")
+        null = re.sub(rb'"stop":\[[^]]*\]', b'"stop":null', lines[0])
+        self.refused(signed(null, *lines[1:]), ':1: value 0 of "stop"')
         self.refused(signed(lines[0].replace(b'"version":1', b'"version":2')), "version 2",
                      status="UNSUPPORTED")
 
@@ -327,7 +344,7 @@ class Rollouts(Files):
                 ("metadata", {"a": {"b": [{1: 2}]}}, "no text"),
                 ("metadata", {"a": 1 << 63}, "64 bits"), ("metadata", {"a\0": 1}, "metadata|NUL"),
                 ("metadata", deep(511), "deeper"), ("metadata", deep(5000), "recursion"),
-                ("removed", 1, "removed"), ("prompt_hash", "A" * 31, "no hash")):
+                ("removed", 1, "removed"), ("prompt_hash", "A" * 32, "no hash")):
             rollout = copy.deepcopy(good)
             setattr(rollout.samples[3], member, value)
             with self.assertRaises(invar.Error) as caught:
@@ -350,6 +367,16 @@ class Rollouts(Files):
         good.samples[1].metadata = {"b": "\u0001\u007f\u001f/\u00e9\t", "a": [0.1, 1.0, 1e300, -3]}
         self.assertIn('{"a":[0.10000000000000001,1.0,1.0000000000000001e300,-3],'
                       '"b":"\\u0001\x7f\\u001F/\u00e9\\t"}'.encode(), good.encode())
+
+    def test_report(self):
+        """A page of a run of Invar knows the defaults of its keys."""
+        page = FOLDER / "page.html"
+        with invar.read(FOLDER / "dense") as run:
+            run.report(page)
+        text = re.search(r'id="data">(.*?)</script', page.read_text("utf-8"), re.S).group(1)
+        data = json.loads(text)
+        self.assertEqual((data["defaults"]["lr"], data["defaults"]["seed"]), ("1e-06", "1234"))
+        self.assertEqual(data["runs"][0]["damaged"], [])
 
     def test_never_replaced(self):
         rollout, precious = invar.read_rollout(FOLDER / "all.jsonl"), FOLDER / "precious"

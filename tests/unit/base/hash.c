@@ -285,6 +285,11 @@ static void test_base_hash__digest_text_round_trips(void **state)
     assert_int_equal(digest.bytes[15], 0x7f);
     invar_digest_format(text, &digest);
     assert_string_equal(text, "99aa06d3014798d86001c324468d497f");
+    assert_ok(invar_digest_read(&back, "99aa06d3014798d86001c324468d497f"));
+    assert_true(invar_digest_equal(&back, &digest));
+    assert_fails(invar_digest_read(&back, "99aa06d3014798d86001c324468d497F"), INVAR_E_INVALID,
+                 "not in lower-case digits");
+    assert_fails(invar_digest_read(&back, "99aa"), INVAR_E_INVALID, "32 hexadecimal");
     assert_ok(invar_digest_parse(&back, "99AA06D3014798D86001C324468D497F"));
     assert_true(invar_digest_equal(&digest, &back));
     back.bytes[15] ^= 1;

@@ -254,6 +254,8 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
         {"\"rollout\":3", "\"rollout\":-3", "file:1: \"rollout\" is -3"},
         {"\"run\":\"01", "\"run\":\"0g", "file:1: \"run\" is no hash"},
         {"\"run\":\"01", "\"run\":\"0", "file:1: \"run\" is no hash"},
+        {"\"prompt_hash\":\"fe", "\"prompt_hash\":\"FE", "\"prompt_hash\" is no hash"},
+        {"\"stop\":[", "\"stop\":null,\"stopped\":[", "value 0 of \"stop\""},
         {"\"run\":", "\"walk\":", "file:1: \"run\" is missing"},
         {"\"run\":", "\"more\":1,\"run\":", "members"},
         {"\"seed\":", "\"more\":1,\"seed\":", "members"},

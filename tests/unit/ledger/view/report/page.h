@@ -26,9 +26,17 @@ typedef struct page {
     json_t *data;
 } page;
 
+static char told_damage[1024]; /* the last line about a kept sample */
+
+static inline void keep_damage(void *payload, const char *line)
+{
+    (void)payload;
+    (void)snprintf(told_damage, sizeof told_damage, "%s", line);
+}
+
 static const invar_ledger_pair defaults[] = {{"lr", "1e-06"}, {"dtype", "bf16"}};
-static const invar_report_options options = {.defaults = defaults,
-                                             .n_defaults = sizeof defaults / sizeof *defaults};
+static const invar_report_options options = {
+    .defaults = defaults, .n_defaults = sizeof defaults / sizeof *defaults, .damaged = keep_damage};
 
 static inline invar_status write_page(page *out, const invar_report_run *runs, size_t count)
 {
