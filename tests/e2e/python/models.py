@@ -162,6 +162,7 @@ class Compiled(Case):
                         self.trained(model, {"attention_mask": mask, "use_cache": False})
 
     def trained(self, model, more):
+        torch._dynamo.reset()
         results = []
         for run in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
             for size in (4, 2):
