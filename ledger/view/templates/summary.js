@@ -135,17 +135,22 @@ const InvarSummary = (() => {
   /* -1: the lower the better, 1: the higher; 0: its name does not say. */
   function direction(name) {
     if (/(loss|perplexity|ppl)$/.test(name)) return -1;
-    // of our own evaluations what has the name of its set is the mean reward
-    return !/[-/]/.test(name) || /(reward|accuracy|score)$/.test(name) ? 1 : 0;
+    return /(reward|accuracy|score)$/.test(name) ? 1 : 0;
+  }
+
+  /* "SET/what" and "SET-what" are details of "SET". */
+  function isDetail(name, of) {
+    return name !== of && name.startsWith(of) && /[-/]/.test(name[of.length]);
   }
 
   /* Of each set of evaluations the series that tells most: [{name, way, series}]. */
   function evaluations(run) {
-    const all = run.series.filter(one => one.kind === 'evaluation' && one.at.length)
-      .map(series => ({name: series.name.replace(/^eval\//, ''), series}))
-      .map(one => ({...one, way: direction(one.name)}));
-    const detail = one => all.some(({name}) => one.name !== name && one.name.startsWith(name) &&
-      /[-/]/.test(one.name[name.length]));
+    const found = run.series.filter(one => one.kind === 'evaluation' && one.at.length)
+      .map(series => ({name: series.name.replace(/^eval\//, ''), series}));
+    // of our own evaluations what has the name of its set is the mean reward
+    const isSet = name => !/[-/]/.test(name) || found.some(one => isDetail(one.name, name));
+    const all = found.map(one => ({...one, way: direction(one.name) || Number(isSet(one.name))}));
+    const detail = one => all.some(({name}) => isDetail(one.name, name));
     const sets = new Map();
     for (const one of all.filter(each => !detail(each)).sort((a, b) => b.way ** 2 - a.way ** 2)) {
       const set = one.name.split('/')[0];

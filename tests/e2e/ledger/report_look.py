@@ -236,6 +236,8 @@ class Look:
         cases = (
             ({"eval/a": (0.25, 0.75, 0.5), "eval/a-truncated_ratio": (1, 1, 1)},
              "Best evaluation 0.75 a at step 10"),
+            ({"eval/aime-24": (0, 0.5), "eval/aime-24-truncated_ratio": (1, 1)},
+             "Best evaluation 0.5 aime-24 at step 10"),
             ({"eval/eval/loss": (2, 1.5, 3), "eval/eval/runtime": (9, 8, 7)},
              "Best evaluation 1.5 eval/loss at step 10"),
             ({"eval/wiki/perplexity": (9, 7, 8)}, "Best evaluation 7 wiki/perplexity at step 10"),
