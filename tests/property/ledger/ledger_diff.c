@@ -396,7 +396,7 @@ static void tell_step(invar_ledger *ledger, const story *s, int64_t life, int64_
 
     invar_hash_bytes(&digest, &step, sizeof step);
     digest.bytes[0] ^= twisted(s, TWIST_POINT, life, step);
-    now.batch.bytes[0] = twisted(s, TWIST_BATCH, life, step);
+    now.batch.bytes[0] = twisted(s, TWIST_BATCH, life, step) ? 2 : 1; // zeros: not recorded
     samples[1].reward = twisted(s, TWIST_SAMPLE, life, step) ? -0.0 : 0.0;
     reply.data = twisted(s, TWIST_REPLY, life, step) ? "evil" : "good";
     assert_ok(invar_ledger_append(ledger, &now));
@@ -480,7 +480,7 @@ static void check_stories(tally *seen, invar_ledger *ledger, int64_t run, const 
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
         assert_true(diff->step == stories[0].step || diff->step == stories[1].step);
         assert_true(diff->n_points + diff->n_metrics + diff->n_samples > 0 ||
-                    diff->replies_different > 0 || !diff->same_batch);
+                    diff->replies_different > 0 || diff->same_batch == INVAR_DIFF_ANSWER_NO);
     }
     invar_diff_free(diff);
 }
