@@ -42,10 +42,11 @@ enum {
 
 /*
  * ?1 is the run. At least 20 steps, more of them where few of each are kept: 400 samples; then up
- * to 500 of these steps, and 50 at each end of the rewards. What is not a number comes first.
+ * to 500 of these steps, and 50 at each end of the rewards. What is not a number comes first. Each
+ * table is made once: for every row anew, a run of 10,000 steps takes minutes.
  */
 #define CHOSEN                                                                                     \
-    "WITH ranked AS (SELECT k.step, k.idx,"                                                        \
+    "WITH ranked AS MATERIALIZED (SELECT k.step, k.idx,"                                           \
     "  row_number() OVER (PARTITION BY k.step ORDER BY s.reward, k.idx) - 1 AS r,"                 \
     "  count(*) OVER (PARTITION BY k.step) AS n,"                                                  \
     "  min(row_number() OVER (ORDER BY s.reward, k.step, k.idx),"                                  \
@@ -53,12 +54,12 @@ enum {
     "  FROM kept_samples k JOIN samples s USING(run, step, idx) WHERE run = ?1),"                  \
     " places AS (SELECT step, row_number() OVER (ORDER BY step) - 1 AS r, count(*) OVER () AS n,"  \
     "  max(20, 400 / max(max(n)) OVER ()) AS wanted FROM ranked GROUP BY step),"                   \
-    " steps AS (SELECT step, 500 / min(n, wanted) AS each FROM places"                             \
-    "  WHERE " EVENLY(                                                                             \
-        "r", "n", "wanted") "),"                                                                   \
-                            " chosen AS (SELECT ranked.* FROM ranked LEFT JOIN steps USING(step)"  \
-                            "  WHERE extreme OR (each IS NOT NULL AND " EVENLY("r", "n",           \
-                                                                               "each") "))"
+    " steps AS MATERIALIZED (SELECT step, 500 / min(n, wanted) AS each FROM places"                \
+    "  WHERE " EVENLY("r", "n", "wanted") "),"                                                     \
+                                          " chosen AS MATERIALIZED (SELECT ranked.* FROM ranked "  \
+                                          "LEFT JOIN steps USING(step)"                            \
+                                          "  WHERE extreme OR (each IS NOT NULL AND " EVENLY(      \
+                                              "r", "n", "each") "))"
 
 static const char totals[] = CHOSEN " SELECT (SELECT count(*) FROM chosen) AS chosen,"
                                     " count(*) AS samples, count(DISTINCT step) AS steps,"
