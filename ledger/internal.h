@@ -110,6 +110,9 @@ const char *invar_ledger_query_line(char out[INVAR_LEDGER_QUERY_LINE], const cha
 void invar_step_root(invar_digest *out, const invar_digest *digests, const bool *rooted,
                      size_t points);
 
+/* Of a row f of the table finish: a signal ended the run before its time. */
+#define INVAR_LEDGER_STOPPED "(f.reason = 'stopped' OR f.exit_code IN (130, 143, 153))"
+
 #ifdef __cplusplus
 }
 #endif

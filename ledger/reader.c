@@ -23,7 +23,7 @@ static const char summaries[] =
     "  coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
     "  coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
     "  (SELECT chain FROM step s WHERE s.run = r.run ORDER BY step DESC, seg DESC LIMIT 1), "
-    "  l.chain, f.exit_code, f.reason = 'stopped' OR f.exit_code IN (130, 143, 153), "
+    "  l.chain, f.exit_code, " INVAR_LEDGER_STOPPED ", "
     "  coalesce(r.parent, ''), coalesce(r.fork_step, -1) "
     "FROM run r "
     "JOIN entry l ON l.run = r.run AND l.n = (SELECT max(n) FROM entry e WHERE e.run = r.run) "

@@ -7,7 +7,7 @@
  *
  *   {runs: [{label, uuid, name, kind, first, last, identity, chain, content, integrity, created_ms,
  *            updated_ms, parent, fork_step, seals,
- *            segments: [{after, ms, end, exit, reason}]     end: of its last entry, in ms;
+ *            segments: [{after, ms, end, exit, reason, stopped}]    end: of its last entry, in ms;
  *                                                           exit null: it has no end
  *            tokens                                         of all samples; null: not known
  *            clock: [[step, ms]]                            computed for so long after the step

@@ -76,7 +76,8 @@ static const struct {
 } lists[] = {
     {"segments",
      "WITH " LIVES " SELECT l.after_step AS after, l.began / 1000000 AS ms,"
-     " l.ended / 1000000 AS \"end\", f.exit_code AS exit, f.reason AS reason"
+     " l.ended / 1000000 AS \"end\", f.exit_code AS exit, f.reason AS reason,"
+     " coalesce(" INVAR_LEDGER_STOPPED ", 0) AS stopped"
      " FROM life l LEFT JOIN finish f ON f.run = ?1 AND f.seg = l.seg ORDER BY l.seg",
      take_object},
     {"clock", // the last step of at most 1000 stretches; pauses between segments do not count

@@ -110,6 +110,7 @@ def finished(invar):
     inside = re.search(r'id="data">(.*?)</script', page, re.S)[1]
     expect(json.loads(inside) == json.loads(data), "the data of the page are others")
     expect(json.loads(data)["runs"][0]["last"] == 2, "the data are of another run")
+    expect(json.loads(data)["runs"][0]["segments"][-1]["stopped"] == 0, "it was not stopped")
     expect(watch.state()["over"] is True, "the run is not over")
     for host in ("evil.example", "127.0.0.1", f"evil.example:{watch.port}", "localhost:1", ""):
         status = watch.ask("/data", host=host)[0]
@@ -156,6 +157,8 @@ def running(invar):
     run.wait(60)
     last = watch.state()
     expect(last["over"] is True, "a run that was stopped goes on")
+    ended = json.loads(watch.ask("/data")[2])["runs"][0]["segments"][-1]
+    expect(ended["stopped"] == 1 and ended["exit"] == 130, f"it is not called stopped: {ended}")
     expect(watch.ask("/")[0] == 200, "the page is gone with the run")
     watch.end()
 
