@@ -16,8 +16,8 @@ import invar
 import invar.ops
 import invar.torch
 from invar.torch import dequantise, linear, moe, quantise
-import kernels
-from kernels import FAMILIES, bits, build
+import invariant
+from invariant import FAMILIES, bits, build
 
 FORMATS = ("fp8", "mxfp8", "int4")
 SHAPES = ((1, 32, 48), (37, 160, 96), (64, 256, 128), (130, 416, 272))  # tokens, inputs, outputs
@@ -149,10 +149,10 @@ class Products(unittest.TestCase):
 
 
 class Whole(unittest.TestCase):
-    """Models in a format; the sweep is that of kernels.py."""
+    """Models in a format; the sweep is that of invariant.py."""
 
-    setUp, batch = kernels.Models.setUp, kernels.Models.batch
-    differing = kernels.Models.differing
+    setUp, batch = invariant.Models.setUp, invariant.Models.batch
+    differing = invariant.Models.differing
 
     def test_sweep(self):
         for family in FAMILIES:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # gpu.py LIBRARY [--profile] - Invar's operators on PyTorch's CUDA tensors, and models with them.
 #
-# All of kernels.py on the GPU; then what a GPU adds. The bits of a CPU that computes as an H200
+# All of invariant.py on the GPU; then what a GPU adds. The bits of a CPU that computes as an H200
 # does; the order of streams, with a call in the wrong stream as the control; faults that are told
 # late; torch.compile; models whose size takes the fast kernels, with the stock model as the
 # control. Last, the speed beside stock models in the same process, as lines of JSON; --profile adds
@@ -30,8 +30,8 @@ import invar  # noqa: E402  pylint: disable=wrong-import-position
 import invar.ops  # noqa: E402  pylint: disable=wrong-import-position
 import invar.torch  # noqa: E402  pylint: disable=wrong-import-position
 import formats  # noqa: E402  pylint: disable=wrong-import-position
-import kernels  # noqa: E402  pylint: disable=wrong-import-position
-from kernels import FAMILIES, TYPES, bits, build  # noqa: E402
+import invariant  # noqa: E402  pylint: disable=wrong-import-position
+from invariant import FAMILIES, TYPES, bits, build  # noqa: E402
 
 PROFILE = "--profile" in sys.argv
 LARGER = {"vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1536,
@@ -44,11 +44,11 @@ def tell(**facts):
     print(json.dumps(facts), flush=True)
 
 
-class Operators(kernels.Operators):
+class Operators(invariant.Operators):
     """Against PyTorch in double precision, on the GPU."""
 
 
-class Models(kernels.Models):
+class Models(invariant.Models):
     """Batch size, padding, place and cache, on the GPU."""
 
 

@@ -37,7 +37,7 @@ cd "$folder"
 "$python" "$here/libraries.py" "$folder/libraries" || complain "libraries.py failed"
 "$python" -W ignore "$here/trainer.py" "$folder/trainer" >"$folder/log" 2>&1 ||
     complain "$(cat "$folder/log")"
-"$python" -W ignore "$here/kernels.py" || complain "kernels.py failed"
+"$python" -W ignore "$here/invariant.py" || complain "invariant.py failed"
 "$python" -W ignore "$here/formats.py" || complain "formats.py failed"
 "$python" -W ignore "$here/models.py" || complain "models.py failed"
 

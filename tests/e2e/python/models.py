@@ -20,7 +20,7 @@ from torch import nn
 import invar
 import invar.torch
 from invar.torch import make_invariant
-from kernels import FAMILIES, SIZES, bits, build
+from invariant import FAMILIES, SIZES, bits, build
 
 REFUSED = NotImplementedError
 

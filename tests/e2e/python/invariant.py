@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# kernels.py - Invar's operators in PyTorch, and transformers models that use them.
+# invariant.py - Invar's operators in PyTorch, and transformers models that use them.
 #
 # Operators and their gradients are compared with PyTorch's in double precision; a tolerance is for
 # that alone. Everything that is promised is compared bit by bit; the stock model is the control.
-# All of it is on PyTorch's default device: gpu.py runs it on a GPU.
+# All of it is on PyTorch's default device: gpu.py runs it on a GPU. The file is not called kernels,
+# since transformers would import it for a package of that name.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.torch."""
 import sys
