@@ -31,7 +31,7 @@ import invar.ops  # noqa: E402  pylint: disable=wrong-import-position
 import invar.torch  # noqa: E402  pylint: disable=wrong-import-position
 import formats  # noqa: E402  pylint: disable=wrong-import-position
 import invariant  # noqa: E402  pylint: disable=wrong-import-position
-from invariant import FAMILIES, TYPES, bits, build  # noqa: E402
+from invariant import FAMILIES, TYPES, batch_of, bits, build  # noqa: E402
 
 PROFILE = "--profile" in sys.argv
 LARGER = {"vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1536,
@@ -86,16 +86,6 @@ def calls(dtype, tokens, where):
               for name in formats.FORMATS if dtype == torch.bfloat16)):
         weights = torch.randn(out.shape, generator=draw, device="cpu").to(out.dtype).to(where)
         yield name, (out, *torch.autograd.grad(out, leaves, weights))
-
-
-def batch_of(samples, side, width):
-    ids = torch.zeros(len(samples), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, sample in enumerate(samples):
-        at = 0 if side == "right" else width - len(sample)
-        ids[i, at:at + len(sample)] = sample
-        mask[i, at:at + len(sample)] = 1
-    return ids, mask
 
 
 class Gpu(unittest.TestCase):

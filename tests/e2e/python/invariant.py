@@ -168,6 +168,17 @@ class Operators(unittest.TestCase):
                     call(wrong)
 
 
+def batch_of(samples, side, width):
+    """Ids and mask of samples that are padded on the left or on the right."""
+    ids = torch.zeros(len(samples), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, sample in enumerate(samples):
+        at = 0 if side == "right" else width - len(sample)
+        ids[i, at:at + len(sample)] = sample
+        mask[i, at:at + len(sample)] = 1
+    return ids, mask
+
+
 class Models(unittest.TestCase):
     """transformers models: batch size, padding, place and cache change no bit."""
 
@@ -176,12 +187,7 @@ class Models(unittest.TestCase):
         self.samples = [torch.randint(0, 160, (3 + 7 * i % 29,)) for i in range(64)]
 
     def batch(self, model, samples, width, side):
-        ids = torch.zeros(len(samples), width, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for i, sample in enumerate(samples):
-            at = 0 if side == "right" else width - len(sample)
-            ids[i, at:at + len(sample)] = sample
-            mask[i, at:at + len(sample)] = 1
+        ids, mask = batch_of(samples, side, width)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
         return [logits[i][mask[i].bool()] for i in range(len(samples))]

@@ -13,38 +13,18 @@ static const invar_test_ledger small = {.steps = 3};
 
 /* ---- one writer ------------------------------------------------------------------------------ */
 
-/* A child that opens the ledger as a writer and holds it until it is killed. */
-static pid_t hold(const char *path, const char *writer)
+typedef struct holder {
+    const char *path, *name;
+} holder;
+
+static bool open_writer(const void *payload)
 {
-    const invar_ledger_options options = {.create = true, .writer = writer};
+    const holder *w = payload;
     invar_ledger *ledger;
-    int ends[2];
-    pid_t child;
-    char byte;
 
-    assert_int_equal(pipe(ends), 0);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)alarm(CHILD_SECONDS);
-        if (invar_ledger_open(&ledger, path, &options) != INVAR_OK || write(ends[1], "", 1) != 1)
-            _exit(1);
-        for (;;)
-            (void)pause();
-    }
-    close(ends[1]);
-    assert_int_equal(read(ends[0], &byte, 1), 1);
-    close(ends[0]);
-    return child;
-}
-
-static void kill_it(pid_t child)
-{
-    int status;
-
-    assert_int_equal(kill(child, SIGKILL), 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status));
+    return invar_ledger_open(&ledger, w->path,
+                             &(invar_ledger_options){.create = true, .writer = w->name}) ==
+           INVAR_OK;
 }
 
 /* "pid 7 on HOST since 20...: NAME" */
@@ -126,7 +106,8 @@ static void test_ledger_live__second_writer_of_another_process(void **state)
     char writer[INVAR_LEDGER_WRITER_SIZE];
     invar_ledger *ledger = NULL;
     raw_outcome out;
-    pid_t child = hold(path, "j\xC3\xBCrgen\x1b[31m\nsecond line");
+    pid_t child =
+        invar_test_holder_start(open_writer, &(holder){path, "j\xC3\xBCrgen\x1b[31m\nsecond line"});
 
     (void)state;
     assert_fails(invar_ledger_open(&ledger, path, &raw_write_options), INVAR_E_BUSY,
@@ -137,42 +118,33 @@ static void test_ledger_live__second_writer_of_another_process(void **state)
     assert_holder(writer, child, "j\xC3\xBCrgen");
     out = raw_child(0, try_writer, path);
     raw_assert_outcome(&out, INVAR_E_BUSY, "it has a writer already");
-    kill_it(child);
+    invar_test_holder_kill(child);
     assert_ok(invar_ledger_writer(writer, path)); // asking does not hold it
     assert_string_equal(writer, "");
     out = raw_child(0, try_writer, path);
     raw_assert_outcome(&out, INVAR_OK, "");
 }
 
+static bool lock_file(const void *payload)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = open(payload, O_RDWR | O_CREAT, 0600);
+
+    return fd >= 0 && fcntl(fd, F_SETLK, &whole) == 0;
+}
+
 /* What was in the lock's file before does not matter. */
 static void test_ledger_live__lock_of_a_stranger(void **state)
 {
     const char *path = raw_path("stranger.db"), *lock = raw_path("stranger.db-lock");
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int ends[2], fd;
     invar_ledger *ledger = NULL;
-    pid_t child;
-    char byte;
+    pid_t child = invar_test_holder_start(lock_file, lock);
 
     (void)state;
-    assert_int_equal(pipe(ends), 0);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        (void)alarm(CHILD_SECONDS);
-        fd = open(lock, O_RDWR | O_CREAT, 0600);
-        if (fd < 0 || fcntl(fd, F_SETLK, &whole) != 0 || write(ends[1], "", 1) != 1)
-            _exit(1);
-        for (;;)
-            (void)pause();
-    }
-    close(ends[1]);
-    assert_int_equal(read(ends[0], &byte, 1), 1);
-    close(ends[0]);
     assert_fails(invar_ledger_open(&ledger, path, &raw_create_options), INVAR_E_BUSY,
                  "a process that did not say who it is");
     assert_int_not_equal(access(path, F_OK), 0);
-    kill_it(child);
+    invar_test_holder_kill(child);
     invar_ledger_close(raw_writer(path));
 }
 
@@ -239,7 +211,7 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
     (void)state;
     assert_true(writer >= 0);
     if (writer == 0) {
-        (void)alarm(CHILD_SECONDS);
+        (void)alarm(INVAR_TEST_CHILD_SECONDS);
         _exit(write_live(path, stop));
     }
     for (bool done = false; !done;) {

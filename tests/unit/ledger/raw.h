@@ -15,11 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "ledger/ledger.h"
+#include "tests/holder.h"
 #include "tests/ledger.h"
 #include "tests/support.h"
 
@@ -514,8 +513,6 @@ static inline void raw_assert_digest(const invar_digest *a, const invar_digest *
 
 /* ---- other processes ------------------------------------------------------------------------- */
 
-enum { CHILD_SECONDS = 300 }; // a child whose test has failed does not stay
-
 /* What a child came to: failures are told, not asserted, in a process that is not the test's. */
 typedef struct raw_outcome {
     invar_status status;
@@ -536,7 +533,7 @@ static inline raw_outcome raw_child(uid_t uid, raw_act act, const char *path)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        (void)alarm(CHILD_SECONDS);
+        (void)alarm(INVAR_TEST_CHILD_SECONDS);
         if (uid != 0 && (setgid(uid) != 0 || setuid(uid) != 0))
             _exit(1);
         out.status = act(&out.number, path);

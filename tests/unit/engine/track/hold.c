@@ -10,11 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "tests/support.h"
+#include "tests/holder.h"
 
 static char folder[] = INVAR_TEST_WORK "/hold-XXXXXX";
 static char path[sizeof folder + 16], lock[sizeof folder + 16];
@@ -53,36 +52,21 @@ static void test_hold__one_at_a_time_also_in_one_process(void **state)
     }
 }
 
-/* Takes it, says so, and waits to be killed. */
-static void hold_for_ever(int told)
+static bool take(const void *payload)
 {
     invar_hold hold;
 
-    if (invar_hold_take(&hold, path) != INVAR_OK || write(told, "x", 1) != 1)
-        _exit(1);
-    for (;;)
-        (void)pause();
+    return invar_hold_take(&hold, payload) == INVAR_OK;
 }
 
 static void test_hold__ends_with_the_process(void **state)
 {
     invar_hold hold;
-    int ends[2];
-    pid_t child;
-    char byte;
+    pid_t child = invar_test_holder_start(take, path);
 
     (void)state;
-    assert_int_equal(pipe(ends), 0);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        hold_for_ever(ends[1]);
-    assert_int_equal(read(ends[0], &byte, 1), 1);
     assert_fails(invar_hold_take(&hold, path), INVAR_E_BUSY, "a.prom: another run writes it now");
-    assert_int_equal(kill(child, SIGKILL), 0);
-    assert_int_equal(waitpid(child, NULL, 0), child);
-    close(ends[0]);
-    close(ends[1]);
+    invar_test_holder_kill(child);
     assert_true(invar_path_exists(lock));
     assert_ok(invar_hold_check(path));
     assert_ok(invar_hold_take(&hold, path));

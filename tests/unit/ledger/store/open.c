@@ -460,7 +460,7 @@ static void test_ledger_open__reader_without_rights_follows_a_writer(void **stat
     writer = fork();
     assert_true(writer >= 0);
     if (writer == 0) {
-        (void)alarm(CHILD_SECONDS);
+        (void)alarm(INVAR_TEST_CHILD_SECONDS);
         _exit(write_in_turn(path));
     }
     out = raw_child(NOBODY, read_before_and_after, path);
