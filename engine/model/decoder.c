@@ -31,6 +31,11 @@ int64_t invar_model_sparse_layers(const invar_model *model)
     return sparse_before(&model->spec, model->spec.layers);
 }
 
+int64_t invar_model_spec_route(const invar_model_spec *spec)
+{
+    return sparse_before(spec, spec->layers) * spec->experts_per_token;
+}
+
 static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
 {
     invar_cut cut = invar_cut_rows(s->logical_tp, INVAR_ATOM_IDS);

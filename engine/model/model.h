@@ -173,6 +173,9 @@ int64_t invar_model_kv_heads(const invar_model *model);
 int64_t invar_model_sparse_layers(const invar_model *model);
 int64_t invar_model_sparse_before(const invar_model *model, int64_t layer);
 
+/* Experts that a model of this spec chooses for a token in all layers; 0 for a dense model. */
+int64_t invar_model_spec_route(const invar_model_spec *spec);
+
 /* The parameter with this name, of adapters or of the base; NULL when there is none. */
 invar_param *invar_model_find(const invar_model *model, const char *name);
 

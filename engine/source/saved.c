@@ -316,7 +316,7 @@ static invar_status complete(invar_rl_sample *want, const invar_source_options *
                                            sampling->n_stop) >= 0
                        ? INVAR_FINISH_STOP
                        : INVAR_FINISH_LENGTH;
-    want->route_size = s->route_size; // training compares the experts
+    want->route_size = invar_model_spec_route(o->spec); // training compares the experts
     return invar_judge_run(&o->judge, want, 1);
 }
 

@@ -16,17 +16,22 @@ typedef struct totals {
     int64_t rows, targets, sequences;
 } totals;
 
-/* Routing may come from a file, so from a model of another shape. */
+/*
+ * Only a model that replays routing reads the routing of a sample. A reference, a teacher or a
+ * critic routes by itself, and the sample may come from a file of a model of another shape.
+ */
 static invar_status check_routing(const invar_rl_sample *s, const invar_micro_batch_plan *plan)
 {
-    if (plan->replay && !s->routing)
+    if (!plan->replay)
+        return INVAR_OK;
+    if (!s->routing)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "sample %" PRId64 " has no recorded routing to replay", s->index);
-    if (s->routing && s->route_size != plan->route)
+    if (s->route_size != plan->route)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "sample %" PRId64 " was routed to %" PRId64
                           " experts a token, this model chooses %" PRId64
-                          ": another model sampled it",
+                          ": another model sampled it; set use-rollout-routing-replay = false",
                           s->index, s->route_size, plan->route);
     return INVAR_OK;
 }

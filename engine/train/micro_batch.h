@@ -34,12 +34,12 @@ typedef struct invar_micro_batch_plan {
     int64_t units;
     float temperature;
     int64_t route; /* experts that the model chooses for a token, in all layers; 0: a dense model */
-    bool replay;   /* experts: take the recorded routing */
+    bool replay;   /* the routers take the routing that the samples recorded */
 } invar_micro_batch_plan;
 
 /*
  * Packs; everything is borrowed from the batch until the next fill. INVAR_E_INVALID names a sample
- * without a response, with the routing of another model, or without one that is to be replayed.
+ * without a response or, if routing is replayed, without routing or with that of another model.
  */
 invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sample *samples,
                                     const invar_micro_batch_plan *plan) INVAR_MUST_USE;

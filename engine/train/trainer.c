@@ -343,7 +343,10 @@ typedef struct lesson {
     float *ahead;
 } lesson;
 
-/* How often the routers of this forward chose otherwise than those of the rollout. */
+/*
+ * How often the routers of this forward chose otherwise than those of the rollout. Routing of
+ * another shape than the model's was recorded by another model and is not compared.
+ */
 static void compare_routing(const invar_walk *w, const invar_round *r, const invar_lane *lane,
                             invar_trainer_result *result)
 {
@@ -359,11 +362,12 @@ static void compare_routing(const invar_walk *w, const invar_round *r, const inv
     for (int64_t i = w->plan->sample[r->own]; chosen && i < w->plan->sample[r->own + 1]; i++) {
         const invar_rl_sample *s = &w->samples[i];
         int64_t rows = invar_micro_batch_rows(s);
+        bool comparable = s->routing && s->route_size == route;
 
-        for (int64_t j = 0; j < rows && s->routing; j++)
+        for (int64_t j = 0; j < rows && comparable; j++)
             for (int64_t k = j * route + first; k < j * route + end; k++)
                 result->routes_differ += chosen[k] != s->routing[k];
-        result->routes += s->routing ? rows * (end - first) : 0;
+        result->routes += comparable ? rows * (end - first) : 0;
         chosen += rows * route;
     }
 }

@@ -155,8 +155,7 @@ static invar_status fill(invar_walk *w, invar_lane *lane, int64_t b)
                                    .unit_start = plan->unit_sample + plan->unit[b],
                                    .units = plan->unit[b + 1] - plan->unit[b],
                                    .temperature = w->temperature > 0.0f ? w->temperature : 1.0f,
-                                   .route = invar_model_sparse_layers(w->model) *
-                                            w->model->spec.experts_per_token,
+                                   .route = invar_model_spec_route(&w->model->spec),
                                    .replay = w->replay};
 
     part.replay = part.replay && part.route > 0;

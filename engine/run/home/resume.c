@@ -89,7 +89,6 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
 static invar_flight_wants flight_wants(const invar_loop *loop, const char *where)
 {
     const invar_source_options *o = &loop->source.options;
-    const invar_model *model = loop->session.actor;
     invar_flight_wants wants = {.where = where,
                                 .data = o->data,
                                 .spec = o->spec,
@@ -106,8 +105,7 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
                                 .delay = o->delay,
                                 .fork = loop->fork.step >= 0,
                                 .led = o->turns.on,
-                                .route_size = invar_model_sparse_layers(model) *
-                                              model->spec.experts_per_token};
+                                .route_size = invar_model_spec_route(o->spec)};
 
     invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
     return wants;

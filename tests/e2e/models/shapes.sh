@@ -98,6 +98,26 @@ train all "${all[@]}"
 one=$chain
 train all-ranks "${all[@]}" --ranks 4 "$tp" 2 "$pp" 2
 [[ $chain == "$one" ]] || complain "all at once: $chain, one rank has $one"
+# experts of the actor are replayed in the actor alone: the models beside it have none, or others
+read -r -d '' -a sparse <<<"${shape[qwen3_moe]}"
+train sparse-values --model-type qwen3_moe --num-layers 1 --num-experts 4 --logical-etp 1 \
+    --advantage-estimator ppo --num-rollout 1
+declare -A beside=(
+    [reference]="${own[*]}"
+    [teacher]="--use-opd true --opd-teacher-load llama/checkpoints"
+    [critic]="--advantage-estimator ppo --critic-load values/checkpoints"
+    [experts]="--advantage-estimator ppo --critic-load sparse-values/checkpoints"
+)
+for name in "${!beside[@]}"; do
+    read -r -a words <<<"${beside[$name]}"
+    train "sparse-$name" "${sparse[@]}" "${words[@]}" --use-rollout-routing-replay true
+    one=$chain
+    train "sparse-$name-free" "${sparse[@]}" "${words[@]}"
+    [[ $chain == "$one" ]] || complain "a $name beside experts: $chain, with replay $one"
+    train "sparse-$name-ranks" "${sparse[@]}" "${words[@]}" --use-rollout-routing-replay true \
+        --ranks 2 "$tp" 2
+    [[ $chain == "$one" ]] || complain "a $name beside experts: $chain, one rank has $one"
+done
 train adapters "${own[@]}" --lora-rank 4
 one=$chain
 train adapters-ranks "${own[@]}" --lora-rank 4 --ranks 2 "$tp" 2

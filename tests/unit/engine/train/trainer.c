@@ -338,14 +338,15 @@ static void test_trainer__routing_is_compared_and_replayed(void **state)
 }
 
 /* A rollout file may say a size of routing and have none, or have that of another model. */
-static void test_trainer__foreign_routing(void **state)
+static void test_trainer__reads_foreign_routing_only_to_replay(void **state)
 {
     const invar_device *dev = *state;
-    const invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
+    invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;
     float logp[MOST];
+    int64_t all;
     outcome o;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
@@ -354,7 +355,16 @@ static void test_trainer__foreign_routing(void **state)
     assert_int_equal(o.result.routes, 0);
     invar_grads_free(o.grads);
     record_routing(&samples, model, dev);
+    learn(&o, model, &samples, &options, dev);
+    all = o.result.routes;
+    invar_grads_free(o.grads);
     samples.items[1].route_size = 1;
+    learn(&o, model, &samples, &options, dev);
+    assert_int_equal(o.result.routes_differ, 0);
+    assert_int_equal(o.result.routes, all - invar_micro_batch_rows(&samples.items[1]) *
+                                                invar_model_spec_route(&model->spec));
+    invar_grads_free(o.grads);
+    options.replay = model;
     assert_ok(invar_trainer_new(&trainer, dev, &options));
     assert_fails(invar_trainer_score(trainer, model, samples.items, samples.count, logp, NULL),
                  INVAR_E_INVALID, "another model sampled it");
@@ -437,7 +447,7 @@ int main(void)
         cmocka_unit_test(test_trainer__scores_what_it_trains),
         cmocka_unit_test(test_trainer__critic_gradients_are_slopes),
         cmocka_unit_test(test_trainer__routing_is_compared_and_replayed),
-        cmocka_unit_test(test_trainer__foreign_routing),
+        cmocka_unit_test(test_trainer__reads_foreign_routing_only_to_replay),
         cmocka_unit_test(test_trainer__a_slow_rank_is_awaited),
     };
 
