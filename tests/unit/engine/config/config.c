@@ -598,6 +598,8 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "custom-before-log-prob-hook-path=./f",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
         "log-passrate=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "model-type=qwen3_moe num-experts=4 use-rollout-routing-replay=true",
         "kl-loss-coef=0.1",
         "use-unbiased-kl=true",
         "kl-loss-type=k3",
