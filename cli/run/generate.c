@@ -279,12 +279,14 @@ static invar_status complete(const settings *set, invar_session *session, invar_
     invar_dataset *data = NULL;
     invar_status status;
 
+    if (g.sampling.max_response == 0)
+        g.sampling.max_response = MAX_RESPONSE;
+    INVAR_TRY(
+        invar_session_check_sampling(session, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &g.sampling));
     INVAR_TRY(invar_session_load_newest(session));
     if (!set->json)
         say_weights(session);
     g.turns.judged = false;
-    if (g.sampling.max_response == 0)
-        g.sampling.max_response = MAX_RESPONSE;
     INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
                           : invar_session_data(&data, session, set->prompts, false));
     g.data = data;

@@ -241,6 +241,9 @@ static invar_status check_lengths(const invar_config_facts *f)
     if (context > 0 && response >= context)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN,
                                    "leaves no room for a prompt in rollout-max-context-len");
+    if (context > 0 && invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN) >= context)
+        return invar_config_refuse(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN,
+                                   "leaves no room for a prompt in rollout-max-context-len");
     if (context > 0 && prompt >= context)
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN,
                                    "leaves no room for a response in rollout-max-context-len");

@@ -16,10 +16,9 @@
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-invar_status invar_rollout_check(const invar_rollout *r, const invar_sampling *p)
+invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
+                                 const invar_sampling *p)
 {
-    const invar_model_spec *spec = &r->model->spec;
-
     if (p->max_response < 1 || p->min_response < 0 || p->max_context < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: responses of %" PRId64 " to %" PRId64
@@ -40,9 +39,9 @@ invar_status invar_rollout_check(const invar_rollout *r, const invar_sampling *p
                               "rollout: stop id %" PRId32 "; the vocabulary has %" PRId64 " tokens",
                               p->stop_ids[i], spec->vocab);
     for (int64_t i = 0; i < p->n_stop; i++)
-        if (!r->tokenizer || !p->stop[i][0])
+        if (!tokenizer || !p->stop[i][0])
             return INVAR_FAIL(INVAR_E_INVALID, 0, "rollout: stop string %" PRId64 " %s", i,
-                              r->tokenizer ? "is empty" : "needs a tokenizer");
+                              tokenizer ? "is empty" : "needs a tokenizer");
     return INVAR_OK;
 }
 
@@ -236,7 +235,9 @@ static invar_status begin_writer(invar_batch *run, invar_writer *w)
 invar_status invar_batch_add_samples(invar_batch *run, invar_rl_sample *samples, int64_t count,
                                      const invar_sampling *sampling)
 {
-    INVAR_TRY(invar_rollout_check(run->rollout, sampling));
+    const invar_rollout *r = run->rollout;
+
+    INVAR_TRY(invar_rollout_check(&r->model->spec, r->tokenizer, sampling));
     for (int64_t i = 0; i < count; i++) {
         invar_writer *w = &run->writers[run->count++];
 

@@ -87,8 +87,11 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_rollout_limits *limits) INVAR_MUST_USE;
 void invar_rollout_free(invar_rollout *rollout);
 
-/* Fails where _generate would, whatever the samples are. */
-invar_status invar_rollout_check(const invar_rollout *rollout,
+/*
+ * Fails if invar_rollout_generate would refuse the sampling for any samples of a model with this
+ * spec. `tokenizer` may be NULL.
+ */
+invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
                                  const invar_sampling *sampling) INVAR_MUST_USE;
 
 /* Who looks at a rollout. */

@@ -60,12 +60,6 @@ static invar_status each_recipe(visit *visitor, void *payload, const invar_sessi
     return INVAR_OK;
 }
 
-invar_status invar_evaluate_read_sets(invar_session *session)
-{
-    invar_evals_release(&session->evals);
-    return invar_evals_read(&session->evals, session->recipe);
-}
-
 /* As the rollout samples, with what the recipe says otherwise. */
 static invar_sampling sampling_of(const invar_session *session)
 {
@@ -86,6 +80,24 @@ static invar_sampling sampling_of(const invar_session *session)
     if (longest > 0)
         s.max_response = longest;
     return s;
+}
+
+static invar_status check_sampling(void *payload, const invar_session *session)
+{
+    const invar_sampling sampling = sampling_of(session);
+    const bool own = invar_recipe_int(session->recipe, INVAR_KEY_EVAL_MAX_RESPONSE_LEN) > 0;
+
+    (void)payload;
+    return invar_session_check_sampling(
+        session, own ? INVAR_KEY_EVAL_MAX_RESPONSE_LEN : INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN,
+        &sampling);
+}
+
+invar_status invar_evaluate_read_sets(invar_session *session)
+{
+    invar_evals_release(&session->evals);
+    INVAR_TRY(invar_evals_read(&session->evals, session->recipe));
+    return each_recipe(check_sampling, NULL, session);
 }
 
 static int64_t larger(int64_t a, int64_t b)

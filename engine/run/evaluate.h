@@ -38,8 +38,8 @@ typedef struct invar_evaluation {
 } invar_evaluation;
 
 /*
- * Before the others: what eval-config says. It is read once, so that an edit while a run goes on
- * changes nothing.
+ * Before the others: what eval-config says. The file is read once, so that an edit during a run
+ * changes nothing. INVAR_E_INVALID: a set asks for samples that the model cannot have.
  */
 invar_status invar_evaluate_read_sets(invar_session *session) INVAR_MUST_USE;
 

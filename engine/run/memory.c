@@ -283,6 +283,7 @@ static invar_status check_folders(const invar_recipe *r)
 static invar_status read_ask(invar_memory_view *v, size_t memory)
 {
     INVAR_TRY(check_folders(v->session.recipe));
+    INVAR_TRY(invar_session_check_rollouts(&v->session));
     INVAR_TRY(read_data(v));
     invar_settings_read(&v->settings, v->session.recipe, 0, -1);
     v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);

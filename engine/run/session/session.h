@@ -124,6 +124,16 @@ invar_status invar_session_refresh_sampler(invar_session *session) INVAR_MUST_US
 /* How the recipe samples; arrays are borrowed from the session. */
 invar_sampling invar_session_sampling(const invar_session *session);
 
+/*
+ * Refuses sampling that the model cannot do: lengths beyond its positions, tokens beyond its
+ * vocabulary. `key` names the longest response: rollout-max-response-len or eval-max-response-len.
+ */
+invar_status invar_session_check_sampling(const invar_session *session, int key,
+                                          const invar_sampling *sampling) INVAR_MUST_USE;
+
+/* invar_session_check_sampling of the recipe's rollouts, which a supervised run does not have. */
+invar_status invar_session_check_rollouts(const invar_session *session) INVAR_MUST_USE;
+
 /* Whether a smaller model guesses for the actor, and its format. */
 bool invar_session_drafts(const invar_session *session);
 invar_format invar_session_draft_format(const invar_session *session);

@@ -183,6 +183,56 @@ int64_t invar_session_context(const invar_session *s)
                    s->spec.max_positions);
 }
 
+/* The longest prompt and response that the recipe allows have positions in the model. */
+static invar_status check_lengths(const invar_session *s, int key)
+{
+    const invar_recipe *r = s->recipe;
+    const long long response = (long long)invar_recipe_int(r, key);
+    const long long prompt = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    const long long context = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+    const long long positions = (long long)s->spec.max_positions;
+    char why[240];
+
+    if (context > positions) {
+        (void)snprintf(why, sizeof why,
+                       "= %lld is above max_position_embeddings = %lld of the model; lower it",
+                       context, positions);
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
+    }
+    if (response >= positions) {
+        (void)snprintf(why, sizeof why,
+                       "= %lld leaves no room for a prompt in max_position_embeddings = %lld of "
+                       "the model; lower it",
+                       response, positions);
+        return invar_config_refuse(r, (invar_key)key, why);
+    }
+    if (context > 0 || prompt + response <= positions)
+        return INVAR_OK;
+    (void)snprintf(why, sizeof why,
+                   "= %lld and rollout-max-prompt-len = %lld exceed max_position_embeddings = %lld "
+                   "of the model: lower one of them, or give rollout-max-context-len, at which "
+                   "responses end",
+                   response, prompt, positions);
+    return invar_config_refuse(r, (invar_key)key, why);
+}
+
+/* A plan takes folders without a tokenizer, and stop strings need one. */
+invar_status invar_session_check_sampling(const invar_session *s, int key,
+                                          const invar_sampling *sampling)
+{
+    INVAR_TRY(check_lengths(s, key));
+    return s->tokenizer ? invar_rollout_check(&s->spec, s->tokenizer, sampling) : INVAR_OK;
+}
+
+invar_status invar_session_check_rollouts(const invar_session *s)
+{
+    const invar_sampling sampling = invar_session_sampling(s);
+
+    if (invar_settings_supervised(s->recipe))
+        return INVAR_OK;
+    return invar_session_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
+}
+
 /* All that is sampled can be scored. */
 static invar_status check_beside(const invar_session *s, const invar_model_spec *spec,
                                  const char *dir, invar_key key)

@@ -178,6 +178,9 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 
     status = invar_session_open_beside(&loop->session, loop->recipe,
                                        invar_setup_wants(loop) | INVAR_SESSION_NO_WEIGHTS, &crowd);
+    // replays are exempt: version 0.1.0 ran longer responses to the end of the model's positions
+    if (status == INVAR_OK && !loop->options->replay)
+        status = invar_session_check_rollouts(&loop->session);
     INVAR_TRY(invar_setup_find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
     if (hf[0]) // an export has the template that the model was trained with

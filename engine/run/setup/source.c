@@ -19,7 +19,6 @@ static bool follows(const invar_loop *loop)
 invar_status invar_setup_make_rollout(invar_loop *loop)
 {
     invar_session *s = &loop->session;
-    invar_sampling sampling;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
     if (loop->sides.first > 0 && !loop->sides.samples)
@@ -27,11 +26,9 @@ invar_status invar_setup_make_rollout(invar_loop *loop)
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
     loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
-    INVAR_TRY(invar_rollout_new(&loop->rollout, invar_session_sampler(s), s->tokenizer,
-                                invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
-                                &loop->ask.limits));
-    sampling = invar_session_sampling(s);
-    return invar_rollout_check(loop->rollout, &sampling);
+    return invar_rollout_new(&loop->rollout, invar_session_sampler(s), s->tokenizer,
+                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
+                             &loop->ask.limits);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)

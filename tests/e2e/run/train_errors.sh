@@ -201,7 +201,8 @@ refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
 CUDA_VISIBLE_DEVICES='' refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
 refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
 refuses 129 "stop id 99; the vocabulary has 13 tokens" r9 "${plain[@]}" --rollout-stop-token-ids 99
-refuses 129 "a context of 1 token has no room" r9 "${plain[@]}" --max-position-embeddings 1
+refuses 129 "'rollout-max-response-len' = 3 leaves no room for a prompt in" r9 "${plain[@]}" \
+    --max-position-embeddings 1
 refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
 refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
 refuses 129 "gone: use unit-rows and unit-count" r11 "${plain[@]}" --samples-per-unit 2
@@ -276,6 +277,39 @@ hf=(train "$folder/hf.ini" --no-report)
 good=(--hf-checkpoint "$folder/hf-0" --prompt-data "$folder/good.jsonl")
 works m0 "${hf[@]}" "${good[@]}"
 learned=$chain
+
+# lengths that the model has no positions for: of rollouts and of evaluations, in every verb
+model="max_position_embeddings = 64 of the model"
+evals=(--eval-prompt-data "a $folder/good.jsonl" --eval-interval 1 --eval-max-response-len 9000)
+long=(--rollout-max-response-len 9000)
+for way in train "train --dry-run" plan; do
+    read -ra verb <<<"$way"
+    asks=("${verb[@]}" "$folder/hf.ini" "${good[@]}")
+    refuses 129 "'rollout-max-response-len' = 9000 leaves no room for a prompt in $model" long \
+        "${asks[@]}" "${long[@]}"
+    refuses 129 "'rollout-max-response-len' = 3 and rollout-max-prompt-len = 62 exceed" long \
+        "${asks[@]}" --rollout-max-prompt-len 62
+    refuses 129 "'rollout-max-context-len' = 9000 is above $model" long "${asks[@]}" \
+        --rollout-max-context-len 9000
+    refuses 129 "'eval-max-response-len' = 9000 leaves no room for a prompt in $model" long \
+        "${asks[@]}" "${evals[@]}"
+    refuses 129 "stop id 9000; the vocabulary has 260 tokens" long "${asks[@]}" \
+        --rollout-stop-token-ids 9000
+done
+untouched long
+expect 129 "= 9000 leaves no room for a prompt in $model" generate "${good[@]:0:2}" --prompt 12 \
+    --dtype bf16 --numerics ieee "${long[@]}"
+expect 129 "'eval-max-response-len' = 9000 leaves no room for a prompt in $model" eval \
+    "$folder/hf.ini" "${good[@]}" "${evals[@]}"
+works fitting "${hf[@]}" "${good[@]}" --rollout-max-prompt-len 61
+works ended "${hf[@]}" "${good[@]}" --rollout-max-prompt-len 62 --rollout-max-context-len 64
+# a supervised run samples evaluations alone, with a length of their own
+sed -e '/^rm-type/d' -e '/^rollout-max-response-len/d' \
+    -e 's/^n-samples.*/n-samples-per-prompt = 1/' "$folder/make.ini" >"$folder/answers.ini"
+works answers train "$folder/answers.ini" --no-report --loss-type sft_loss --eval-interval 1 \
+    --eval-prompt-data "a task:copy" --eval-rm-type overlap --eval-max-response-len 5
+[[ $(sqlite3 -readonly "$folder/answers/ledger.db" "SELECT count(*) FROM evaluation") -gt 0 ]] ||
+    complain "a supervised run was not evaluated"
 
 # spoil NAME: a copy of the model's folder to be damaged.
 spoil() {

@@ -407,6 +407,8 @@ static void test_config__refuses_impossible(void **state)
         {"rollout-max-response-len=0", "'rollout-max-response-len' is missing"},
         {"rollout-max-context-len=4", "leaves no room for a prompt"},
         {"rollout-max-context-len=9 rollout-max-prompt-len=9", "leaves no room for a response"},
+        {"rollout-max-context-len=9 eval-prompt-data=a~task:max eval-max-response-len=9",
+         "'eval-max-response-len' leaves no room for a prompt"},
         {"rollout-max-context-len=5000", "above max-position-embeddings"},
         {"kv-span=8000", "no multiple of 128"},
         {"q-span=64", "no multiple of 128"},
