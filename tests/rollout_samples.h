@@ -33,7 +33,8 @@ static inline invar_rollout_header rollout_header(void)
                                                .n_stop_ids = 2,
                                                .stop = rollout_stops,
                                                .n_stop = 2,
-                                               .skip_special = true}};
+                                               .skip_special = true},
+                                  .policy = {"bf16", "ieee", {{4}}}};
 }
 
 /* `count` samples in groups of two, each with `response` tokens after three of its prompt. */

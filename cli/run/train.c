@@ -292,7 +292,7 @@ static void print_compared(const invar_train_summary *run)
     if (run->compared && run->compared < run->steps)
         printf("; %" PRId64 " of %" PRId64 " steps ", run->steps - run->compared, run->steps);
     if (run->compared < run->steps)
-        printf("not compared%s", run->foreign ? ": other weights had sampled the rollouts" : "");
+        printf("not compared%s", run->foreign ? ": another policy had sampled the rollouts" : "");
     putchar('\n');
 }
 

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "base/recipe/choices.h"
 #include "base/status.h"
 #include "kernels-deterministic/ops.h"
@@ -119,6 +120,9 @@ invar_status invar_model_spec_check(const invar_model_spec *spec) INVAR_MUST_USE
  */
 invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_model_spec *spec,
                                    const char *torch_dtype) INVAR_MUST_USE;
+
+/* Hash of the config.json that describes the spec, with torch_dtype "float32". */
+invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -54,17 +54,6 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status hash_spec(invar_digest *out, const invar_model_spec *spec)
-{
-    char *text = NULL;
-    size_t bytes;
-
-    INVAR_TRY(invar_model_spec_json(&text, &bytes, spec, "float32"));
-    invar_hash_bytes(out, text, bytes);
-    invar_free(text);
-    return INVAR_OK;
-}
-
 static invar_status gather(identity *id, const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
@@ -79,19 +68,19 @@ static invar_status gather(identity *id, const invar_loop *loop)
             id->pairs[id->count++] =
                 (invar_ledger_pair){e.key->name, recorded_text(id, i, e.text ? e.text : "")};
     }
-    INVAR_TRY(hash_spec(&digest, &s->spec));
+    INVAR_TRY(invar_model_spec_hash(&digest, &s->spec));
     add_digest(id, "model hash", &digest);
     if (s->ref_apart) {
-        INVAR_TRY(hash_spec(&digest, &s->ref_spec));
+        INVAR_TRY(invar_model_spec_hash(&digest, &s->ref_spec));
         add_digest(id, "reference model hash", &digest);
         add_digest(id, INVAR_TRAIN_REFERENCE, &s->ref_weights);
     }
     if (s->teacher_apart) {
-        INVAR_TRY(hash_spec(&digest, &s->teacher_spec));
+        INVAR_TRY(invar_model_spec_hash(&digest, &s->teacher_spec));
         add_digest(id, "teacher model hash", &digest);
     }
     if (s->critic_apart) {
-        INVAR_TRY(hash_spec(&digest, &s->critic_spec));
+        INVAR_TRY(invar_model_spec_hash(&digest, &s->critic_spec));
         add_digest(id, "critic model hash", &digest);
     }
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);

@@ -217,6 +217,14 @@ static bool same_stops(const invar_sampling *a, const invar_sampling *b)
     return true;
 }
 
+/* A file of version 1 does not name its policy: its weights alone decide whose samples it has. */
+static bool same_policy(const invar_rollout_policy *file, const invar_rollout_policy *own)
+{
+    return !file->dtype ||
+           (strcmp(file->dtype, own->dtype) == 0 && strcmp(file->numerics, own->numerics) == 0 &&
+            invar_digest_equal(&file->model, &own->model));
+}
+
 /* The first member of the header that is not what this run would write; NULL: none. */
 static const char *odd_header(const invar_source *source)
 {
@@ -228,6 +236,7 @@ static const char *odd_header(const invar_source *source)
     } members[] = {
         {"rollout", h->rollout == source->order.rollout},
         {"weights", h->weights == source->order.weights},
+        {"dtype, numerics or model", same_policy(&h->policy, &source->options.policy)},
         {"weights_hash", source->batch.own_weights},
         {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
         {"seed", s->seed == want.seed},
@@ -441,7 +450,8 @@ invar_status invar_source_load(bool *ready_out, invar_source *source)
     source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
     source->loaded.samples = (invar_rl_samples){0};
     source->batch.own_weights = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
-                                h->sampling.temperature == source->options.sampling.temperature;
+                                h->sampling.temperature == source->options.sampling.temperature &&
+                                same_policy(&h->policy, &source->options.policy);
     INVAR_TRY(check_loaded(source, path));
     INVAR_TRY(check_header(source, path));
     if (!source->options.saved->own)
@@ -461,7 +471,8 @@ invar_status invar_source_save(const invar_source *source, const invar_source_ba
                                    .weights = order->weights,
                                    .weights_hash = order->weights_hash,
                                    .n_samples_per_prompt = o->per_prompt,
-                                   .sampling = o->sampling};
+                                   .sampling = o->sampling,
+                                   .policy = o->policy};
     char path[INVAR_PATH_SIZE];
 
     invar_tokenizer_hash(&header.tokenizer, o->tokenizer);

@@ -65,6 +65,7 @@ typedef struct invar_source_options {
     const invar_model_spec *spec;
     invar_rollout *rollout; /* that samples; NULL where nothing does */
     invar_sampling sampling;
+    invar_rollout_policy policy; /* with which this run samples */
     invar_judge judge;
     invar_turns turns;
     bool agents_lead;            /* samples, by themselves */
@@ -118,7 +119,7 @@ typedef struct invar_source_order {
 /* The samples of a rollout. */
 typedef struct invar_source_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
-    bool own_weights;         /* the weights of the order have sampled them, alone */
+    bool own_weights;         /* the weights and the policy of this run sampled all of them */
     int64_t dropped_groups;   /* by a filter */
     int64_t reused_groups;    /* that had waited, as surplus of earlier rollouts, */
     int64_t surplus_groups;   /* and those that wait now */

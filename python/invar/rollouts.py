@@ -48,7 +48,10 @@ class Sampling:
 
 @dataclass(kw_only=True)
 class Header:
-    """What holds for all samples of a rollout; hashes are texts of 32 hexadecimal digits."""
+    """What holds for all samples of a rollout; hashes are texts of 32 hexadecimal digits.
+
+    dtype, numerics and model name the arithmetic that sampled. They are None if it is unknown.
+    """
     rollout: int
     run: str
     weights: int
@@ -56,6 +59,9 @@ class Header:
     tokenizer: str
     n_samples_per_prompt: int
     sampling: Sampling
+    dtype: Optional[str] = None
+    numerics: Optional[str] = None
+    model: Optional[str] = None
 
 
 @dataclass(kw_only=True)
@@ -91,10 +97,11 @@ class Sample:
     turns: int = 0  # 0: no plug-in led it
 
 
-_START = b'{"format":"invar-rollout","version":1,'  # of the header
+_START = b'{"format":"invar-rollout","version":%d,'  # of the header
 
 # Members that a line does not have, where they say nothing.
-_ABSENT: dict[str, Any] = {"weights_first": None, "parts": {}, "turns": 0}
+_ABSENT: dict[str, Any] = {"weights_first": None, "parts": {}, "turns": 0, "dtype": None,
+                           "numerics": None, "model": None}
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -233,7 +240,8 @@ class Rollout:
     samples: list[Sample]
 
     def _lines(self) -> bytes:
-        lines = [_line(self.header, Header, "the header", _START)]
+        version = 1 if getattr(self.header, "dtype", None) is None else 2
+        lines = [_line(self.header, Header, "the header", _START % version)]
         lines += [_line(sample, Sample, f"samples[{number}]")
                   for number, sample in enumerate(self.samples)]
         body = b"".join(lines)

@@ -344,3 +344,14 @@ invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_mo
     *bytes_out = t.used;
     return INVAR_OK;
 }
+
+invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec)
+{
+    char *json = NULL;
+    size_t bytes;
+
+    INVAR_TRY(invar_model_spec_json(&json, &bytes, spec, "float32"));
+    invar_hash_bytes(out, json, bytes);
+    invar_free(json);
+    return INVAR_OK;
+}

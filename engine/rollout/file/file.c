@@ -114,9 +114,11 @@ static void put_sampling(invar_json_text *text, const invar_sampling *s)
 
 static void put_header(invar_json_text *text, const invar_rollout_header *header)
 {
+    const invar_rollout_policy *policy = &header->policy;
+
     invar_json_text_open(text, '{');
     put_string(text, "format", FORMAT);
-    put_int(text, "version", INVAR_ROLLOUT_FILE_VERSION);
+    put_int(text, "version", policy->dtype ? INVAR_ROLLOUT_FILE_VERSION : 1);
     put_int(text, "rollout", header->rollout);
     put_digest(text, "run", &header->run);
     put_int(text, "weights", header->weights);
@@ -124,6 +126,11 @@ static void put_header(invar_json_text *text, const invar_rollout_header *header
     put_digest(text, "tokenizer", &header->tokenizer);
     put_int(text, "n_samples_per_prompt", header->n_samples_per_prompt);
     put_sampling(text, &header->sampling);
+    if (policy->dtype) {
+        put_string(text, "dtype", policy->dtype);
+        put_string(text, "numerics", policy->numerics);
+        put_digest(text, "model", &policy->model);
+    }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }

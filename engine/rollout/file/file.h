@@ -23,7 +23,18 @@
 extern "C" {
 #endif
 
-#define INVAR_ROLLOUT_FILE_VERSION 1
+/* Newest version of the format. Version 1 has no policy in its header. */
+#define INVAR_ROLLOUT_FILE_VERSION 2
+
+/*
+ * What decides the log-probabilities of tokens beside the weights and the temperature. Two
+ * policies with the same weights have the same log-probabilities only if all members are equal.
+ */
+typedef struct invar_rollout_policy {
+    const char *dtype;    /* number format of the weights that sampled; NULL if it is unknown */
+    const char *numerics; /* NULL if it is unknown */
+    invar_digest model;   /* hash of the model's shape and arithmetic */
+} invar_rollout_policy;
 
 typedef struct invar_rollout_header {
     int64_t rollout;
@@ -33,6 +44,7 @@ typedef struct invar_rollout_header {
     invar_digest tokenizer;
     int64_t n_samples_per_prompt;
     invar_sampling sampling;
+    invar_rollout_policy policy; /* dtype NULL writes a file of version 1 */
 } invar_rollout_header;
 
 /* The pattern with each {rollout_id} replaced by the number; INVAR_E_INVALID: too long. */

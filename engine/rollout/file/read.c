@@ -351,6 +351,13 @@ static invar_status take_sampling(invar_sampling *s, invar_rollout_data *data, l
     return no_more(&l);
 }
 
+static invar_status take_policy(invar_rollout_policy *out, invar_rollout_data *data, line *l)
+{
+    INVAR_TRY(take_text(&out->dtype, data, l, "dtype"));
+    INVAR_TRY(take_text(&out->numerics, data, l, "numerics"));
+    return take_digest(&out->model, l, "model");
+}
+
 static invar_status take_header(invar_rollout_data *data, line *l)
 {
     invar_rollout_header *h = &data->header;
@@ -361,10 +368,10 @@ static invar_status take_header(invar_rollout_data *data, line *l)
     if (strcmp(format, "invar-rollout") != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: no rollout file", l->where);
     INVAR_TRY(take_int(&version, l, "version", 1, INT64_MAX));
-    if (version != INVAR_ROLLOUT_FILE_VERSION)
+    if (version > INVAR_ROLLOUT_FILE_VERSION)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "%s: version %" PRId64 " of the format, this engine reads %d", l->where,
-                          version, INVAR_ROLLOUT_FILE_VERSION);
+                          "%s: version %" PRId64 " of the format, this engine reads 1 to %d",
+                          l->where, version, INVAR_ROLLOUT_FILE_VERSION);
     INVAR_TRY(take_int(&h->rollout, l, "rollout", 0, INT64_MAX));
     INVAR_TRY(take_digest(&h->run, l, "run"));
     INVAR_TRY(take_int(&h->weights, l, "weights", 0, INT64_MAX));
@@ -372,6 +379,8 @@ static invar_status take_header(invar_rollout_data *data, line *l)
     INVAR_TRY(take_digest(&h->tokenizer, l, "tokenizer"));
     INVAR_TRY(take_int(&h->n_samples_per_prompt, l, "n_samples_per_prompt", 1, INT64_MAX));
     INVAR_TRY(take_sampling(&h->sampling, data, l));
+    if (version > 1)
+        INVAR_TRY(take_policy(&h->policy, data, l));
     return no_more(l);
 }
 

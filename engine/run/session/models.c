@@ -342,3 +342,34 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
     INVAR_TRY(make_sampler(s));
     return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
 }
+
+/*
+ * The longest sequence, the end tokens and the way weights are drawn change no log-probability, so
+ * the hash of the model leaves them out. It contains what hashes of weights leave out: a frozen
+ * base, and the arithmetic that the recipe chooses.
+ */
+invar_status invar_session_policy(invar_rollout_policy *out, const invar_session *s)
+{
+    invar_model_spec spec = s->spec;
+    const int64_t arithmetic[] = {spec.kv_span,     spec.q_span,    spec.logical_tp,
+                                  spec.logical_etp, spec.lora.rank, spec.lora.targets};
+    const bool adapted = spec.lora.rank > 0;
+    invar_hasher hasher;
+    invar_digest model;
+
+    spec.max_positions = INVAR_SPEC_MAX_POSITIONS;
+    spec.n_eos = 0;
+    spec.init_std = 1.0f;
+    INVAR_TRY(invar_model_spec_hash(&model, &spec));
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, model.bytes, sizeof model.bytes);
+    invar_hasher_update(&hasher, arithmetic, sizeof arithmetic);
+    if (adapted) {
+        invar_hasher_update(&hasher, &spec.lora.alpha, sizeof spec.lora.alpha);
+        invar_hasher_update(&hasher, s->base_weights.bytes, sizeof s->base_weights.bytes);
+    }
+    *out = (invar_rollout_policy){.dtype = invar_format_name(s->rollout_format),
+                                  .numerics = invar_numerics_name(s->dev.numerics)};
+    invar_hasher_final(&out->model, &hasher);
+    return INVAR_OK;
+}

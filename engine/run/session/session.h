@@ -17,6 +17,7 @@
 #include "engine/data/dataset.h"
 #include "engine/model/forward.h"
 #include "engine/record/profile.h"
+#include "engine/rollout/file/file.h"
 #include "engine/rollout/rollout.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -123,6 +124,10 @@ invar_status invar_session_refresh_sampler(invar_session *session) INVAR_MUST_US
 
 /* How the recipe samples; arrays are borrowed from the session. */
 invar_sampling invar_session_sampling(const invar_session *session);
+
+/* What samples with the weights of now depend on beside them; needs the models. */
+invar_status invar_session_policy(invar_rollout_policy *out,
+                                  const invar_session *session) INVAR_MUST_USE;
 
 /*
  * Refuses sampling that the model cannot do: lengths beyond its positions, tokens beyond its

@@ -166,6 +166,7 @@ invar_status invar_setup_open_source(invar_loop *loop)
                                    "which these are: give rollout-record, or replay the run");
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
+    INVAR_TRY(invar_session_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
     o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
     o.agents = loop->agents;

@@ -254,8 +254,25 @@ class Rollouts(Files):
         self.refused(signed(*lines[:2], deep, *lines[3:]), f"{self.scratch}:3: ")
         null = re.sub(rb'"stop":\[[^]]*\]', b'"stop":null', lines[0])
         self.refused(signed(null, *lines[1:]), ':1: value 0 of "stop"')
-        self.refused(signed(lines[0].replace(b'"version":1', b'"version":2')), "version 2",
+        self.refused(signed(lines[0].replace(b'"version":2', b'"version":3')), "version 3",
                      status="UNSUPPORTED")
+
+    def test_policy(self):
+        """A file names the arithmetic that sampled; one of version 1 does not."""
+        rollout = invar.read_rollout(FOLDER / "dense-0.jsonl")
+        head = rollout.header
+        self.assertEqual((head.dtype, head.numerics), ("fp32", "ieee"))
+        self.assertEqual(head.model, invar.read_rollout(FOLDER / "dense-1.jsonl").header.model)
+        self.assertNotEqual(head.model, invar.read_rollout(FOLDER / "experts-0.jsonl").header.model)
+        head.numerics = None
+        with self.assertRaisesRegex(invar.Error, 'the header: "numerics" is missing'):
+            rollout.encode()
+        head.dtype = head.model = None
+        data = rollout.encode()
+        self.assertIn(b'"version":1,', data.splitlines()[0])
+        self.scratch.write_bytes(data)
+        self.assertEqual(invar.read_rollout(self.scratch), rollout)
+        self.assertEqual(invar.read_rollout(self.scratch).encode(), data)
 
     @staticmethod
     def members(value, before=()):

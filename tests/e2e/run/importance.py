@@ -2,10 +2,11 @@
 # importance.py INVAR FOLDER - weights of importance of runs that train on samples of other weights.
 #
 # A run samples in another format than it trains in (rollout-dtype), or with earlier weights
-# (rollout-lag), or both. From the log-probs of its rollout files and those that it dumps, the
-# formulas of docs/arithmetic.md (section 13) are computed again in float64: differences, weights of
-# TIS and MIS, what RS rejects, every metric of them, the policy loss. Metrics, gauges and samples
-# of the ledger must say the same; weights of 1, or ratios upside down, must not give the same loss.
+# (rollout-lag), or both, or trains on saved rollouts of another dtype. From the log-probs of its
+# rollout files and those that it dumps, the formulas of docs/arithmetic.md (section 13) are
+# computed again in float64: differences, weights of TIS and MIS, what RS rejects, every metric of
+# them, the policy loss. Metrics, gauges and samples of the ledger must say the same; weights of
+# 1, or ratios upside down, must not give the same loss.
 # In every layout of ranks such a run has the chain of one rank.
 # SPDX-License-Identifier: Apache-2.0
 import copy
@@ -302,13 +303,13 @@ def check_layouts():
           refused="begins inside of a block of 128 columns with one scale")
 
 
-def check(name, words, formulas, rollouts):
-    train(name, *words, "--debug-dump", "train.logp", "--save-debug-rollout-data",
+def check(name, words, formulas, rollouts, files="--save-debug-rollout-data"):
+    train(name, *words, "--debug-dump", "train.logp", files,
           str(FOLDER / (name + "-{rollout_id}")), rollouts=rollouts)
     for number in range(rollouts):
         step, at = Step(name, number), f"{name}, step {number}"
         lags, formatted = "--rollout-lag" in words, "--rollout-dtype" in words
-        lagged = lags and number > 0
+        lagged = lags and number > 0 or files.startswith("--load")
         check_differences(at, step, lagged, formatted)
         compare(at, step, formulas(step))
         differs = lagged or formatted
@@ -329,6 +330,10 @@ def main():
         check(name, words, formulas, ROLLOUTS)
     for name, (words, formulas) in LAGS.items():
         check(name, words, formulas, LAGGED)
+    # the same weights in another format are another policy: its samples are off-policy data
+    train("source", "--save-debug-rollout-data", str(FOLDER / "saved-{rollout_id}"))
+    check("saved", ("--dtype", "fp32", *CLIPS), lambda s: tis(s, LOW, HIGH, False), ROLLOUTS,
+          files="--load-debug-rollout-data")
     check_layouts()
     return 1 if failures else 0
 

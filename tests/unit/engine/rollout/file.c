@@ -86,11 +86,16 @@ static void same_header(const invar_rollout_header *a, const invar_rollout_heade
     for (int64_t i = 0; i < s->n_stop; i++)
         assert_string_equal(s->stop[i], t->stop[i]);
     assert_int_equal(s->skip_special, t->skip_special);
+    assert_int_equal(!a->policy.dtype, !b->policy.dtype);
+    if (!a->policy.dtype)
+        return;
+    assert_string_equal(a->policy.dtype, b->policy.dtype);
+    assert_string_equal(a->policy.numerics, b->policy.numerics);
+    assert_true(invar_digest_equal(&a->policy.model, &b->policy.model));
 }
 
-static void round_trip(const invar_rl_samples *samples)
+static void round_trip_with(invar_rollout_header header, const invar_rl_samples *samples)
 {
-    invar_rollout_header header = rollout_header();
     char *first, *second;
     size_t first_bytes, second_bytes;
     invar_rollout_data data;
@@ -110,6 +115,31 @@ static void round_trip(const invar_rl_samples *samples)
     invar_free(first);
     invar_free(second);
     invar_rollout_data_release(&data);
+}
+
+static void round_trip(const invar_rl_samples *samples)
+{
+    round_trip_with(rollout_header(), samples);
+}
+
+/* Version 0.1.0 and checkpoints write headers without a policy. */
+static void test_engine_rollout_file__keeps_version_1_without_policy(void **state)
+{
+    static const char start[] = "{\"format\":\"invar-rollout\",\"version\":1,";
+    invar_rollout_header header = rollout_header();
+    invar_rl_samples samples;
+    char *text;
+    size_t bytes;
+
+    (void)state;
+    header.policy = (invar_rollout_policy){NULL, NULL, {{0}}};
+    make_rollout(&samples, 2, 5);
+    round_trip_with(header, &samples);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 24));
+    assert_memory_equal(text, start, sizeof start - 1);
+    assert_null(strstr(text, "dtype"));
+    invar_free(text);
+    invar_rl_samples_reset(&samples);
 }
 
 static void test_engine_rollout_file__comes_back_bit_for_bit(void **state)
@@ -247,8 +277,12 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
     static const struct {
         const char *from, *to, *message;
     } cases[] = {
-        {"\"version\":1", "\"version\":2", "file:1: version 2 of the format"},
-        {"\"version\":1", "\"version\":\"1\"", "file:1: \"version\" is not an integer"},
+        {"\"version\":2", "\"version\":3", "file:1: version 3 of the format"},
+        {"\"version\":2", "\"version\":1", "file:1: 12 members, 9 are known"},
+        {"\"version\":2", "\"version\":\"1\"", "file:1: \"version\" is not an integer"},
+        {"\"dtype\":", "\"type\":", "file:1: \"dtype\" is missing"},
+        {"\"numerics\":\"", "\"numerics\":\"\\u0000", "\"numerics\" has a NUL"},
+        {"\"model\":\"04", "\"model\":\"0g", "file:1: \"model\" is no hash"},
         {"invar-rollout", "invar-runout", "file:1: no rollout file"},
         {"{\"format\"", "7\n{\"format\"", "file:1: not a JSON object"},
         {"\"rollout\":3", "\"rollout\":-3", "file:1: \"rollout\" is -3"},
@@ -339,6 +373,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_rollout_file__comes_back_bit_for_bit),
+        cmocka_unit_test(test_engine_rollout_file__keeps_version_1_without_policy),
         cmocka_unit_test(test_engine_rollout_file__names),
         cmocka_unit_test(test_engine_rollout_file__a_failed_write_leaves_the_old_file),
         cmocka_unit_test(test_engine_rollout_file__every_changed_bit_is_found),

@@ -114,6 +114,70 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
     assert_fails(run_with("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
 }
 
+/* The files of test_saved__files_stand_for_sampling as version 0.1.0 wrote them. */
+static void write_version_1(const char *to)
+{
+    invar_rollout_data data;
+
+    for (int i = 0; i < 4; i++) {
+        char path[40];
+
+        (void)snprintf(path, sizeof path, "files/%d", i);
+        assert_ok(invar_rollout_file_read(&data, run_below(path)));
+        data.header.policy = (invar_rollout_policy){NULL, NULL, {{0}}};
+        (void)snprintf(path, sizeof path, "%s/%d", to, i);
+        assert_ok(invar_rollout_file_write(run_below(path), &data.header, data.samples.items,
+                                           data.samples.count));
+        invar_rollout_data_release(&data);
+    }
+}
+
+/* The same weights of another dtype, numerics or model have sampled: nothing must be equal. */
+static void test_saved__trains_off_policy_on_files_of_another_arithmetic(void **state)
+{
+    static const run_pair others[] = {
+        {"dtype", "fp32"}, {"numerics", "sm90"}, {"norm-epsilon", "0.01"}};
+    const char *files = run_below("files/{rollout_id}");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const run_pair plain[] = {others[i], {"load-debug-rollout-data", files}, {NULL, NULL}};
+        const run_pair tis[] = {
+            others[i], {"load-debug-rollout-data", files}, {"use-tis", "true"}, {NULL, NULL}};
+        char name[40];
+
+        for (int k = 0; k < 2; k++) {
+            (void)snprintf(name, sizeof name, "other.%zu.%d", i, k);
+            assert_ok(run_with(name, sampled, k ? tis : plain));
+            assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == 4.0);
+            assert_true(run_asked(name, "SELECT count(*) FROM metrics WHERE name = "
+                                        "'train/logp_diff_max'") == 0.0);
+            assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+                        0.0);
+        }
+    }
+}
+
+/* Files of version 1 do not say what sampled them: with equal weights, log-probs must be equal. */
+static void test_saved__demands_equality_of_version_1_with_own_weights(void **state)
+{
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("first/{rollout_id}")},
+                             {NULL, NULL}};
+    const run_pair other[] = {{"dtype", "fp32"},
+                              {"load-debug-rollout-data", run_below("first/{rollout_id}")},
+                              {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    assert_ok(invar_folder_make(run_below("first")));
+    write_version_1("first");
+    one = run_trained("sampled", sampled, NULL);
+    again = run_trained("version.1", sampled, read);
+    assert_true(run_same(&one, &again));
+    assert_fails(run_with("version.1.fp32", sampled, other), INVAR_E_MISMATCH,
+                 "log-probabilities of rollout and scoring differ");
+}
+
 /* A file whose tokens the model does not have is named, before any op sees them. */
 static void test_saved__files_that_do_not_fit(void **state)
 {
@@ -188,6 +252,14 @@ static void change_hash(invar_rollout_data *d)
 {
     d->samples.items[2].prompt_hash.bytes[0] ^= 1;
 }
+static void change_route_size(invar_rollout_data *d)
+{
+    d->samples.items[2].route_size = 2;
+}
+static void change_dtype(invar_rollout_data *d)
+{
+    d->header.policy.dtype = "fp32";
+}
 static void change_temperature(invar_rollout_data *d)
 {
     d->header.sampling.temperature = 0.5f;
@@ -239,6 +311,8 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
         {change_draw, "\"draw\" of sample"},
         {change_hash, "\"prompt_hash\" of sample"},
         {change_finish, "\"finish\" of sample"},
+        {change_route_size, "\"route_size\" of sample"},
+        {change_dtype, "\"dtype, numerics or model\""},
         {change_temperature, "\"weights_hash\""}, // log-probs of another temperature are others'
         {change_seed, "\"seed\""},
         {change_top_k, "\"top_k\""},
@@ -471,6 +545,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saved__files_stand_for_sampling),
         cmocka_unit_test(test_saved__rollouts_of_another_run_are_another_run),
+        cmocka_unit_test(test_saved__trains_off_policy_on_files_of_another_arithmetic),
+        cmocka_unit_test(test_saved__demands_equality_of_version_1_with_own_weights),
         cmocka_unit_test(test_saved__files_that_do_not_fit),
         cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
         cmocka_unit_test(test_saved__no_sample_is_passed_over),
