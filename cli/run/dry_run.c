@@ -12,6 +12,7 @@
 #include "cli/memory_kinds.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
+#include "engine/run/admission.h"
 #include "engine/run/home/folders.h"
 #include "engine/run/memory.h"
 #include "engine/run/settings.h"
@@ -56,11 +57,6 @@ static invar_status plan(invar_memory_view *out, const invar_recipe *recipe, int
         return invar_memory_plan(out, recipe, 0);
     INVAR_TRY(invar_settings_sides(&sides, recipe));
     train = ranks - sides.rollout_ranks;
-    if (train < 1 || train % invar_layout_parts(&sides.train) != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%d ranks: the recipe wants %d that only sample, and of the others a "
-                          "multiple of %d",
-                          ranks, sides.rollout_ranks, invar_layout_parts(&sides.train));
     INVAR_TRY(invar_memory_open(out, recipe, 0));
     invar_memory_take_sides(out, sides.rollout_ranks ? &sides : NULL, ranks);
     for (int stage = 0; stage < sides.train.pipeline; stage++) {
@@ -126,6 +122,7 @@ invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, con
     invar_folders at;
 
     INVAR_TRY(invar_folders_find(&at, recipe, path));
+    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe, .ranks = ranks}));
     if (leads) {
         print_keys(recipe, true);
         print_keys(recipe, false);

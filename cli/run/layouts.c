@@ -28,6 +28,7 @@
 #include "cli/memory_kinds.h"
 #include "engine/budget/traffic.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/run/admission.h"
 #include "engine/run/memory.h"
 
 #include "base/invar_banned.h"
@@ -187,9 +188,11 @@ static invar_status plan_sides(row *out, table *t, invar_sides_sizes *sizes, int
 
 static invar_status add_recipe(table *t, int gpus)
 {
+    const invar_admission facts = {.recipe = t->view.session.recipe, .ranks = gpus};
     invar_sides_sizes sizes = t->recipe;
     row *next = &t->rows[t->count++];
 
+    INVAR_TRY(invar_admission_check(&facts));
     return sizes.rollout_ranks > 0 ? plan_sides(next, t, &sizes, gpus)
                                    : plan_row(next, t, &sizes.train, gpus);
 }

@@ -18,6 +18,7 @@
 #include "cli/memory_kinds.h"
 #include "cli/run/layouts.h"
 #include "engine/config/config.h"
+#include "engine/run/admission.h"
 #include "engine/run/memory.h"
 
 #include "base/invar_banned.h"
@@ -227,7 +228,7 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     size_t memory = 0;
     invar_status status;
 
-    INVAR_TRY(invar_config_check(recipe));
+    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe}));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)

@@ -30,6 +30,7 @@
 #include "engine/choices/choices.h"
 #include "engine/config/config.h"
 #include "engine/launch/launch.h"
+#include "engine/run/admission.h"
 #include "engine/run/home/folders.h"
 #include "ledger/view/golden/golden.h"
 #include "ledger/view/page.h"
@@ -571,7 +572,7 @@ static int run(int argc, char **argv)
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--dry-run goes with a recipe, its keys and --ranks alone");
     if (status == INVAR_OK)
-        status = invar_config_check(recipe);
+        status = invar_admission_check(&(invar_admission){.recipe = recipe});
     if (status == INVAR_OK)
         status = check_clock(recipe, &s);
     if (status == INVAR_OK) {

@@ -341,6 +341,30 @@ static invar_status declare(invar_model *model)
     return check_extents(model, model->format);
 }
 
+/* Frees a model that has no memory of a device. */
+static void free_lists(invar_model *model)
+{
+    invar_free(model->params);
+    invar_free(model->owners);
+    invar_free(model->order);
+    invar_free(model->first);
+    invar_free(model);
+}
+
+invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
+                               const invar_layout *layout)
+{
+    invar_model *model = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_model_spec_check(spec));
+    INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
+    *model = (invar_model){.spec = *spec, .format = format, .part = invar_model_part_of(layout, 0)};
+    status = declare(model);
+    free_lists(model);
+    return status;
+}
+
 /* What a model is made for beside its spec. */
 typedef struct purpose {
     bool weights_alone;
@@ -408,14 +432,10 @@ void invar_model_free(invar_model *model)
 {
     if (!model)
         return;
-    invar_free(model->params);
-    invar_free(model->owners);
-    invar_free(model->order);
-    invar_free(model->first);
     invar_device_give(&model->dev, model->memory);
     if (!model->base_borrowed)
         invar_device_give(&model->dev, model->base_memory);
-    invar_free(model);
+    free_lists(model);
 }
 
 /* ---- the compute form ------------------------------------------------------------------------ */

@@ -84,7 +84,14 @@ typedef struct invar_model {
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev) INVAR_MUST_USE;
 
-/* The same for sampling alone: weights without masters, but where they are the same. */
+/*
+ * Returns what invar_model_new would refuse about a spec, without any memory for parameters. Of
+ * `layout` only the sizes are read; NULL if one rank holds the model.
+ */
+invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
+                               const invar_layout *layout) INVAR_MUST_USE;
+
+/* Like invar_model_new, for sampling alone: weights without masters, unless both are the same. */
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev) INVAR_MUST_USE;

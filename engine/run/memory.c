@@ -12,6 +12,7 @@
 
 #include "base/extent.h"
 #include "engine/config/config.h"
+#include "engine/run/admission.h"
 #include "engine/run/evaluate.h"
 
 #include "base/invar_banned.h"
@@ -280,11 +281,24 @@ static invar_status check_folders(const invar_recipe *r)
     return INVAR_OK;
 }
 
+static invar_status admit(const invar_memory_view *v)
+{
+    const invar_session *s = &v->session;
+    const invar_admission facts = {.recipe = s->recipe,
+                                   .actor = &s->spec,
+                                   .reference_apart = s->ref_apart,
+                                   .data_known = s->data,
+                                   .prompts = s->data ? invar_dataset_size(s->data) : 0};
+
+    return invar_admission_check(&facts);
+}
+
 static invar_status read_ask(invar_memory_view *v, size_t memory)
 {
     INVAR_TRY(check_folders(v->session.recipe));
     INVAR_TRY(invar_session_check_rollouts(&v->session));
     INVAR_TRY(read_data(v));
+    INVAR_TRY(admit(v));
     invar_settings_read(&v->settings, v->session.recipe, 0, -1);
     v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);
     if (memory == 0 && v->session.imagined)

@@ -83,6 +83,14 @@ enum {
     INVAR_SESSION_SAMPLE = 32       /* room for the weights that sample, which others have */
 };
 
+/* Sets what the recipe decides about the actor: sizes of its sums, and its adapters. */
+invar_status invar_session_complete_spec(invar_model_spec *spec,
+                                         const invar_recipe *recipe) INVAR_MUST_USE;
+
+/* Refuses keys about experts if the actor, as config.json or the recipe describes it, has none. */
+invar_status invar_session_check_actor(const invar_recipe *recipe,
+                                       const invar_model_spec *spec) INVAR_MUST_USE;
+
 /* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe,
                                 unsigned wants) INVAR_MUST_USE;

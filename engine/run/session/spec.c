@@ -85,6 +85,23 @@ static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
     spec->logical_etp = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP);
 }
 
+invar_status invar_session_complete_spec(invar_model_spec *spec, const invar_recipe *recipe)
+{
+    set_arithmetic(spec, recipe);
+    return read_lora(&spec->lora, recipe);
+}
+
+invar_status invar_session_check_actor(const invar_recipe *recipe, const invar_model_spec *spec)
+{
+    if (invar_recipe_int(recipe, INVAR_KEY_LOGICAL_ETP) > 1 && spec->experts == 0)
+        return invar_config_refuse(recipe, INVAR_KEY_LOGICAL_ETP,
+                                   "cuts experts, and the model has none");
+    if (invar_recipe_int(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 && spec->experts == 0)
+        return invar_config_refuse(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
+                                   "divides experts, and the model has none");
+    return INVAR_OK;
+}
+
 static invar_status read_spec(invar_session *s)
 {
     if (invar_config_filled(s->recipe, INVAR_KEY_HF_CHECKPOINT))
@@ -93,15 +110,8 @@ static invar_status read_spec(invar_session *s)
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
     else
         INVAR_TRY(spec_from_recipe(s));
-    set_arithmetic(&s->spec, s->recipe);
-    INVAR_TRY(read_lora(&s->spec.lora, s->recipe));
-    if (s->spec.logical_etp > 1 && s->spec.experts == 0)
-        return invar_config_refuse(s->recipe, INVAR_KEY_LOGICAL_ETP,
-                                   "cuts experts, and the model has none");
-    if (invar_recipe_int(s->recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 &&
-        s->spec.experts == 0)
-        return invar_config_refuse(s->recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
-                                   "divides experts, and the model has none");
+    INVAR_TRY(invar_session_complete_spec(&s->spec, s->recipe));
+    INVAR_TRY(invar_session_check_actor(s->recipe, &s->spec));
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
@@ -300,10 +310,6 @@ static invar_status read_reference(invar_session *s)
     if (!invar_settings_reference(s->recipe))
         return INVAR_OK;
     INVAR_TRY(read_beside(&s->ref_spec, &s->ref_apart, s, INVAR_KEY_REF_LOAD));
-    if (s->ref_apart && invar_settings_reference_moves(s->recipe))
-        return invar_config_refuse(s->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
-                                   "would copy the actor into a reference of another shape "
-                                   "(ref-load)");
     return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/config/check.h"
 #include "engine/program/near.h"
+#include "engine/run/admission.h"
 #include "engine/run/setup/inside.h"
 
 #include "base/invar_banned.h"
@@ -169,6 +170,21 @@ static invar_status connect_devices(invar_loop *loop)
     return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
 }
 
+/* Asks again with what config.json and the data say. */
+static invar_status admit(const invar_loop *loop)
+{
+    const invar_session *s = &loop->session;
+    const invar_admission facts = {.recipe = loop->recipe,
+                                   .ranks = invar_agree_size(loop->world),
+                                   .actor = &s->spec,
+                                   .reference_apart = s->ref_apart,
+                                   .data_known = true,
+                                   .prompts = s->data ? invar_dataset_size(s->data) : 0,
+                                   .replay = loop->options->replay};
+
+    return invar_admission_check(&facts);
+}
+
 /* All that is read, but for the weights; what cannot fit is refused. */
 static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 {
@@ -178,6 +194,8 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
 
     status = invar_session_open_beside(&loop->session, loop->recipe,
                                        invar_setup_wants(loop) | INVAR_SESSION_NO_WEIGHTS, &crowd);
+    if (status == INVAR_OK)
+        status = admit(loop);
     // replays are exempt: version 0.1.0 ran longer responses to the end of the model's positions
     if (status == INVAR_OK && !loop->options->replay)
         status = invar_session_check_rollouts(&loop->session);
@@ -194,11 +212,6 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
     tell_dropped(loop);
     tell_left_out(loop);
     tell_reference(loop);
-    if (loop->set.course.rollouts == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "num-epoch: so many times through the data is less than one rollout of "
-                          "%" PRId64 " prompts; give num-rollout",
-                          loop->set.prompts);
     INVAR_TRY(invar_loop_read_sets(loop));
     return invar_setup_plan_memory(budget, loop);
 }

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/config/check.h"
+#include "engine/rl/estimator.h"
 #include "engine/run/setup/inside.h"
 
 #include "base/invar_banned.h"
@@ -159,11 +159,6 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .follow = follows(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
 
-    if (set->recorded && loop->recorder.options.level > INVAR_PROBE_STEP &&
-        !loop->options->replay && !invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD))
-        return invar_config_refuse(r, INVAR_KEY_DEBUG_DETERMINISM,
-                                   "shows samples of a batch alone, and the clock does not say "
-                                   "which these are: give rollout-record, or replay the run");
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
     INVAR_TRY(invar_session_policy(&o.policy, s));

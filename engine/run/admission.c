@@ -1,0 +1,190 @@
+/*
+ * admission.c - the rules about ranks, models and data that refuse a run before it starts.
+ *
+ * Rules of the recipe alone are in engine/config. A rule belongs here if it needs the number of
+ * ranks, the model or the data. Checks of files, such as an output folder that exists already, are
+ * made by the code that opens them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/admission.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/config/check.h"
+#include "engine/run/session/session.h"
+#include "engine/run/settings.h"
+
+#include "base/invar_banned.h"
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* True if values between the sums of a layer are spread over several ranks. */
+static bool divides_values(const invar_layout_sizes *sizes)
+{
+    return sizes->tensor > 1 || sizes->context > 1;
+}
+
+/* True if no name of the comma-separated list can belong to a value inside a layer. */
+static bool names_whole_points(const char *points)
+{
+    static const char *const begins[] = {
+        "grad.", "weight.",  "batch.",       "rollout.",       "train.",       "score.",
+        "ref.",  "teacher.", "critic.grad.", "critic.weight.", "critic.values"};
+
+    for (const char *at = points; *at; at += strspn(at, ",")) {
+        size_t i = 0, count = sizeof begins / sizeof *begins;
+        while (i < count && strncmp(at, begins[i], strlen(begins[i])) != 0)
+            i++;
+        if (i == count)
+            return false;
+        at += strcspn(at, ",");
+    }
+    return true;
+}
+
+/* Audits, dumps and hashes of single ops need complete values on one rank. */
+static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes *sizes)
+{
+    bool apart = sizes->rollout_ranks > 0;
+
+    if (apart && invar_recipe_int(r, INVAR_KEY_AUDIT) > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "audit needs ranks that train on what they sample, and here some ranks "
+                          "only sample: leave out rollout-num-gpus, or replay the run on one rank, "
+                          "which has the same bits");
+    if (!divides_values(&sizes->train) && !(apart && divides_values(&sizes->rollout)))
+        return INVAR_OK;
+    if (!names_whole_points(invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "debug-dump: here ranks divide layers or rows: name points that begin with "
+            "grad., weight., batch., rollout., train., score., ref., teacher., "
+            "critic.grad. or critic.weight., or replay the run on one rank, which "
+            "has the same bits");
+    if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_POINT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-determinism: finer points than those of \"point\" need whole "
+                          "values, and here ranks divide layers or rows: replay the run on one "
+                          "rank, which has the same bits");
+    return INVAR_OK;
+}
+
+/* A replay runs on one rank, whatever the layout of the recorded run was. */
+static invar_status check_alone(const invar_admission *a, const invar_sides_sizes *sizes)
+{
+    int least = invar_layout_parts(&sizes->train) + sizes->rollout_ranks;
+
+    if (least == 1 || a->replay)
+        return INVAR_OK;
+    if (sizes->rollout_ranks > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus = %d of the ranks only sample, and this is one: start "
+                          "with --ranks %d or with mpirun (docs/scale-out.md)",
+                          sizes->rollout_ranks, least);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "the recipe cuts the model into %d parts, for as many ranks, and this is "
+                      "one: start with --ranks %d or with mpirun (docs/scale-out.md)",
+                      least, least);
+}
+
+static invar_status check_several(const invar_admission *a, const invar_sides_sizes *sizes)
+{
+    const invar_recipe *r = a->recipe;
+
+    if (invar_config_recorded(r) && !invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD))
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_SCHEDULE,
+                                   "= recorded needs a run of one rank, whose clock decides; "
+                                   "several obey a record: give rollout-record");
+    INVAR_TRY(check_watched(r, sizes));
+    if (sizes->rollout_ranks > 0 && invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
+                                   "is 0 where rollouts come from files: leave out one of them");
+    return INVAR_OK;
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* The actor as the ranks hold it that train, and as those hold it that sample. */
+static invar_status check_parts(const invar_admission *a, const invar_sides *sides)
+{
+    const invar_format format = INVAR_RECIPE_ENUM(invar_format, a->recipe, INVAR_KEY_DTYPE);
+    const invar_format sampled = invar_settings_rollout_format(a->recipe);
+    const bool apart = sides->first < a->ranks;
+
+    INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
+    return apart || sampled != format
+               ? invar_model_check(a->actor, sampled, apart ? &sides->rollout : &sides->train)
+               : INVAR_OK;
+}
+
+static invar_status check_models(const invar_admission *a)
+{
+    if (!a->actor)
+        return INVAR_OK;
+    INVAR_TRY(invar_session_check_actor(a->recipe, a->actor));
+    if (a->reference_apart && invar_settings_reference_moves(a->recipe))
+        return invar_config_refuse(a->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
+                                   "would copy the actor into a reference of another shape "
+                                   "(ref-load)");
+    return INVAR_OK;
+}
+
+static invar_status check_layout(const invar_admission *a)
+{
+    static const invar_layout_sizes one = {1, 1, 1, 1, 1, 1, false};
+    invar_sides_sizes sizes;
+    invar_sides sides;
+
+    INVAR_TRY(invar_settings_sides(&sizes, a->recipe));
+    if (a->ranks == 0)
+        return INVAR_OK;
+    INVAR_TRY(a->ranks == 1 ? check_alone(a, &sizes) : check_several(a, &sizes));
+    if (a->ranks == 1) // also a replay of a run of several ranks
+        sizes = (invar_sides_sizes){.train = one, .rollout = one};
+    INVAR_TRY(invar_sides_outline(&sides, &sizes, a->ranks));
+    return a->actor ? check_parts(a, &sides) : INVAR_OK;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static invar_status check_data(const invar_admission *a)
+{
+    invar_settings set;
+
+    if (!a->data_known)
+        return INVAR_OK;
+    invar_settings_read(&set, a->recipe, a->prompts, -1);
+    if (set.course.rollouts == 0)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "num-epoch: all epochs together have fewer prompts than one rollout, %" PRId64
+            " (rollout-batch-size); give num-rollout",
+            set.prompts);
+    return INVAR_OK;
+}
+
+/* A replay decides by the record what the clock has decided. */
+static invar_status check_recorded(const invar_admission *a)
+{
+    const invar_recipe *r = a->recipe;
+
+    if (!invar_config_recorded(r) || invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD) ||
+        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
+        return INVAR_OK;
+    return invar_config_refuse(r, INVAR_KEY_DEBUG_DETERMINISM,
+                               "shows samples of a batch alone, and the clock does not say which "
+                               "these are: give rollout-record, or replay the run");
+}
+
+invar_status invar_admission_check(const invar_admission *facts)
+{
+    if (!facts->replay) { // the recipe of a record was checked when it was read
+        INVAR_TRY(invar_config_check(facts->recipe));
+        INVAR_TRY(check_recorded(facts));
+    }
+    INVAR_TRY(check_models(facts));
+    INVAR_TRY(check_layout(facts));
+    return check_data(facts);
+}

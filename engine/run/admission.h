@@ -1,0 +1,40 @@
+/*
+ * admission.h - the decision whether a run can be carried out, before it starts.
+ *
+ * `train`, `train --dry-run` and `plan` ask the same function, as soon as they know something: the
+ * recipe, then the number of ranks, then what config.json and the data say. `help combinations`
+ * asks it about pairs of keys.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_ADMISSION_H
+#define INVAR_ENGINE_RUN_ADMISSION_H
+
+#include "base/recipe/recipe.h"
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is known of a run; rules about a fact that is not known yet are skipped. */
+typedef struct invar_admission {
+    const invar_recipe *recipe;    /* borrowed */
+    int ranks;                     /* number of ranks; 0 if unknown */
+    const invar_model_spec *actor; /* model that is trained, borrowed; NULL if unknown */
+    bool reference_apart;          /* ref-load names a model of another shape than the actor */
+    bool data_known;               /* prompt-data was read, or the recipe has none */
+    int64_t prompts;               /* number of prompts in prompt-data, if `data_known` */
+    bool replay;                   /* recorded steps are executed again, by one rank */
+} invar_admission;
+
+/*
+ * Returns INVAR_E_INVALID with the key to change if the run cannot be carried out. The rules of a
+ * recipe alone are those of invar_config_check.
+ */
+invar_status invar_admission_check(const invar_admission *facts) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

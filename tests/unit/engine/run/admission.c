@@ -1,0 +1,136 @@
+/*
+ * admission.c - what is refused before a run, as soon as a fact is known and not sooner.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/admission.h"
+
+#include "engine/config/config.h"
+#include "tests/support.h"
+
+typedef struct pair {
+    const char *key, *value;
+} pair;
+
+static const pair base[] = {{"num-layers", "2"},
+                            {"hidden-size", "32"},
+                            {"ffn-hidden-size", "64"},
+                            {"num-attention-heads", "2"},
+                            {"prompt-data", "task:max"},
+                            {"rollout-batch-size", "4"},
+                            {"n-samples-per-prompt", "2"},
+                            {"rollout-max-response-len", "4"},
+                            {"rm-type", "overlap"},
+                            {"numerics", "ieee"},
+                            {NULL, NULL}};
+
+static const invar_model_spec dense = {.family = INVAR_FAMILY_QWEN3,
+                                       .vocab = 64,
+                                       .hidden = 32,
+                                       .layers = 2,
+                                       .heads = 2,
+                                       .kv_heads = 2,
+                                       .head_dim = 16,
+                                       .intermediate = 64,
+                                       .max_positions = 64,
+                                       .norm_eps = 1e-6f,
+                                       .tied = true,
+                                       .qk_norm = true,
+                                       .rope = {.theta = 1e4},
+                                       .logical_tp = 1,
+                                       .logical_etp = 1};
+
+/* The base recipe with further keys, up to a NULL. */
+static invar_recipe *recipe_of(const pair *pairs)
+{
+    invar_recipe *recipe = NULL;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    for (const pair *p = base; p->key; p++)
+        assert_ok(invar_recipe_set(recipe, p->key, p->value, "test"));
+    for (; pairs->key; pairs++)
+        assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
+    return recipe;
+}
+
+/* The run is admitted with the facts `before`, and refused with `facts`. */
+static void assert_refused_by(const pair *keys, invar_admission before, invar_admission facts,
+                              const char *why)
+{
+    invar_recipe *recipe = recipe_of(keys);
+
+    before.recipe = facts.recipe = recipe;
+    assert_ok(invar_admission_check(&before));
+    assert_fails(invar_admission_check(&facts), INVAR_E_INVALID, why);
+    invar_recipe_free(recipe);
+}
+
+static void test_admission__refuses_recipe_alone(void **state)
+{
+    const pair keys[] = {{"num-rollout", "2"}, {"num-epoch", "2"}, {NULL, NULL}};
+    invar_recipe *recipe = recipe_of(keys);
+
+    (void)state;
+    assert_fails(invar_admission_check(&(invar_admission){.recipe = recipe}), INVAR_E_INVALID,
+                 "give one");
+    invar_recipe_free(recipe);
+}
+
+static void test_admission__refuses_by_number_of_ranks(void **state)
+{
+    const pair divided[] = {
+        {"num-rollout", "2"}, {"pipeline-model-parallel-size", "2"}, {NULL, NULL}};
+    const pair recorded[] = {
+        {"num-rollout", "2"}, {"rollout-lag", "1"}, {"rollout-schedule", "recorded"}, {NULL, NULL}};
+
+    (void)state;
+    assert_refused_by(divided, (invar_admission){.ranks = 0}, (invar_admission){.ranks = 1},
+                      "start with --ranks 2");
+    assert_refused_by(divided, (invar_admission){.ranks = 2}, (invar_admission){.ranks = 3},
+                      "needs a multiple of 2");
+    assert_refused_by(divided, (invar_admission){.ranks = 1, .replay = true},
+                      (invar_admission){.ranks = 1}, "start with --ranks 2");
+    assert_refused_by(recorded, (invar_admission){.ranks = 1}, (invar_admission){.ranks = 2},
+                      "give rollout-record");
+}
+
+static void test_admission__refuses_by_model(void **state)
+{
+    const pair experts[] = {{"num-rollout", "2"}, {"logical-etp", "2"}, {NULL, NULL}};
+    const pair layers[] = {
+        {"num-rollout", "2"}, {"pipeline-model-parallel-size", "4"}, {NULL, NULL}};
+    const pair moves[] = {
+        {"num-rollout", "2"}, {"use-kl-loss", "true"}, {"ref-update-interval", "1"}, {NULL, NULL}};
+
+    (void)state;
+    assert_refused_by(experts, (invar_admission){.ranks = 1},
+                      (invar_admission){.ranks = 1, .actor = &dense}, "the model has none");
+    assert_refused_by(layers, (invar_admission){.ranks = 4},
+                      (invar_admission){.ranks = 4, .actor = &dense}, "only 2 layers");
+    assert_refused_by(moves, (invar_admission){.actor = &dense},
+                      (invar_admission){.actor = &dense, .reference_apart = true},
+                      "a reference of another shape");
+}
+
+static void test_admission__refuses_by_data(void **state)
+{
+    const pair epochs[] = {{"num-epoch", "1"}, {NULL, NULL}};
+
+    (void)state;
+    assert_refused_by(epochs, (invar_admission){.data_known = true, .prompts = 4},
+                      (invar_admission){.data_known = true, .prompts = 3}, "give num-rollout");
+    assert_refused_by(epochs, (invar_admission){.prompts = 3},
+                      (invar_admission){.data_known = true, .prompts = 3}, "give num-rollout");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_admission__refuses_recipe_alone),
+        cmocka_unit_test(test_admission__refuses_by_number_of_ranks),
+        cmocka_unit_test(test_admission__refuses_by_model),
+        cmocka_unit_test(test_admission__refuses_by_data),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
