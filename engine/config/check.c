@@ -74,22 +74,40 @@ static bool is_asked(const invar_recipe *recipe)
     return invar_reward_asked(reward);
 }
 
+const invar_key *invar_config_plugins(size_t *count_out)
+{
+    static const invar_key keys[] = {INVAR_KEY_CUSTOM_RM_PATH,
+                                     INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
+                                     INVAR_KEY_CUSTOM_AGENT_PATH,
+                                     INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
+                                     INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
+                                     INVAR_KEY_BUFFER_FILTER_PATH,
+                                     INVAR_KEY_DATA_SOURCE_PATH,
+                                     INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH,
+                                     INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH,
+                                     INVAR_KEY_CUSTOM_INIT_PATH,
+                                     INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
+                                     INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
+                                     INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH};
+
+    *count_out = sizeof keys / sizeof *keys;
+    return keys;
+}
+
+/* A plug-in, or a server that is asked like one. */
+static bool asks(const invar_recipe *recipe)
+{
+    size_t count;
+    const invar_key *keys = invar_config_plugins(&count);
+    bool found = is_asked(recipe) || invar_config_filled(recipe, INVAR_KEY_OPD_TEACHER_URL);
+
+    for (size_t i = 0; i < count; i++)
+        found = found || invar_config_filled(recipe, keys[i]);
+    return found;
+}
+
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
 {
-    static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
-                                        INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
-                                        INVAR_KEY_CUSTOM_AGENT_PATH,
-                                        INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
-                                        INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
-                                        INVAR_KEY_BUFFER_FILTER_PATH,
-                                        INVAR_KEY_DATA_SOURCE_PATH,
-                                        INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH,
-                                        INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH,
-                                        INVAR_KEY_CUSTOM_INIT_PATH,
-                                        INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
-                                        INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
-                                        INVAR_KEY_OPD_TEACHER_URL,
-                                        INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH};
     static const invar_estimator_facts none;
     const invar_estimator estimator =
         INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
@@ -104,9 +122,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
     f->sampled = !f->sft || f->eval;
     f->distills =
         f->estimator->teacher || (!f->sft && invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
-    f->plugin = is_asked(recipe);
-    for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
-        f->plugin = f->plugin || invar_config_filled(recipe, plugins[i]);
+    f->plugin = asks(recipe);
 }
 
 /* ---- impossible combinations ----------------------------------------------------------------- */

@@ -41,6 +41,9 @@ invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
 invar_status invar_config_check_unused(invar_key *unused_out,
                                        const invar_recipe *recipe) INVAR_MUST_USE;
 
+/* The keys that name a plug-in: a shared object, or a command. */
+const invar_key *invar_config_plugins(size_t *count_out);
+
 /* ---- derived values -------------------------------------------------------------------------- */
 
 /* Of a checked recipe: what 0 stands for in the two keys that follow from each other. */

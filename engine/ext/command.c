@@ -168,6 +168,30 @@ invar_status invar_command_find(const invar_command *command, const char *name)
                       strerror(code));
 }
 
+static invar_status find_command(const char *name, const char *spec)
+{
+    invar_command command = {0};
+    invar_status status = invar_command_cut(&command, name, spec);
+
+    if (status == INVAR_OK)
+        status = invar_command_find(&command, name);
+    invar_command_release(&command);
+    return status;
+}
+
+invar_status invar_command_locate(const char *name, const char *spec)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (!invar_command_object(spec))
+        return find_command(name, spec);
+    if (invar_path_exists(spec))
+        return INVAR_OK;
+    invar_path_show(shown, spec);
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: cannot load it: %s%s: no such file", name,
+                      strchr(spec, '/') ? "" : "./", shown);
+}
+
 static invar_status add_command(bool *found_out, invar_hasher *hasher, const invar_command *command)
 {
     const char *program = command->words[0];

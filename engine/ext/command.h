@@ -35,6 +35,12 @@ invar_status invar_command_find(const invar_command *command, const char *name) 
 bool invar_command_object(const char *spec);
 
 /*
+ * Returns INVAR_E_IO if the shared object, or the program of the command, does not exist. Nothing
+ * is loaded or started.
+ */
+invar_status invar_command_locate(const char *name, const char *spec) INVAR_MUST_USE;
+
+/*
  * The digest of a plug-in's own files: the shared object; or the program, if it is named with its
  * path, and the first argument that is a file, an interpreter's script. A program without either
  * is the file that PATH has for it. False: none of them can be read.

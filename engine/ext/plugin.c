@@ -84,6 +84,7 @@ static invar_status attach(invar_plugin *plugin, const invar_plugin_options *opt
 {
     uint32_t offered = 0, missing;
 
+    INVAR_TRY(invar_command_locate(plugin->name, options->spec));
     INVAR_TRY(invar_command_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec));
     if (invar_command_object(options->spec)) {
         INVAR_TRY(invar_object_open(&plugin->object, plugin->name, options->spec));

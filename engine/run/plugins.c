@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "engine/agent/door.h"
 #include "engine/config/config.h"
+#include "engine/ext/command.h"
 #include "engine/source/judge.h"
 #include "engine/source/timetable.h"
 #include "engine/source/turns.h"
@@ -172,6 +173,22 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
     INVAR_TRY(attach_agents(out, recipe, replay));
     for (int i = INVAR_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
         INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
+    return INVAR_OK;
+}
+
+invar_status invar_plugins_locate(const invar_recipe *recipe)
+{
+    const bool replaced = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
+    size_t count;
+    const invar_key *keys = invar_config_plugins(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        invar_recipe_entry e;
+
+        invar_recipe_entry_get(&e, recipe, (int)keys[i]);
+        if (e.text[0] && !(replaced && keys[i] == INVAR_KEY_CUSTOM_AGENT_PATH))
+            INVAR_TRY(invar_command_locate(e.key->name, e.text));
+    }
     return INVAR_OK;
 }
 

@@ -45,6 +45,12 @@ invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
                                 const invar_tokenizer *tokenizer, bool replay) INVAR_MUST_USE;
 void invar_plugins_close(invar_plugins *plugins);
 
+/*
+ * Returns what invar_plugins_open would fail with if a shared object or a program of the recipe
+ * does not exist. Nothing is loaded or started.
+ */
+invar_status invar_plugins_locate(const invar_recipe *recipe) INVAR_MUST_USE;
+
 /* Tells, and notes in the ledger, which are others than when `step` was executed. */
 invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder *recorder,
                                    int64_t step) INVAR_MUST_USE;

@@ -133,6 +133,16 @@ static invar_status check_outputs(const invar_loop *loop)
     return invar_track_check(&plan);
 }
 
+/* What open_outputs refuses about files; no plug-in is started and nothing is written. */
+static invar_status check_files(invar_loop *loop)
+{
+    INVAR_TRY(invar_plugins_locate(loop->recipe));
+    INVAR_TRY(invar_setup_open_source(loop));
+    INVAR_TRY(check_outputs(loop));
+    INVAR_TRY(invar_loop_find_checkpoint(loop));
+    return invar_path_exists(loop->home.at.ledger) ? INVAR_OK : invar_loop_check_exports(loop);
+}
+
 /* All that the one rank has that writes. */
 static invar_status open_outputs(invar_loop *loop)
 {
@@ -268,7 +278,7 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
     INVAR_TRY(prepare(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
-    return invar_agree_leads(loop->world) ? check_outputs(loop) : INVAR_OK;
+    return invar_agree_leads(loop->world) ? check_files(loop) : INVAR_OK;
 }
 
 void invar_loop_close(invar_loop *loop)

@@ -47,6 +47,26 @@ for option in --json '--until 1' '--fork made' --fresh '--golden x'; do
     expect 129 'with a recipe, its keys and --ranks alone' again.ini --dry-run $option
 done
 
+# what train refuses is refused here, with the same words
+# alike FLAG ...: neither accepts this, and both say the same.
+alike() {
+    local dry train
+    dry=$("$invar" train again.ini --dry-run --run refused "$@" 2>&1 >/dev/null | tail -1)
+    train=$("$invar" train again.ini --no-report --run refused "$@" 2>&1 >/dev/null | tail -1)
+    holds [ -n "$dry" ]
+    holds [ "$dry" = "$train" ]
+    holds [ ! -e refused ]
+}
+"$invar" train again.ini --no-report --run saved --save-debug-rollout-data 'saved-{rollout_id}' \
+    >/dev/null
+mkdir -p full-1 && touch full-1/file
+alike --load-debug-rollout-data 'saved-{rollout_id}' --rollout-batch-size 4
+alike --load-debug-rollout-data 'absent-{rollout_id}'
+alike --save-hf 'full-{rollout_id}'
+alike --custom-init-path absent.so
+alike --custom-init-path 'absent program'
+alike --rollout-lag 1 --rollout-schedule recorded --debug-determinism point
+
 # ranks, and models that they divide, have the identity of one
 own=$(identity "$divided")
 holds [ ${#own} -eq 32 ]
