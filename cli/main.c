@@ -15,6 +15,7 @@
 #include "cli/verb.h"
 
 #ifdef INVAR_LEDGER
+#include "cli/combinations/combinations.h"
 #include "cli/open_ranks.h"
 #endif
 
@@ -30,8 +31,7 @@ static const invar_verb *find(const invar_verb *const *list, const char *name)
 
 static void print_entry(FILE *out, const char *name, const char *summary)
 {
-    fprintf(out, "  %-13s ", name);
-    invar_plain_wrap(out, summary, 16);
+    invar_plain_wrap(out, summary, fprintf(out, "  %-13s ", name));
 }
 
 static void print_verbs(FILE *out, const invar_verb *const *list)
@@ -49,6 +49,8 @@ static void print_help(FILE *out)
     print_entry(out, "help VERB", "explain a verb and its options");
 #ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
+    print_entry(out, "help combinations",
+                "list the pairs of recipe keys that are refused, and why");
 #endif
     print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
 }
@@ -146,9 +148,24 @@ static bool help_key(const char *name)
 #endif
 }
 
+/* True if the words ask for pairs of keys; *code_out is the exit code then. */
+static bool help_combinations(int *code_out, int argc, char **argv)
+{
+#ifdef INVAR_LEDGER
+    if (argc != 1 || strcmp(argv[0], "combinations") != 0)
+        return false;
+    *code_out = invar_combinations_show() == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+    return true;
+#else
+    (void)code_out, (void)argc, (void)argv;
+    return false;
+#endif
+}
+
 static int help(int argc, char **argv)
 {
     selection s;
+    int code;
 
     if (argc == 0) {
         print_help(stdout);
@@ -156,6 +173,8 @@ static int help(int argc, char **argv)
     }
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
+    if (help_combinations(&code, argc, argv))
+        return code;
     if (argc == 1 && !find(invar_verbs, argv[0]) && help_key(argv[0]))
         return INVAR_EXIT_OK;
     if (!select_verb(&s, argc, argv))

@@ -155,17 +155,23 @@ static invar_status check_schema_key(const invar_recipe_schema *schema, int inde
     return INVAR_OK;
 }
 
+static invar_status assign_default(invar_recipe *recipe, int index)
+{
+    const invar_recipe_key *key = &recipe->schema->keys[index];
+    char where[WHERE_SIZE];
+
+    if (!key->fallback)
+        return INVAR_OK;
+    snprintf(where, sizeof where, "recipe schema: %s", key->name);
+    return assign(recipe, index, span_of(key->fallback), INVAR_RECIPE_SOURCE_DEFAULT, "default",
+                  where);
+}
+
 static invar_status fill_defaults(invar_recipe *recipe)
 {
     for (int i = 0; i < recipe->schema->count; i++) {
-        const invar_recipe_key *key = &recipe->schema->keys[i];
-        char where[WHERE_SIZE];
-
         INVAR_TRY(check_schema_key(recipe->schema, i));
-        snprintf(where, sizeof where, "recipe schema: %s", key->name);
-        if (key->fallback)
-            INVAR_TRY(assign(recipe, i, span_of(key->fallback), INVAR_RECIPE_SOURCE_DEFAULT,
-                             "default", where));
+        INVAR_TRY(assign_default(recipe, i));
     }
     return INVAR_OK;
 }
@@ -349,6 +355,22 @@ invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char
                           recipe->slots[key].origin);
     INVAR_TRY(assign(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
     recipe->flagged = true;
+    return INVAR_OK;
+}
+
+invar_status invar_recipe_reset(invar_recipe *recipe)
+{
+    INVAR_CHECK(!recipe->parsed); // a value of the file is not kept beside that of a flag
+    for (int i = 0; i < recipe->schema->count; i++) {
+        slot *s = &recipe->slots[i];
+
+        if (s->source != INVAR_RECIPE_SOURCE_FLAG)
+            continue;
+        invar_free(s->value.text);
+        *s = (slot){.value = {.text = NULL}};
+        INVAR_TRY(assign_default(recipe, i));
+    }
+    recipe->flagged = false;
     return INVAR_OK;
 }
 

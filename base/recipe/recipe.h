@@ -128,6 +128,12 @@ invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, co
 invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char *value,
                               const char *origin) INVAR_MUST_USE;
 
+/*
+ * Sets all keys back to their defaults, for a recipe that was made of flags alone. It costs less
+ * than a new recipe, which checks the schema.
+ */
+invar_status invar_recipe_reset(invar_recipe *recipe) INVAR_MUST_USE;
+
 /* Fails when a key without a default was not given. */
 invar_status invar_recipe_check(const invar_recipe *recipe) INVAR_MUST_USE;
 

@@ -417,6 +417,26 @@ static void test_base_recipe__flags_override_the_file(void **state)
     invar_recipe_free(recipe);
 }
 
+static void test_base_recipe__reset_takes_flags_back(void **state)
+{
+    invar_recipe *recipe;
+    invar_recipe_entry entry;
+
+    (void)state;
+    assert_ok(invar_recipe_new(&recipe, &schema));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(invar_recipe_set(recipe, "num-layers", "9", "--num-layers"));
+        assert_ok(invar_recipe_set(recipe, "model-name", "a", "--model-name"));
+        assert_ok(invar_recipe_reset(recipe));
+        invar_recipe_entry_get(&entry, recipe, LAYERS);
+        assert_int_equal(entry.source, INVAR_RECIPE_SOURCE_DEFAULT);
+        assert_string_equal(entry.text, entry.key->fallback);
+    }
+    // a key without a default has no value again
+    assert_fails(invar_recipe_check(recipe), INVAR_E_INVALID, "'model-name'");
+    invar_recipe_free(recipe);
+}
+
 static void test_base_recipe__refuses_bad_flags_and_keeps_the_value(void **state)
 {
     invar_recipe *recipe = parsed("[model]\nmodel-name = a\nnum-layers = 7\n");
@@ -773,6 +793,7 @@ int main(void)
         cmocka_unit_test(test_base_recipe__reads_a_file_up_to_the_limit),
         cmocka_unit_test(test_base_recipe__refuses_what_is_no_file),
         cmocka_unit_test(test_base_recipe__flags_override_the_file),
+        cmocka_unit_test(test_base_recipe__reset_takes_flags_back),
         cmocka_unit_test(test_base_recipe__refuses_bad_flags_and_keeps_the_value),
         cmocka_unit_test(test_base_recipe__file_comes_once_and_first),
         cmocka_unit_test(test_base_recipe__check_names_the_missing_key),

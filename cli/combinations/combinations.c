@@ -1,0 +1,349 @@
+/*
+ * combinations.c - invar help combinations: pairs of recipe keys that are refused.
+ *
+ * There is no list of such pairs. Each pair of features.def becomes a recipe, and
+ * invar_admission_check, which admits every run, decides about it. A pair is refused if no recipe
+ * with both keys is admitted: with the further keys that both need, in either order of precedence,
+ * with those of one of them, and without any.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/combinations/combinations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/plain.h"
+#include "engine/config/config.h"
+#include "engine/run/admission.h"
+#include "engine/run/session/session.h"
+#include "engine/run/settings.h"
+
+#include "base/invar_banned.h"
+
+#define RANKS "ranks" /* the number of ranks, which is no key of a recipe */
+#define ORIGIN "pair" /* place of a key in messages of the checks */
+#define NEXT "; "     /* between keys */
+#define EQUALS " = "  /* between a key and its value */
+
+typedef struct feature {
+    const char *name, *needs;
+} feature;
+
+/* Keys of a base or of a need that apply to one kind of recipe, or those of a folder's model. */
+typedef struct entry {
+    const char *word, *kind, *keys;
+} entry;
+
+#define INVAR_BASE(...)
+#define INVAR_NEED(...)
+#define INVAR_MODEL(...)
+#define INVAR_FEATURE(NAME, NEEDS) {NAME, NEEDS},
+static const feature features[] = {
+#include "cli/combinations/features.def"
+};
+#undef INVAR_FEATURE
+#define INVAR_FEATURE(...)
+
+#undef INVAR_BASE
+#define INVAR_BASE(KIND, KEYS) {"", KIND, KEYS},
+static const entry bases[] = {
+#include "cli/combinations/features.def"
+};
+#undef INVAR_BASE
+#define INVAR_BASE(...)
+
+#undef INVAR_NEED
+#define INVAR_NEED(WORD, KIND, KEYS) {WORD, KIND, KEYS},
+static const entry needs[] = {
+#include "cli/combinations/features.def"
+};
+#undef INVAR_NEED
+#define INVAR_NEED(...)
+
+#undef INVAR_MODEL
+#define INVAR_MODEL(FOLDER, KEYS) {FOLDER, "", KEYS},
+static const entry folders[] = {
+#include "cli/combinations/features.def"
+};
+
+enum {
+    FEATURES = sizeof features / sizeof *features,
+    BASES = sizeof bases / sizeof *bases,
+    NEEDS = sizeof needs / sizeof *needs,
+    FOLDERS = sizeof folders / sizeof *folders
+};
+
+/* What the recipes of all pairs share. */
+typedef struct scene {
+    invar_recipe *recipe;            /* of the pair that is tried */
+    invar_session sessions[FOLDERS]; /* the models of all folders */
+    int count;                       /* number of sessions that are open */
+} scene;
+
+/* ---- the recipe of a pair -------------------------------------------------------------------- */
+
+/* A recipe that is put together; what is set first stays. */
+typedef struct draft {
+    invar_recipe *recipe;
+    bool set[INVAR_KEY_COUNT];
+    bool folder; /* the model comes from a folder */
+    bool file;   /* the data come from a file */
+    int ranks;   /* 0 if no feature names a number */
+} draft;
+
+static bool is_kind(const draft *d, const char *kind)
+{
+    return strcmp(kind, "all") == 0 || strcmp(kind, d->folder ? "folder" : "own") == 0 ||
+           strcmp(kind, d->file ? "file" : "task") == 0;
+}
+
+static invar_status set_key(draft *d, const char *name, const char *value)
+{
+    int key = invar_recipe_find(invar_config_schema(), name);
+
+    if (strcmp(name, RANKS) == 0) {
+        d->ranks = (int)strtol(value, NULL, 10);
+        return INVAR_OK;
+    }
+    INVAR_CHECK(key >= 0);
+    if (d->set[key])
+        return INVAR_OK;
+    d->set[key] = true;
+    return invar_recipe_set(d->recipe, name, value, ORIGIN);
+}
+
+/* The next of several keys, or a word, as a string; false at the end. */
+static bool next_key(char out[256], const char **cursor)
+{
+    const char *end = strstr(*cursor, NEXT);
+    size_t bytes = end ? (size_t)(end - *cursor) : strlen(*cursor);
+
+    INVAR_CHECK(bytes < 256);
+    memcpy(out, *cursor, bytes);
+    out[bytes] = '\0';
+    *cursor += bytes + (end ? strlen(NEXT) : 0);
+    return bytes > 0;
+}
+
+static invar_status set_keys(draft *d, const char *keys)
+{
+    char name[256], *value;
+
+    while (next_key(name, &keys)) {
+        value = strstr(name, EQUALS);
+        INVAR_CHECK(value != NULL);
+        *value = '\0';
+        INVAR_TRY(set_key(d, name, value + strlen(EQUALS)));
+    }
+    return INVAR_OK;
+}
+
+/* Keys of the entries that a word names, for the kind of this recipe. */
+static invar_status set_entries(draft *d, const entry *entries, int count, const char *word)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(entries[i].word, word) == 0 && is_kind(d, entries[i].kind))
+            INVAR_TRY(set_keys(d, entries[i].keys));
+    return INVAR_OK;
+}
+
+static void choose_kind(draft *d, const char *wanted)
+{
+    char word[256];
+
+    while (next_key(word, &wanted)) {
+        d->file = d->file || strcmp(word, "file") == 0;
+        d->folder = d->folder || d->file || strcmp(word, "folder") == 0;
+    }
+}
+
+static invar_status set_needs(draft *d, const char *wanted)
+{
+    char word[256];
+
+    while (next_key(word, &wanted))
+        INVAR_TRY(strstr(word, EQUALS) ? set_keys(d, word) : set_entries(d, needs, NEEDS, word));
+    return INVAR_OK;
+}
+
+static invar_status write_pair(draft *d, const feature *first, const feature *second)
+{
+    choose_kind(d, first->needs);
+    choose_kind(d, second->needs);
+    INVAR_TRY(set_keys(d, first->name));
+    INVAR_TRY(set_keys(d, second->name));
+    INVAR_TRY(set_needs(d, first->needs));
+    INVAR_TRY(set_needs(d, second->needs));
+    return set_entries(d, bases, BASES, "");
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+static invar_status open_folder(invar_session *out, invar_recipe *recipe, const char *keys)
+{
+    draft d = {.recipe = recipe};
+
+    INVAR_TRY(invar_recipe_reset(recipe));
+    INVAR_TRY(set_keys(&d, keys));
+    INVAR_TRY(set_entries(&d, bases, BASES, ""));
+    return invar_session_open(out, recipe, INVAR_SESSION_NO_WEIGHTS | INVAR_SESSION_ANY_DEVICE);
+}
+
+static invar_status open_scene(scene *out)
+{
+    INVAR_TRY(invar_recipe_new(&out->recipe, invar_config_schema()));
+    for (; out->count < FOLDERS; out->count++)
+        INVAR_TRY(open_folder(&out->sessions[out->count], out->recipe, folders[out->count].keys));
+    return INVAR_OK;
+}
+
+static void close_scene(scene *s)
+{
+    while (s->count > 0)
+        invar_session_close(&s->sessions[--s->count]);
+    invar_recipe_free(s->recipe);
+}
+
+/* The model of the folder that a key names; NULL if it names none. */
+static const invar_model_spec *find_folder(const scene *s, const invar_recipe *recipe,
+                                           invar_key key)
+{
+    for (int i = 0; i < FOLDERS; i++)
+        if (strcmp(invar_recipe_string(recipe, key), folders[i].word) == 0)
+            return &s->sessions[i].spec;
+    return NULL;
+}
+
+/* The rules see a model of the recipe's own like that of a folder: it has experts, or none. */
+static const invar_model_spec *find_actor(const scene *s, const invar_recipe *recipe)
+{
+    const invar_model_spec *named = find_folder(s, recipe, INVAR_KEY_HF_CHECKPOINT);
+    int i = 0;
+
+    while (!named && (s->sessions[i].spec.experts > 0) !=
+                         (invar_recipe_int(recipe, INVAR_KEY_NUM_EXPERTS) > 0))
+        i++;
+    return named ? named : &s->sessions[i].spec;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+/* As many ranks as the layout has at least; a layout that contradicts itself is refused later. */
+static int count_ranks(const draft *d)
+{
+    invar_sides_sizes sides;
+    int least;
+
+    if (invar_settings_sides(&sides, d->recipe) != INVAR_OK) {
+        invar_error_clear();
+        return 0;
+    }
+    least = invar_layout_parts(&sides.train) + sides.rollout_ranks;
+    return d->ranks > least ? d->ranks : least;
+}
+
+static invar_status admit(const draft *d, const scene *s)
+{
+    const invar_model_spec *actor = find_actor(s, d->recipe);
+    const invar_model_spec *reference = find_folder(s, d->recipe, INVAR_KEY_REF_LOAD);
+    invar_model_spec spec = *actor;
+
+    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = d->recipe}));
+    INVAR_TRY(invar_session_complete_spec(&spec, d->recipe));
+    return invar_admission_check(
+        &(invar_admission){.recipe = d->recipe,
+                           .ranks = count_ranks(d),
+                           .actor = &spec,
+                           .reference_apart = reference && reference != actor});
+}
+
+static invar_status try_recipe(const scene *s, const feature *first, const feature *second)
+{
+    draft d = {.recipe = s->recipe};
+
+    INVAR_TRY(invar_recipe_reset(d.recipe));
+    INVAR_TRY(write_pair(&d, first, second));
+    return admit(&d, s);
+}
+
+/* The pair and the reason, without the place of the key. */
+static void show_refusal(const feature *first, const feature *second)
+{
+    char line[INVAR_ERROR_MESSAGE_SIZE + 256];
+    invar_error reason;
+    const char *why = reason.message;
+
+    invar_error_take(&reason);
+    if (strncmp(why, ORIGIN ": ", strlen(ORIGIN ": ")) == 0)
+        why += strlen(ORIGIN ": ");
+    (void)snprintf(line, sizeof line, "%s with %s: %s", first->name, second->name, why);
+    invar_plain_wrap(stdout, line, 0);
+}
+
+static bool same_key(const feature *a, const feature *b)
+{
+    size_t bytes = strcspn(a->name, " ");
+
+    return strncmp(a->name, b->name, bytes + 1) == 0;
+}
+
+static bool is_refusal(invar_status status)
+{
+    return status == INVAR_E_INVALID || status == INVAR_E_UNSUPPORTED;
+}
+
+/* Returns why the first recipe of the pair is refused, if all are. */
+static invar_status try_pair(const scene *s, const feature *a, const feature *b)
+{
+    const feature bare_a = {a->name, ""}, bare_b = {b->name, ""};
+    const feature *const further[][2] = {{b, a}, {a, &bare_b}, {&bare_a, b}, {&bare_a, &bare_b}};
+    invar_status status = try_recipe(s, a, b);
+    invar_error reason;
+
+    if (!is_refusal(status))
+        return status;
+    invar_error_take(&reason);
+    for (size_t i = 0; i < sizeof further / sizeof *further; i++) {
+        if (try_recipe(s, further[i][0], further[i][1]) == INVAR_OK)
+            return INVAR_OK;
+        invar_error_clear();
+    }
+    invar_error_put(&reason);
+    return status;
+}
+
+static invar_status show_pairs(const scene *s)
+{
+    int64_t pairs = 0, refused = 0;
+    invar_status status;
+
+    for (int i = 0; i < FEATURES; i++)
+        for (int k = i + 1; k < FEATURES; k++) {
+            if (same_key(&features[i], &features[k]))
+                continue;
+            pairs++;
+            status = try_pair(s, &features[i], &features[k]);
+            if (status == INVAR_OK)
+                continue;
+            if (!is_refusal(status))
+                return status;
+            show_refusal(&features[i], &features[k]);
+            refused++;
+        }
+    printf("\n%lld of %lld pairs of %d features are refused.\n", (long long)refused,
+           (long long)pairs, FEATURES);
+    return INVAR_OK;
+}
+
+invar_status invar_combinations_show(void)
+{
+    scene s = {.count = 0};
+    invar_status status = open_scene(&s);
+
+    if (status == INVAR_OK)
+        status = show_pairs(&s);
+    close_scene(&s);
+    return status;
+}
