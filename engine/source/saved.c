@@ -146,6 +146,23 @@ static invar_status check_head(const invar_source_options *o, const invar_rollou
     return INVAR_OK;
 }
 
+/* What the recipe wants of a sample that another run has recorded. */
+static invar_status check_recorded(const invar_source_options *o, const invar_rl_sample *s,
+                                   const char *path)
+{
+    if (o->needs_logp && !s->logp)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " has no log-probabilities, which use-tis, "
+                          "use-mis and use-rollout-logprobs need",
+                          path, s->index);
+    if (o->needs_routing && !s->routing)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " has no recorded routing, which "
+                          "use-rollout-routing-replay needs; leave out one of them",
+                          path, s->index);
+    return INVAR_OK;
+}
+
 invar_status invar_source_check_file(const invar_source *source, int64_t rollout)
 {
     const invar_source_options *o = &source->options;
@@ -157,6 +174,8 @@ invar_status invar_source_check_file(const invar_source *source, int64_t rollout
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, o->load, rollout));
     INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
     status = check_head(o, &data.header, samples, path);
+    if (status == INVAR_OK && !o->saved->own && data.samples.count > 0)
+        status = check_recorded(o, data.samples.items, path);
     invar_rollout_data_release(&data);
     return status;
 }
@@ -187,13 +206,8 @@ static invar_status check_foreign(const invar_source *source, const char *path)
                           "%.1000s has changed since the run was started: its content belongs to "
                           "the run's identity; begin another run",
                           path);
-    for (int64_t i = 0; i < samples->count && o->needs_logp; i++)
-        if (!samples->items[i].logp)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%.1000s: sample %" PRId64
-                              " has no log-probabilities, which use-tis, "
-                              "use-mis and use-rollout-logprobs need",
-                              path, samples->items[i].index);
+    for (int64_t i = 0; i < samples->count; i++)
+        INVAR_TRY(check_recorded(o, &samples->items[i], path));
     return INVAR_OK;
 }
 

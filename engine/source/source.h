@@ -96,10 +96,11 @@ typedef struct invar_source_options {
     /* Files: */
     const char *load; /* their pattern; "": none */
     const invar_saved *saved;
-    invar_digest run; /* the identity that own ones have */
-    bool replay;      /* their hashes are not known */
-    bool follow;      /* own ones go through `rollout` as if they were being sampled */
-    bool needs_logp;  /* a sample without log-probabilities is refused */
+    invar_digest run;   /* the identity that own ones have */
+    bool replay;        /* their hashes are not known */
+    bool follow;        /* own ones go through `rollout` as if they were being sampled */
+    bool needs_logp;    /* a sample without log-probabilities is refused */
+    bool needs_routing; /* a sample without recorded routing is refused */
 } invar_source_options;
 
 /* How far it is: what a checkpoint keeps. */

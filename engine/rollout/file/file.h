@@ -80,7 +80,7 @@ typedef struct invar_rollout_data {
 /* INVAR_E_NOTFOUND, INVAR_E_IO; INVAR_E_CORRUPT with file and line for everything else. */
 invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path) INVAR_MUST_USE;
 
-/* The same without samples, of which it says only how many there are. */
+/* Like invar_rollout_file_read, with the first sample alone; *samples_out is their number. */
 invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
                                      const char *path) INVAR_MUST_USE;
 

@@ -590,7 +590,7 @@ invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
 invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
                                      const char *path)
 {
-    return read_lines(out, samples_out, path, 1);
+    return read_lines(out, samples_out, path, 2);
 }
 
 void invar_rollout_data_release(invar_rollout_data *data)

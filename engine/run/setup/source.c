@@ -157,7 +157,8 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .run = loop->identity.digest,
         .replay = loop->options->replay,
         .follow = follows(loop),
-        .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
+        .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
+        .needs_routing = set->replay_routing};
 
     o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));

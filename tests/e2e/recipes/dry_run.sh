@@ -62,6 +62,8 @@ alike() {
 mkdir -p full-1 && touch full-1/file
 alike --load-debug-rollout-data 'saved-{rollout_id}' --rollout-batch-size 4
 alike --load-debug-rollout-data 'absent-{rollout_id}'
+alike --load-debug-rollout-data 'saved-{rollout_id}' --use-rollout-routing-replay true \
+    --model-type qwen3_moe --num-experts 2
 alike --save-hf 'full-{rollout_id}'
 alike --custom-init-path absent.so
 alike --custom-init-path 'absent program'
