@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+# pairs.py INVAR FOLDER [PART PARTS] - pairs of features: --dry-run, train and help say the same.
+#
+# A feature is a key with a value other than its default (cli/combinations/features.def). Each pair
+# becomes a recipe on a tiny model, which is tried with --dry-run and then trained. A pair is either
+# refused by both, with the same message and before a run folder exists, or the run ends well; and
+# `invar help combinations` lists exactly the pairs that are refused, with that message.
+# Without INVAR_TEST_FULL a covering sample of the pairs is run; with it all of them, or one of
+# PARTS parts.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs pairs of features and compares the verdicts."""
+import collections
+import concurrent.futures
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+TREE = pathlib.Path(__file__).resolve().parents[3]
+TABLE = TREE / "cli" / "combinations" / "features.def"
+TOKENIZER = TREE / "tests" / "oracle" / "folders" / "4.57.6" / "qwen3-fp16"
+STRIDES = (1, 37)  # the sample has the pairs of features that are so far apart in the table
+WORKERS = 2
+SECONDS = 120  # a run that takes longer hangs
+CONTENT = re.compile(r"invar: (?:saved-\d+|data\.jsonl)\b")  # messages about what a file holds
+LAYOUT = ("tensor-model-parallel-size", "context-parallel-size", "expert-model-parallel-size",
+          "pipeline-model-parallel-size")
+
+Feature = collections.namedtuple("Feature", "key value needs")
+Result = collections.namedtuple("Result", "pair refused why problem")
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+def keys_of(text):
+    """[(key, value)] of "key = value; word; ..."; a word has the value None."""
+    parts = (part.partition(" = ") for part in text.split("; ") if part)
+    return [(key, value if equals else None) for key, equals, value in parts]
+
+
+class Table:
+    """The entries of features.def."""
+
+    def __init__(self):
+        text = re.sub(r"/\*.*?\*/", "", TABLE.read_text("ascii"), flags=re.S)
+        literal = r'"(?:[^"\\]|\\.)*"'
+        self.bases, self.needs, self.models, self.features = [], [], {}, []
+        for kind, inside in re.findall(rf"INVAR_(\w+)\(((?:{literal}|[^\")])*)\)", text):
+            arguments = ["".join(json.loads(part) for part in re.findall(literal, argument))
+                         for argument in re.findall(rf"(?:{literal}\s*)+", inside)]
+            if kind == "BASE":
+                self.bases.append((arguments[0], keys_of(arguments[1])))
+            elif kind == "NEED":
+                self.needs.append((arguments[0], arguments[1], keys_of(arguments[2])))
+            elif kind == "MODEL":
+                self.models[arguments[0]] = keys_of(arguments[1])
+            else:
+                key, value = keys_of(arguments[0])[0]
+                self.features.append(Feature(key, value, keys_of(arguments[1])))
+
+    def pairs(self):
+        """All pairs of features with different keys, by their places."""
+        return [(i, k) for i, k in itertools.combinations(range(len(self.features)), 2)
+                if self.features[i].key != self.features[k].key]
+
+    def recipe(self, features):
+        """Keys of the recipe that has these features and what they need; the first set stays."""
+        words = {word for feature in features for word, value in feature.needs if value is None}
+        kinds = {"all", "file" if "file" in words else "task",
+                 "folder" if words & {"file", "folder"} else "own"}
+        keys = {feature.key: feature.value for feature in features}
+        for feature in features:
+            for word, value in feature.needs:
+                wanted = [(word, value)] if value is not None else [
+                    pair for name, kind, pairs in self.needs
+                    if name == word and kind in kinds for pair in pairs]
+                for key, text in wanted:
+                    keys.setdefault(key, text)
+        for kind, pairs in self.bases:
+            for key, text in pairs if kind in kinds else []:
+                keys.setdefault(key, text)
+        return keys, "folder" if "folder" in kinds else "own"
+
+
+def variants(first, second):
+    """The pair with what both need, in both orders, with what one of them needs, and bare."""
+    bare = [feature._replace(needs=[]) for feature in (first, second)]
+    return [(first, second), (second, first), (first, bare[1]), (bare[0], second), tuple(bare)]
+
+
+# ---- running -----------------------------------------------------------------------------------
+
+def flags_of(keys):
+    """The command line for keys; `ranks` are at least those of the layout."""
+    keys, parts = dict(keys), 1
+    for key in LAYOUT:
+        parts *= int(keys.get(key, 1))
+    least = parts + int(keys.get("rollout-num-gpus", 0))
+    flags = ["--ranks", str(max(least, int(keys.pop("ranks", 1))))]
+    return flags + [word for key, value in keys.items() for word in (f"--{key}", value)]
+
+
+def call(invar, folder, *words):
+    """Exit code and last message of `invar train`."""
+    try:
+        done = subprocess.run([invar, "train", "pair.ini", "--run", "made", *words], cwd=folder,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"did not end within {SECONDS} seconds"
+    lines = done.stderr.decode("utf-8", "replace").splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+class Bench:
+    """Runs pairs in folders of their own below `folder`."""
+
+    def __init__(self, invar, folder):
+        self.invar, self.folder, self.table = invar, folder, Table()
+        shutil.rmtree(folder, ignore_errors=True)
+        for kind in ("own", "folder"):
+            self.prepare(folder / "files" / kind, kind)
+
+    def prepare(self, files, kind):
+        """The files that features name; models of folders have a tokenizer."""
+        files.mkdir(parents=True)
+        (files / "pair.ini").write_text("", "ascii")
+        (files / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+        (files / "evals.ini").write_text("[held]\npath = task:max\n", "ascii")
+        (files / "sink.py").write_text("import sys\nsys.stdin.read()\n", "ascii")
+        lines = [json.dumps({"input": "ab"[i % 2] * (1 + i % 3), "label": "b"}) for i in range(6)]
+        (files / "data.jsonl").write_text("\n".join(lines) + "\n", "ascii")
+        shutil.copy(pathlib.Path(__file__).with_name("plugin.py"), files)
+        for name, keys in self.table.models.items():
+            own = self.table.recipe([Feature(*pair, []) for pair in keys])[0]
+            self.make(files, own, "--save-hf", name + "-{rollout_id}")
+            (files / f"{name}-1").rename(files / name)
+            for path in TOKENIZER.iterdir() if kind == "folder" else []:
+                if not path.name.startswith(("config", "generation", "model")):
+                    shutil.copy(path, files / name)
+        needs = [("folder", None)] if kind == "folder" else []
+        base = self.table.recipe([Feature("seed", "1234", needs)])[0]
+        self.make(files, base, "--save-debug-rollout-data", "saved-{rollout_id}")
+
+    def make(self, files, keys, *words):
+        code, why = call(self.invar, files, "--no-report", *flags_of(keys), *words)
+        assert code == 0, (keys, why)
+        shutil.rmtree(files / "made")
+
+    def try_pair(self, place):
+        """The verdicts about a pair."""
+        pair = [self.table.features[i] for i in place]
+        folder = self.folder / "{}-{}".format(*place)
+        folder.mkdir()
+        try:
+            return self.compare(pair, folder)
+        finally:
+            shutil.rmtree(folder)
+
+    def compare(self, pair, folder):
+        name = " with ".join(f"{feature.key} = {feature.value}" for feature in pair)
+        dry = []
+        for features in variants(*pair):
+            flags = self.place(folder / str(len(dry)), features)
+            dry.append(call(self.invar, folder / str(len(dry)), "--dry-run", *flags))
+            if dry[-1][0] == 0:
+                break
+        refused = dry[-1][0] != 0
+        number = 0 if refused else len(dry) - 1
+        where = folder / str(number)
+        flags = self.place(where, variants(*pair)[number])
+        train = call(self.invar, where, "--no-report", *flags)
+        problem = ""
+        if (dry[0] if refused else (0, train[1])) != train:
+            problem = f"--dry-run: {dry[number]}, train: {train}"
+        elif refused and (where / "made").exists():
+            problem = f"train: {train} after the run had begun"
+        return Result(name, refused, dry[0][1] if refused else "", problem)
+
+    def place(self, folder, features):
+        """A folder with the files for a recipe; the flags of the recipe."""
+        keys, kind = self.table.recipe(features)
+        if not folder.exists():
+            folder.mkdir()
+            for path in (self.folder / "files" / kind).iterdir():
+                (folder / path.name).symlink_to(path)
+        return flags_of(keys)
+
+
+# ---- help --------------------------------------------------------------------------------------
+
+def read_help(invar):
+    """{pair: reason} of `invar help combinations`, and its last line."""
+    done = subprocess.run([invar, "help", "combinations"], capture_output=True, check=True,
+                          text=True)
+    *lines, empty, last = done.stdout.splitlines()
+    found = [re.fullmatch(r"(\S+ = .*? with \S+ = .*?): (.*)", line) for line in lines]
+    assert empty == "" and all(found), lines[:1]
+    return {match[1]: match[2] for match in found}, last
+
+
+def check_help(listed, results):
+    """What help says differently about these pairs; it cannot know what files hold."""
+    for result in results:
+        if CONTENT.match(result.why):
+            continue
+        why = re.sub(r"^invar: (?:--[a-z0-9-]+: )?", "", result.why) if result.refused else None
+        if listed.get(result.pair) != why:
+            yield f"{result.pair}\n  help: {listed.get(result.pair)}\n  --dry-run: {why}"
+
+
+# ---- all ---------------------------------------------------------------------------------------
+
+def choose(table, part, parts):
+    """The pairs to run."""
+    pairs = table.pairs()
+    if os.environ.get("INVAR_TEST_FULL"):
+        return pairs[part::parts]
+    count = len(table.features)
+    return [(i, k) for i, k in pairs if k - i in STRIDES or i + count - k in STRIDES]
+
+
+def main():
+    invar, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+    part, parts = map(int, sys.argv[3:5] or (0, 1))
+    bench = Bench(str(invar), folder)
+    chosen = choose(bench.table, part, parts)
+    listed, last = read_help(invar)
+    total = f"{len(listed)} of {len(bench.table.pairs())} pairs of {len(bench.table.features)} "
+    problems = [] if last.startswith(total) else [f"help ends with: {last}"]
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        results = list(pool.map(bench.try_pair, chosen))
+    wrong = [result for result in results if result.problem]
+    problems += [f"{result.pair}\n  {result.problem}" for result in wrong]
+    problems += check_help(listed, results)
+    print(*problems, sep="\n")
+    print(f"{len(results)} of {len(bench.table.pairs())} pairs of {len(bench.table.features)} "
+          f"features: {sum(result.refused for result in results)} refused, "
+          f"{len(results) - len(wrong)} with equal verdicts")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
