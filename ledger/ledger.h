@@ -298,9 +298,15 @@ typedef struct invar_ledger_step {
     size_t n_gauges;
     const invar_ledger_event *events;
     size_t n_events;
+    bool must_match; /* refuse other bits than an earlier segment recorded for the same step */
 } invar_ledger_step;
 
-/* One transaction. Computes root and chain; invar_ledger_chain tells them. */
+/*
+ * One transaction. Computes root and chain; invar_ledger_chain tells them. With `must_match`, a
+ * step that an earlier segment has executed after the same chain is compared with that execution.
+ * If the root differs, nothing is written, and INVAR_E_MISMATCH names the first point that differs.
+ * If only the content differs, an event "content-differs" names the first row that differs.
+ */
 invar_status invar_ledger_append(invar_ledger *ledger,
                                  const invar_ledger_step *step) INVAR_MUST_USE;
 

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -27,9 +28,12 @@ typedef struct draft {
     int64_t seg;
     int64_t entry;
     invar_digest root, chain, content;
+    char note[INVAR_LEDGER_NAME_BYTES + 300]; /* event about an earlier execution; empty if none */
 } draft;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
+
+enum { STEP_ROOT = 6, STEP_CHAIN = 7, STEP_CONTENT = 8 }; /* columns of step_row */
 
 static void step_row(invar_ledger_value *row, const draft *d)
 {
@@ -95,6 +99,31 @@ static void part_row(invar_ledger_value *row, const draft *d, const invar_ledger
     row[2] = invar_value_int(part->sample);
     row[3] = invar_value_text(part->name);
     row[4] = invar_value_bits(part->value);
+}
+
+/* Makes row i of a content table, in the order of its keys. Returns false after the last row. */
+static bool content_row(invar_ledger_value *row, const draft *d, invar_table table, size_t i)
+{
+    const invar_ledger_step *s = d->step;
+
+    switch (table) {
+    case INVAR_TABLE_METRIC:
+        if (i < s->n_metrics)
+            metric_row(row, d, d->metrics[i]);
+        return i < s->n_metrics;
+    case INVAR_TABLE_SAMPLE:
+        if (i < s->n_samples)
+            sample_row(row, d, i);
+        return i < s->n_samples;
+    case INVAR_TABLE_REPLY:
+        if (i < s->n_replies)
+            reply_row(row, d, d->replies[i]);
+        return i < s->n_replies;
+    default:
+        if (i < s->n_parts)
+            part_row(row, d, &s->parts[i]);
+        return i < s->n_parts;
+    }
 }
 
 static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_work *work)
@@ -279,30 +308,202 @@ static invar_status check_state(const invar_ledger *ledger, const invar_ledger_s
 
 static void hash_content(draft *d)
 {
-    const invar_ledger_step *s = d->step;
     invar_hasher hasher;
     invar_row row;
 
     invar_hasher_init(&hasher);
     step_row(row, d);
     invar_row_content(&hasher, INVAR_TABLE_STEP, row);
-    for (size_t i = 0; i < s->n_metrics; i++) {
-        metric_row(row, d, d->metrics[i]);
-        invar_row_content(&hasher, INVAR_TABLE_METRIC, row);
-    }
-    for (size_t i = 0; i < s->n_samples; i++) {
-        sample_row(row, d, i);
-        invar_row_content(&hasher, INVAR_TABLE_SAMPLE, row);
-    }
-    for (size_t i = 0; i < s->n_replies; i++) {
-        reply_row(row, d, d->replies[i]);
-        invar_row_content(&hasher, INVAR_TABLE_REPLY, row);
-    }
-    for (size_t i = 0; i < s->n_parts; i++) {
-        part_row(row, d, &s->parts[i]);
-        invar_row_content(&hasher, INVAR_TABLE_REWARD_PART, row);
-    }
+    for (size_t t = 0; t < INVAR_CONTENT_TABLES; t++)
+        for (size_t i = 0; content_row(row, d, invar_content_tables[t], i); i++)
+            invar_row_content(&hasher, invar_content_tables[t], row);
     invar_hasher_final(&d->content, &hasher);
+}
+
+/* ---- a step that an earlier segment executed ------------------------------------------------- */
+
+/* An earlier execution of a step. */
+typedef struct execution {
+    int64_t seg; /* -1 if there is none */
+    invar_digest root, chain, content;
+} execution;
+
+static invar_status read_execution(execution *out, const invar_ledger *ledger,
+                                   invar_sql_stmt *select)
+{
+    const struct {
+        int column;
+        invar_digest *digest;
+    } hashes[] = {
+        {STEP_ROOT, &out->root}, {STEP_CHAIN, &out->chain}, {STEP_CONTENT, &out->content}};
+    invar_row_found found;
+
+    invar_row_read(&found, select, INVAR_TABLE_STEP);
+    INVAR_TRY(invar_row_check(&found, invar_sql_path(ledger->sql)));
+    for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
+        const invar_ledger_value *value = &found.values[hashes[i].column];
+
+        if (value->type != INVAR_LEDGER_TYPE_BLOB || value->bytes != sizeof *hashes[i].digest)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: a step has no hash; verify it",
+                              invar_sql_path(ledger->sql));
+        memcpy(hashes[i].digest, value->data, value->bytes);
+    }
+    return INVAR_OK;
+}
+
+/*
+ * Finds the newest earlier execution that followed the same chain. Only ledgers of 0.1.0 can hold
+ * executions of a step that followed different chains.
+ */
+static invar_status find_execution(execution *out, const invar_ledger *ledger,
+                                   invar_sql_stmt *select, int64_t step)
+{
+    int64_t seg = ledger->at.seg;
+    invar_digest chain;
+    bool row;
+
+    out->seg = -1;
+    while (--seg >= 0) {
+        INVAR_TRY(invar_sql_bind_int(select, 1, ledger->at.run));
+        INVAR_TRY(invar_sql_bind_int(select, 2, step));
+        INVAR_TRY(invar_sql_bind_int(select, 3, seg));
+        INVAR_TRY(invar_sql_step(&row, select));
+        if (row)
+            INVAR_TRY(read_execution(out, ledger, select));
+        invar_sql_reset(select);
+        chain = ledger->at.chain;
+        invar_digest_chain(&chain, &out->root);
+        if (row && invar_digest_equal(&chain, &out->chain)) {
+            out->seg = seg;
+            return INVAR_OK;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* Writes the first point whose digest differs, among the points that both executions recorded. */
+static invar_status find_point(char *out, size_t size, const invar_ledger *ledger, const draft *d,
+                               int64_t seg)
+{
+    const invar_ledger_definition *defined = &ledger->definition;
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    (void)snprintf(out, size, "no point that both recorded differs, but the root does");
+    INVAR_TRY(invar_sql_prepare(
+        &stmt, ledger->sql,
+        "SELECT q.name, q.op FROM digest d JOIN point p USING(manifest) "
+        "JOIN manifest m ON m.hash = ?4 JOIN point q ON q.manifest = m.manifest AND "
+        "q.name = p.name WHERE d.run = ?1 AND d.step = ?2 AND d.seg = ?3 AND d.rank = 0 AND "
+        "substr(d.data, 1 + 16 * p.ord, 16) <> substr(?5, 1 + 16 * q.ord, 16) "
+        "ORDER BY q.ord LIMIT 1"));
+    status = invar_sql_bind_int(stmt, 1, ledger->at.run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 2, d->step->step);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 3, seg);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_blob(stmt, 4, defined->hash.bytes, sizeof defined->hash.bytes);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_blob(stmt, 5, d->step->digests,
+                                     defined->points * sizeof *d->step->digests);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    if (status == INVAR_OK && row) {
+        size_t bytes;
+        const char *name = invar_sql_text(stmt, 0, &bytes);
+        (void)snprintf(out, size, "the first point that differs is %.255s (%.255s)", name,
+                       (const char *)invar_sql_text(stmt, 1, &bytes));
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+static void hash_row(invar_digest *out, invar_table table, const invar_ledger_value *row)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    invar_row_content(&hasher, table, row);
+    invar_hasher_final(out, &hasher);
+}
+
+/* Describes the first row of a content table that differs; leaves `out` alone if none does. */
+static invar_status find_row(char *out, size_t size, const invar_ledger *ledger, const draft *d,
+                             invar_table table, int64_t seg)
+{
+    invar_sql_stmt *select;
+    invar_row_found found;
+    invar_row own;
+    invar_status status;
+    bool differs = false, more = true;
+
+    INVAR_TRY(invar_row_select(&select, ledger->sql, table, true));
+    status = invar_sql_bind_int(select, 1, ledger->at.run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 2, d->step->step);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 3, seg);
+    for (size_t i = 0; status == INVAR_OK && more && !differs; i++) {
+        invar_digest before, now;
+        bool row = false;
+
+        more = content_row(own, d, table, i);
+        status = invar_sql_step(&row, select);
+        if (status != INVAR_OK || (!row && !more))
+            break;
+        differs = row != more;
+        if (row)
+            invar_row_read(&found, select, table);
+        if (!differs) {
+            hash_row(&before, table, found.values);
+            hash_row(&now, table, own);
+            differs = !invar_digest_equal(&before, &now);
+        }
+        if (differs)
+            invar_row_describe(out, size, table, row ? found.values : own);
+    }
+    invar_sql_free(select);
+    return status;
+}
+
+/* Equal points with another content: metrics of another program, or samples from a file. */
+static invar_status describe_content(draft *d, const invar_ledger *ledger, int64_t seg)
+{
+    char row[INVAR_LEDGER_NAME_BYTES + 200] = "its content, of which rows were left out";
+
+    for (size_t t = INVAR_CONTENT_TABLES; t > 0; t--)
+        INVAR_TRY(find_row(row, sizeof row, ledger, d, invar_content_tables[t - 1], seg));
+    (void)snprintf(d->note, sizeof d->note,
+                   "the step was executed again: all points are those of segment %" PRId64
+                   ", but not %s",
+                   seg, row);
+    return INVAR_OK;
+}
+
+static invar_status compare_again(draft *d, const invar_ledger *ledger)
+{
+    char point[2 * INVAR_LEDGER_NAME_BYTES + 64];
+    execution before = {.seg = -1};
+    invar_sql_stmt *select;
+    invar_status status;
+
+    INVAR_TRY(invar_row_select(&select, ledger->sql, INVAR_TABLE_STEP, true));
+    status = find_execution(&before, ledger, select, d->step->step);
+    invar_sql_free(select);
+    if (status != INVAR_OK || before.seg < 0)
+        return status;
+    if (invar_digest_equal(&before.root, &d->root))
+        return invar_digest_equal(&before.content, &d->content)
+                   ? INVAR_OK
+                   : describe_content(d, ledger, before.seg);
+    INVAR_TRY(find_point(point, sizeof point, ledger, d, before.seg));
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                      "step %" PRId64 " was executed again and differs from segment %" PRId64
+                      " of the ledger: %s; put back the program and the files of the run that "
+                      "recorded the step, or begin a new run with --fork",
+                      d->step->step, before.seg, point);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -374,7 +575,12 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
                                          invar_value_blob(s->kept[i].data, s->kept[i].bytes)}));
     for (size_t i = 0; i < s->n_events; i++)
         INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
-    return INVAR_OK;
+    if (!d->note[0])
+        return INVAR_OK;
+    return invar_ledger_add_event(
+        ledger,
+        &(invar_ledger_event){.level = "warning", .kind = "content-differs", .message = d->note},
+        s->step, (int64_t)s->n_events);
 }
 
 static invar_status write_step(invar_ledger *ledger, const draft *d)
@@ -387,17 +593,12 @@ static invar_status write_step(invar_ledger *ledger, const draft *d)
     INVAR_TRY(write_values(ledger, d, INVAR_TABLE_METRIC, d->metrics, s->n_metrics));
     INVAR_TRY(write_values(ledger, d, INVAR_TABLE_GAUGE, d->gauges, s->n_gauges));
     INVAR_TRY(write_digests(ledger, d, 0, s->digests));
-    for (size_t i = 0; i < s->n_samples; i++) {
-        sample_row(row, d, i);
+    for (size_t i = 0; content_row(row, d, INVAR_TABLE_SAMPLE, i); i++)
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_SAMPLE, row));
-    }
-    for (size_t i = 0; i < s->n_replies; i++) {
-        reply_row(row, d, d->replies[i]);
+    for (size_t i = 0; content_row(row, d, INVAR_TABLE_REPLY, i); i++)
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REPLY, row));
-    }
-    for (size_t i = 0; i < s->n_parts; i++) {
+    for (size_t i = 0; content_row(row, d, INVAR_TABLE_REWARD_PART, i); i++) {
         INVAR_TRY(invar_ledger_add_series(ledger, s->parts[i].name));
-        part_row(row, d, &s->parts[i]);
         INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REWARD_PART, row));
     }
     return write_details(ledger, d);
@@ -415,6 +616,8 @@ static invar_status append(invar_ledger *ledger, draft *d)
     d->chain = ledger->at.chain;
     invar_digest_chain(&d->chain, &d->root);
     hash_content(d);
+    if (s->must_match && ledger->at.seg > 0)
+        INVAR_TRY(compare_again(d, ledger));
     next.step = s->step;
     next.chain = d->chain;
     INVAR_TRY(invar_ledger_transact(ledger, "step", INVAR_DURABILITY_PROCESS));

@@ -379,10 +379,6 @@ static invar_status check_roots(audit *a)
 
 /* ---- content --------------------------------------------------------------------------------- */
 
-static const invar_table content_tables[] = {INVAR_TABLE_METRIC, INVAR_TABLE_SAMPLE,
-                                             INVAR_TABLE_REPLY, INVAR_TABLE_REWARD_PART};
-enum { CONTENT_TABLES = sizeof content_tables / sizeof *content_tables };
-
 static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stmt *select,
                                    invar_table table, const invar_row_found *step)
 {
@@ -420,8 +416,8 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
             continue;
         invar_hasher_init(&hasher);
         invar_row_content(&hasher, INVAR_TABLE_STEP, step.values);
-        for (int i = 0; i < CONTENT_TABLES; i++)
-            INVAR_TRY(hash_step_rows(&hasher, a, selects[i], content_tables[i], &step));
+        for (int i = 0; i < INVAR_CONTENT_TABLES; i++)
+            INVAR_TRY(hash_step_rows(&hasher, a, selects[i], invar_content_tables[i], &step));
         invar_hasher_final(&content, &hasher);
         if (step.values[8].bytes != sizeof content.bytes ||
             memcmp(step.values[8].data, content.bytes, sizeof content.bytes) != 0)
@@ -431,14 +427,14 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
 
 static invar_status check_contents(audit *a)
 {
-    invar_sql_stmt *steps = NULL, *selects[CONTENT_TABLES] = {NULL};
+    invar_sql_stmt *steps = NULL, *selects[INVAR_CONTENT_TABLES] = {NULL};
     invar_status status = invar_row_select(&steps, a->ledger->sql, INVAR_TABLE_STEP, false);
 
-    for (int i = 0; i < CONTENT_TABLES && status == INVAR_OK; i++)
-        status = invar_row_select(&selects[i], a->ledger->sql, content_tables[i], true);
+    for (int i = 0; i < INVAR_CONTENT_TABLES && status == INVAR_OK; i++)
+        status = invar_row_select(&selects[i], a->ledger->sql, invar_content_tables[i], true);
     if (status == INVAR_OK)
         status = check_content(a, steps, selects);
-    for (int i = 0; i < CONTENT_TABLES; i++)
+    for (int i = 0; i < INVAR_CONTENT_TABLES; i++)
         invar_sql_free(selects[i]);
     invar_sql_free(steps);
     return status;

@@ -85,6 +85,7 @@ typedef struct invar_test_ledger {
     uint64_t seed;         /* other seeds, other bits everywhere; part of the identity */
     int64_t crash, resume; /* dies after `crash` steps, goes on with step `resume`; 0, 0: never */
     bool killed;           /* the last segment does not finish */
+    bool must_match;       /* steps that were executed before must have the same bits */
     bool finer;            /* one more point, "layer.0.norm.out", before "layer.0.attn.out" */
     const char *parent;    /* uuid of the run it starts from */
     int64_t fork_step;     /* with a parent */

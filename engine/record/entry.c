@@ -526,6 +526,7 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     step.n_kept = e->kept.count;
     if (!recorder->ledger)
         return INVAR_OK;
+    step.must_match = !recorder->options.replay;
     INVAR_TRY(invar_ledger_append(recorder->ledger, &step));
     recorder->kept_bytes += e->kept.bytes;
     return INVAR_OK;

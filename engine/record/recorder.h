@@ -90,6 +90,7 @@ typedef struct invar_recorder_options {
     const invar_device *dev;
     const invar_device *sampler;                  /* of rollouts, beside `dev`; NULL: that one */
     const invar_layout *layout;                   /* whose ranks record the same; NULL: one rank */
+    bool replay;                                  /* differing steps are recorded, not refused */
     int64_t keep;                                 /* samples of a step, with their text */
     const invar_tokenizer *tokenizer;             /* for that; NULL: none are kept */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */

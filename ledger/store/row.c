@@ -228,6 +228,9 @@ static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
         {"kept_sample", 4, {STEP, SEG, {"idx", INT, K}, {"data", BLOB, 0}}, true, true},
 };
 
+const invar_table invar_content_tables[INVAR_CONTENT_TABLES] = {
+    INVAR_TABLE_METRIC, INVAR_TABLE_SAMPLE, INVAR_TABLE_REPLY, INVAR_TABLE_REWARD_PART};
+
 const invar_table_spec *invar_table_get(invar_table table)
 {
     return &specs[table];
@@ -552,4 +555,17 @@ void invar_row_describe(char *out, size_t size, invar_table table, const invar_l
     }
     if (used >= 0 && (size_t)used < size)
         snprintf(out + used, size - (size_t)used, ")");
+}
+
+invar_status invar_row_check(const invar_row_found *row, const char *path)
+{
+    char name[INVAR_LEDGER_NAME_BYTES + 200];
+
+    if (invar_row_sum(row->table, row->values) == row->sum)
+        return INVAR_OK;
+    invar_row_describe(name, sizeof name, row->table, row->values);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "ledger %.1000s: the values of %s do not give its sum: the file is damaged; "
+                      "restore it from a copy (invar ledger verify lists the damage)",
+                      path, name);
 }

@@ -60,6 +60,10 @@ typedef enum invar_table {
     INVAR_TABLE_COUNT
 } invar_table;
 
+/* The tables that a step's content hash covers after the step's own row, in its order. */
+enum { INVAR_CONTENT_TABLES = 4 };
+extern const invar_table invar_content_tables[INVAR_CONTENT_TABLES];
+
 enum {
     INVAR_COLUMN_KEY = 1,       /* part of the primary key */
     INVAR_COLUMN_CONTENT = 2,   /* part of the content bytes */
@@ -145,6 +149,9 @@ invar_status invar_row_select(invar_sql_stmt **out, invar_sql *sql, invar_table 
 
 /* The current row of such a statement. */
 void invar_row_read(invar_row_found *out, invar_sql_stmt *select, invar_table table);
+
+/* Returns INVAR_E_CORRUPT, naming row and ledger, if the row's values do not give its sum. */
+invar_status invar_row_check(const invar_row_found *row, const char *path) INVAR_MUST_USE;
 
 /* "metric (step 3, seg 0, series 'train/loss')", for messages. */
 void invar_row_describe(char *out, size_t size, invar_table table, const invar_ledger_value *row);

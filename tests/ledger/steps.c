@@ -507,6 +507,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     step.n_ops = op_times(ops, at);
     step.gauges = gauges.metrics;
     step.n_gauges = gauges.count;
+    step.must_match = at->spec->must_match;
     INVAR_TRY(invar_test_kept_make(&kept, at->step));
     invar_status status = invar_ledger_append(ledger, &step);
     invar_test_kept_release(&kept);

@@ -26,6 +26,7 @@ static invar_status open_recorder(invar_loop *loop)
         .layout = loop->sides.samples ? loop->world : loop->ranks,
         .keep = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
         .tokenizer = loop->session.tokenizer,
+        .replay = loop->options->replay,
         .say = invar_loop_say,
         .payload = loop};
 

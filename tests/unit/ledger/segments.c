@@ -278,6 +278,84 @@ static void test_ledger_segments__overlap(void **state)
     raw_assert_clean(path);
 }
 
+/* A step that is executed again with must_match is refused, unless its bits are the same. */
+static void test_ledger_segments__refuses_other_bits_of_repeated_step(void **state)
+{
+    const invar_test_ledger same = {.steps = 5, .must_match = true};
+    const invar_test_ledger finer = {
+        .steps = 5,
+        .must_match = true,
+        .finer = true,
+        .faults = {{INVAR_TEST_OVERLAP, .step = 3, .point = "layer.1.mlp.out"}}};
+    const char *path = raw_path("again.db");
+    invar_ledger *ledger = fresh("again.db", 5);
+    invar_digest chain = chain_at(ledger, 4);
+
+    (void)state;
+    assert_ok(invar_test_ledger_resume(ledger, &same, 2));
+    for (int64_t step = 2; step < 5; step++)
+        assert_ok(invar_test_ledger_step(ledger, &same, 1, step));
+    assert_ok(invar_test_ledger_resume(ledger, &finer, 2)); // points that both have are compared
+    assert_ok(invar_test_ledger_step(ledger, &finer, 2, 2));
+    assert_fails(invar_test_ledger_step(ledger, &finer, 2, 3), INVAR_E_MISMATCH,
+                 "step 3 was executed again and differs from segment 1 of the ledger: the first "
+                 "point that differs is layer.1.mlp.out");
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM step WHERE seg = 2"), 1);
+    invar_digest after = chain_at(ledger, 4);
+    raw_assert_digest(&chain, &after);
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+/* A repeated step with equal points and another content is recorded, and an event says so. */
+static void test_ledger_segments__notes_other_content_of_repeated_step(void **state)
+{
+    const invar_test_ledger reply = {
+        .steps = 5, .must_match = true, .faults = {{INVAR_TEST_REPLY, .step = 3}}};
+    const invar_test_ledger metric = {
+        .steps = 5,
+        .must_match = true,
+        .faults = {{INVAR_TEST_REWARD_SHIFT, .step = 3, .value = 0.5}}};
+    const char *path = raw_path("content.db");
+    invar_ledger *ledger = fresh("content.db", 5);
+
+    (void)state;
+    assert_ok(invar_test_ledger_resume(ledger, &reply, 2));
+    assert_ok(invar_test_ledger_step(ledger, &reply, 1, 2));
+    assert_ok(invar_test_ledger_step(ledger, &reply, 1, 3));
+    assert_ok(invar_test_ledger_resume(ledger, &metric, 3));
+    assert_ok(invar_test_ledger_step(ledger, &metric, 2, 3));
+    invar_ledger_close(ledger);
+    assert_int_equal(
+        raw_int(path, "SELECT count(*) FROM event WHERE kind = 'content-differs' AND step = 3"), 2);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM event WHERE kind = 'content-differs' AND "
+                                   "seg = 1 AND message LIKE '%segment 0, but not reply (step 3, "
+                                   "seg 0, plugin reward, call 0)'"),
+                     1);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM event WHERE kind = 'content-differs' AND "
+                                   "seg = 2 AND message LIKE '%segment 1, but not metric (step 3, "
+                                   "seg 1, series rollout/raw_reward)'"),
+                     1);
+    raw_assert_clean(path);
+}
+
+/* A recorded step is compared only after its row was found to be undamaged. */
+static void test_ledger_segments__refuses_damaged_row_of_repeated_step(void **state)
+{
+    const invar_test_ledger same = {.steps = 5, .must_match = true};
+    const char *path = raw_path("row.db");
+    invar_ledger *ledger = fresh("row.db", 5);
+
+    (void)state;
+    invar_ledger_close(ledger);
+    raw_tamper(path, "UPDATE step SET root = zeroblob(16) WHERE step = 3");
+    ledger = raw_writer(path);
+    assert_ok(invar_test_ledger_resume(ledger, &same, 3));
+    assert_fails(invar_test_ledger_step(ledger, &same, 1, 3), INVAR_E_CORRUPT,
+                 "the values of step (step 3, seg 0) do not give its sum");
+    invar_ledger_close(ledger);
+}
+
 static void test_ledger_segments__resume_wants_points(void **state)
 {
     invar_ledger *ledger = fresh("points.db", 2);
@@ -468,6 +546,9 @@ int main(void)
         cmocka_unit_test(test_ledger_segments__two_runs),
         cmocka_unit_test(test_ledger_segments__resume_refuses),
         cmocka_unit_test(test_ledger_segments__overlap),
+        cmocka_unit_test(test_ledger_segments__refuses_other_bits_of_repeated_step),
+        cmocka_unit_test(test_ledger_segments__notes_other_content_of_repeated_step),
+        cmocka_unit_test(test_ledger_segments__refuses_damaged_row_of_repeated_step),
         cmocka_unit_test(test_ledger_segments__resume_wants_points),
         cmocka_unit_test(test_ledger_segments__fork),
         cmocka_unit_test(test_ledger_segments__objects),
