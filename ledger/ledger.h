@@ -483,6 +483,17 @@ typedef struct invar_ledger_request {
 invar_status invar_ledger_select(invar_ledger *ledger,
                                  const invar_ledger_request *request) INVAR_MUST_USE;
 
+/* Names and data of the reply are valid during the call only. It must not use the ledger. */
+typedef invar_status (*invar_ledger_take_reply)(void *payload, const invar_ledger_reply *reply);
+
+/*
+ * Calls `take` for the replies of a step as it counts, by plug-in and call. *found_out is false if
+ * the run has no such step. Each row is checked before it is given out: returns INVAR_E_CORRUPT if
+ * its values do not give its sum.
+ */
+invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t run, int64_t step,
+                                  invar_ledger_take_reply take, void *payload) INVAR_MUST_USE;
+
 #define INVAR_LEDGER_QUERY_PARAMS 8
 #define INVAR_LEDGER_QUERY_WORD 48
 #define INVAR_LEDGER_QUERY_LINE 256

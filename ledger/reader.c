@@ -162,7 +162,7 @@ invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *l
     return invar_ledger_find(out, ledger, number);
 }
 
-/* ---- chains and content ---------------------------------------------------------------------- */
+/* ---- chains ---------------------------------------------------------------------------------- */
 
 invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,
                                    int64_t step)
@@ -191,6 +191,88 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
     invar_sql_free(stmt);
     return status;
 }
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static invar_status newest_segment(bool *found_out, int64_t *out, invar_ledger *ledger, int64_t run,
+                                   int64_t step)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
+                                "SELECT max(seg) FROM step WHERE run = ?1 AND step = ?2"));
+    status = invar_sql_bind_int(stmt, 1, run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 2, step);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    *found_out = row && invar_sql_type(stmt, 0) == INVAR_LEDGER_TYPE_INT;
+    *out = invar_sql_int(stmt, 0);
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* The current row of invar_row_select, if its values give its sum. */
+static invar_status read_reply(invar_ledger_reply *out, invar_ledger *ledger,
+                               invar_sql_stmt *select)
+{
+    enum { PLUGIN = 2, CALL, REQUEST, DATA };
+    const invar_ledger_value *values;
+    invar_row_found found;
+
+    invar_row_read(&found, select, INVAR_TABLE_REPLY);
+    INVAR_TRY(invar_row_check(&found, invar_sql_path(ledger->sql)));
+    values = found.values;
+    if (values[PLUGIN].type != INVAR_LEDGER_TYPE_TEXT ||
+        values[CALL].type != INVAR_LEDGER_TYPE_INT ||
+        values[REQUEST].type != INVAR_LEDGER_TYPE_BLOB ||
+        values[REQUEST].bytes != sizeof out->request || values[DATA].type != INVAR_LEDGER_TYPE_BLOB)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.1000s: a reply has columns of wrong types; verify the ledger",
+                          invar_sql_path(ledger->sql));
+    *out = (invar_ledger_reply){.plugin = values[PLUGIN].data,
+                                .call = values[CALL].integer,
+                                .data = values[DATA].data,
+                                .bytes = values[DATA].bytes};
+    memcpy(&out->request, values[REQUEST].data, sizeof out->request);
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t run, int64_t step,
+                                  invar_ledger_take_reply take, void *payload)
+{
+    invar_sql_stmt *select;
+    invar_status status;
+    int64_t seg;
+    bool row = true;
+
+    INVAR_TRY(newest_segment(found_out, &seg, ledger, run, step));
+    if (!*found_out)
+        return INVAR_OK;
+    INVAR_TRY(invar_row_select(&select, ledger->sql, INVAR_TABLE_REPLY, true));
+    status = invar_sql_bind_int(select, 1, run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 2, step);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 3, seg);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, select);
+    while (status == INVAR_OK && row) {
+        invar_ledger_reply reply;
+
+        status = read_reply(&reply, ledger, select);
+        if (status == INVAR_OK)
+            status = take(payload, &reply);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, select);
+    }
+    invar_sql_free(select);
+    return status;
+}
+
+/* ---- content --------------------------------------------------------------------------------- */
 
 /* Feeds all columns of all rows; ?1 = run, ?2 = entries. */
 static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_t run,

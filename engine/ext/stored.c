@@ -14,12 +14,6 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-/* A step without replies is one row whose plug-in is NULL. */
-static const char sql[] =
-    "SELECT r.plugin, r.call, r.request, r.data FROM timeline t"
-    " LEFT JOIN reply r ON r.run = t.run AND r.step = t.step AND r.seg = t.seg"
-    " WHERE t.run = :run AND t.step = :step ORDER BY r.plugin, r.call";
-
 static invar_status grow(invar_plugin_stored *stored)
 {
     size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
@@ -36,38 +30,23 @@ static invar_status grow(invar_plugin_stored *stored)
     return INVAR_OK;
 }
 
-/* One block: the data, then the name. */
-static invar_status take_row(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+/* Keeps a copy in one block: the data, then the name. */
+static invar_status take_reply(void *payload, const invar_ledger_reply *reply)
 {
     invar_plugin_stored *stored = payload;
-    invar_ledger_reply reply = {0};
+    size_t name = strlen(reply->plugin) + 1;
+    invar_ledger_reply *copy;
     char *block;
 
-    (void)columns;
-    if (!values)
-        return INVAR_OK;
-    INVAR_CHECK(count == 4);
-    stored->found = true;
-    if (values[0].type == INVAR_LEDGER_TYPE_NULL)
-        return INVAR_OK;
-    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_INT ||
-        values[2].type != INVAR_LEDGER_TYPE_BLOB || values[3].type != INVAR_LEDGER_TYPE_BLOB ||
-        values[2].bytes != sizeof reply.request)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a reply that is none: verify it");
     INVAR_TRY(grow(stored));
-    INVAR_TRY(
-        invar_alloc((void **)&block, values[3].bytes + values[0].bytes + 1, 1, "a stored reply"));
-    if (values[3].bytes)
-        memcpy(block, values[3].data, values[3].bytes);
-    memcpy(block + values[3].bytes, values[0].data, values[0].bytes);
-    block[values[3].bytes + values[0].bytes] = '\0';
-    memcpy(&reply.request, values[2].data, sizeof reply.request);
-    reply.plugin = block + values[3].bytes;
-    reply.call = values[1].integer;
-    reply.data = block;
-    reply.bytes = values[3].bytes;
-    stored->items[stored->count++] = reply;
+    INVAR_TRY(invar_alloc((void **)&block, reply->bytes + name, 1, "a stored reply"));
+    if (reply->bytes)
+        memcpy(block, reply->data, reply->bytes);
+    memcpy(block + reply->bytes, reply->plugin, name);
+    copy = &stored->items[stored->count++];
+    *copy = *reply;
+    copy->plugin = block + reply->bytes;
+    copy->data = block;
     return INVAR_OK;
 }
 
@@ -83,17 +62,10 @@ static void forget(invar_plugin_stored *stored)
 invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *ledger, int64_t run,
                                       int64_t step)
 {
-    const invar_ledger_argument arguments[2] = {
-        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
-        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
-    };
     invar_status status;
 
     forget(out);
-    status = invar_ledger_select(
-        ledger,
-        &(invar_ledger_request){
-            .sql = sql, .arguments = arguments, .n_arguments = 2, .row = take_row, .payload = out});
+    status = invar_ledger_replies(&out->found, ledger, run, step, take_reply, out);
     if (status != INVAR_OK)
         forget(out);
     else

@@ -20,7 +20,10 @@ typedef struct invar_plugin_stored {
     size_t count, capacity;
 } invar_plugin_stored;
 
-/* The replies of a step as it counts: of the newest segment that has it. Forgets earlier ones. */
+/*
+ * Reads the replies of a step as it counts: those of the newest segment that has the step. Forgets
+ * earlier ones. Returns INVAR_E_CORRUPT if a row of the ledger does not have the values of its sum.
+ */
 invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *ledger, int64_t run,
                                       int64_t step) INVAR_MUST_USE;
 void invar_plugin_stored_release(invar_plugin_stored *stored);

@@ -356,6 +356,44 @@ static void test_ledger_segments__refuses_damaged_row_of_repeated_step(void **st
     invar_ledger_close(ledger);
 }
 
+static invar_status count_reply(void *payload, const invar_ledger_reply *reply)
+{
+    assert_string_equal(reply->plugin, "reward");
+    ++*(int *)payload;
+    return INVAR_OK;
+}
+
+/* A reply whose row was damaged is not used, whatever column was hit. */
+static void test_ledger_segments__refuses_damaged_reply(void **state)
+{
+    static const char *const columns[] = {"plugin", "call", "request", "data", "sum"};
+    const char *path = raw_path("replies.db");
+    invar_ledger *ledger = fresh("replies.db", 3);
+    int count = 0;
+    bool found;
+
+    (void)state;
+    assert_ok(invar_ledger_replies(&found, ledger, 1, 1, count_reply, &count));
+    assert_true(found && count == 1);
+    assert_ok(invar_ledger_replies(&found, ledger, 1, 3, count_reply, &count));
+    assert_true(!found && count == 1);
+    invar_ledger_close(ledger);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        char text[200];
+
+        (void)snprintf(text, sizeof text, "UPDATE reply SET %s = flip(%s) WHERE step = 1",
+                       columns[i], columns[i]);
+        raw_tamper(path, text);
+        ledger = raw_reader(path);
+        assert_fails(invar_ledger_replies(&found, ledger, 1, 1, count_reply, &count),
+                     INVAR_E_CORRUPT, "the values of reply (step 1, seg 0");
+        invar_ledger_close(ledger);
+        raw_tamper(path, text); // flips it back
+    }
+    assert_int_equal(count, 1);
+    raw_assert_clean(path);
+}
+
 static void test_ledger_segments__resume_wants_points(void **state)
 {
     invar_ledger *ledger = fresh("points.db", 2);
@@ -549,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_ledger_segments__refuses_other_bits_of_repeated_step),
         cmocka_unit_test(test_ledger_segments__notes_other_content_of_repeated_step),
         cmocka_unit_test(test_ledger_segments__refuses_damaged_row_of_repeated_step),
+        cmocka_unit_test(test_ledger_segments__refuses_damaged_reply),
         cmocka_unit_test(test_ledger_segments__resume_wants_points),
         cmocka_unit_test(test_ledger_segments__fork),
         cmocka_unit_test(test_ledger_segments__objects),
