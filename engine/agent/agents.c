@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/io/journal.h"
 #include "engine/reward/reward.h"
 
 #include "base/invar_banned.h"
@@ -109,10 +110,10 @@ static invar_agent_limits limits_of(const invar_agents *a)
 static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
 {
     const invar_digest *agent = invar_plugin_hash(a->options.plugin);
-    const invar_agent_rollout now = {.run = a->options.run,
-                                     .weights = first->weights_hash,
-                                     .number = first->rollout,
-                                     .agent = agent ? *agent : (invar_digest){{0}}};
+    invar_agent_rollout now = {.run = a->options.run,
+                               .weights = first->weights_hash,
+                               .number = first->rollout,
+                               .agent = agent ? *agent : (invar_digest){{0}}};
     const invar_agent_limits limits = limits_of(a);
     char path[INVAR_PATH_SIZE];
 
@@ -121,12 +122,17 @@ static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
                           "plug-in " INVAR_AGENT_NAME ": the record has no sessions of rollout "
                           "%" PRIu32,
                           first->rollout);
+    if (a->options.uuid && a->options.uuid[0])
+        INVAR_TRY(invar_digest_parse(&now.uuid, a->options.uuid));
     if (a->log && invar_agent_log_is_of(a->log, &now))
         return INVAR_OK;
     invar_agent_log_close(a->log);
     a->log = NULL;
     INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_LOG));
-    return invar_agent_log_open(&a->log, path, &now, &limits);
+    INVAR_TRY(invar_agent_log_open(&a->log, path, &now, &limits));
+    return invar_agent_log_unchecked(a->log)
+               ? a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG)
+               : INVAR_OK;
 }
 
 static invar_status find_record(errand *r, int64_t i)

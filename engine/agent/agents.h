@@ -26,7 +26,8 @@ typedef struct invar_agents_options {
     bool recorded;           /* its record is another run's, and nobody is asked: agent-record */
     const char *folder;      /* of the log; NULL: there is a record, or nothing goes */
     invar_digest run;        /* the identity of the run */
-    /* Something to know about a rollout. */
+    const char *uuid;        /* uuid of the run; empty until the ledger has the run */
+    /* Reports something about a rollout; INVAR_JOURNAL_UNCHECKED with the name of the file. */
     invar_status (*tell)(void *payload, const char *kind, const char *text);
     void *payload;
 } invar_agents_options;

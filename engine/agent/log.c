@@ -18,9 +18,8 @@
 
 #include "base/invar_banned.h"
 
-#define VERSION 1
+#define KIND "invar_sessions"
 #define MOST_HEAD 1024 // bytes of the first line
-#define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
 
 struct invar_agent_log {
     invar_agent_rollout rollout;
@@ -82,26 +81,42 @@ static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
            invar_digest_equal(&a->weights, &b->weights);
 }
 
-static bool is_known(const invar_digest *agent)
+static bool is_known(const invar_digest *digest)
 {
-    static const invar_digest nobody = {{0}};
+    static const invar_digest unknown = {{0}};
 
-    return !invar_digest_equal(agent, &nobody);
+    return !invar_digest_equal(digest, &unknown);
 }
 
-/* The first line; *ours_out: the file is of this rollout. */
+/* Another run of the same recipe may have had other sessions of the same rollout. */
+static invar_status check_run(const invar_digest *uuid, const invar_agent_rollout *rollout,
+                              const char *where)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (!is_known(uuid) || !is_known(&rollout->uuid) || invar_digest_equal(uuid, &rollout->uuid))
+        return INVAR_OK;
+    invar_digest_format(hex, uuid);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s: the sessions belong to run %.8s, not to this run: put this run's file "
+                      "back, or remove the file, and the rollout's sessions begin anew",
+                      where, hex);
+}
+
+/* Reads the first line; *ours_out is whether the file belongs to this rollout. */
 static invar_status read_head(invar_agent_logged *to, bool *ours_out, const json_t *line,
                               const invar_agent_rollout *rollout, const char *where)
 {
     invar_agent_rollout is = {0};
-    int64_t version;
 
-    INVAR_TRY(invar_json_int(&version, line, "invar_sessions", where, VERSION, VERSION));
     INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
     INVAR_TRY(read_digest(&is.run, line, "run", where));
     INVAR_TRY(read_digest(&is.weights, line, "weights", where));
+    if (json_object_get(line, "uuid"))
+        INVAR_TRY(read_digest(&is.uuid, line, "uuid", where));
     if (json_object_get(line, "agent"))
         INVAR_TRY(read_digest(&is.agent, line, "agent", where));
+    INVAR_TRY(check_run(&is.uuid, rollout, where));
     to->agent = is.agent;
     *ours_out = is_same(&is, rollout);
     return INVAR_OK;
@@ -123,36 +138,34 @@ static invar_status read_line(invar_agent_logged *to, const json_t *line,
                 : invar_agent_end_read(session, end, limits, where);
 }
 
-/* Any line; *ours is what the first one says. */
-static invar_status take_line(invar_agent_logged *to, bool *ours, int64_t number, const char *text,
-                              size_t bytes, const invar_agent_rollout *rollout,
-                              const invar_agent_limits *limits, const char *file)
+/* Takes the next line; *more_out is false after the last one, or if the file is not `ours`. */
+static invar_status take_line(invar_agent_logged *to, bool *more_out, invar_journal_reader *reader,
+                              const invar_agent_rollout *rollout, const invar_agent_limits *limits)
 {
-    char where[WHERE_SIZE + 32];
-    json_t *line = NULL;
+    json_t *line;
     invar_status status;
 
-    (void)snprintf(where, sizeof where, "%s:%" PRId64, file, number);
-    INVAR_TRY(invar_json_parse(&line, where, text, bytes));
-    status = number == 1 ? read_head(to, ours, line, rollout, where)
-             : *ours     ? read_line(to, line, limits, where)
-                         : INVAR_OK;
+    INVAR_TRY(invar_journal_next(&line, reader));
+    *more_out = line != NULL;
+    if (!line)
+        return INVAR_OK;
+    status = reader->line == 1 ? read_head(to, more_out, line, rollout, reader->where)
+                               : read_line(to, line, limits, reader->where);
     json_decref(line);
-    return status;
+    return invar_json_as_corrupt(status);
 }
 
-/* A line without its end was being written when the run was killed. */
 invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, size_t bytes,
                                      const invar_agent_rollout *rollout,
                                      const invar_agent_limits *limits, const char *where)
 {
-    const char *end = text + bytes, *newline;
-    int64_t number = 0;
-    bool ours = true;
+    invar_journal_reader reader;
+    bool more = true;
 
-    for (; ours && (newline = memchr(text, '\n', (size_t)(end - text))); text = newline + 1)
-        INVAR_TRY(invar_json_as_corrupt(take_line(
-            out, &ours, ++number, text, (size_t)(newline - text), rollout, limits, where)));
+    invar_journal_read(&reader, KIND, text, bytes, where);
+    while (more)
+        INVAR_TRY(take_line(out, &more, &reader, rollout, limits));
+    out->unchecked = out->count > 0 && !reader.checked;
     return INVAR_OK;
 }
 
@@ -169,8 +182,8 @@ static invar_status look_at(bool *ours_out, invar_agent_log *log, const invar_ag
                             const char *where)
 {
     int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    invar_journal_reader reader;
     char text[MOST_HEAD];
-    const char *newline;
     ssize_t bytes;
 
     if (fd < 0)
@@ -182,15 +195,11 @@ static invar_status look_at(bool *ours_out, invar_agent_log *log, const invar_ag
         return status;
     }
     (void)close(fd);
-    newline = memchr(text, '\n', (size_t)bytes);
-    *ours_out = false;
-    if (!newline && bytes == MOST_HEAD)
+    if (bytes == MOST_HEAD && !memchr(text, '\n', MOST_HEAD))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:1: the line is longer than %d bytes", where,
                           MOST_HEAD);
-    if (!newline) // a kill has left no more
-        return INVAR_OK;
-    return invar_json_as_corrupt(take_line(&log->logged, ours_out, 1, text,
-                                           (size_t)(newline - text), &log->rollout, limits, where));
+    invar_journal_read(&reader, KIND, text, (size_t)bytes, where);
+    return take_line(&log->logged, ours_out, &reader, &log->rollout, limits);
 }
 
 static invar_status read_all(invar_agent_log *log, const invar_agent_limits *limits,
@@ -250,14 +259,18 @@ static invar_status check_agent(const invar_agent_log *log)
 static void write_head(invar_json_text *text, const invar_agent_rollout *rollout)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "invar_sessions");
-    invar_json_text_int(text, VERSION);
+    invar_json_text_key(text, KIND);
+    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
     invar_json_text_key(text, "rollout");
     invar_json_text_int(text, rollout->number);
     invar_json_text_key(text, "run");
     invar_json_text_digest(text, &rollout->run);
     invar_json_text_key(text, "weights");
     invar_json_text_digest(text, &rollout->weights);
+    if (is_known(&rollout->uuid)) {
+        invar_json_text_key(text, "uuid");
+        invar_json_text_digest(text, &rollout->uuid);
+    }
     if (is_known(&rollout->agent)) {
         invar_json_text_key(text, "agent");
         invar_json_text_digest(text, &rollout->agent);
@@ -372,6 +385,11 @@ void invar_agent_log_close(invar_agent_log *log)
     invar_agent_logged_release(&log->logged);
     invar_json_text_release(&log->line);
     invar_free(log);
+}
+
+bool invar_agent_log_unchecked(const invar_agent_log *log)
+{
+    return log->logged.unchecked;
 }
 
 bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout)

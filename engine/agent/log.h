@@ -3,7 +3,8 @@
  *
  * The file is that of one rollout of a run, which is over when its steps are in the ledger. A run
  * that was killed in a rollout goes on with the sessions that had ended; the others begin anew.
- * Lines of JSON: whose it is, then calls and ends of sessions. One rollout has one agent.
+ * The file is a journal (engine/io/journal.h). Its first line names rollout, run, weights and
+ * agent, the other lines are calls and ends of sessions. One rollout has one agent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,6 +22,7 @@ extern "C" {
 typedef struct invar_agent_rollout {
     invar_digest run;     /* its identity */
     invar_digest weights; /* that draw */
+    invar_digest uuid;    /* uuid of the run; zeros if it is not known */
     int64_t number;
     invar_digest agent; /* its files (invar_plugin_hash), which lead it; zeros: not known */
 } invar_agent_rollout;
@@ -30,12 +32,16 @@ typedef struct invar_agent_log invar_agent_log;
 /*
  * The file at `path` of this rollout, begun where there is none, or that of another one. What a
  * kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else is wrong with it.
- * INVAR_E_STATE: another agent has led sessions of this rollout to their ends.
+ * INVAR_E_STATE: another agent has led sessions of this rollout to their ends, or the file belongs
+ * to another run of the same recipe.
  */
 invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
                                   const invar_agent_rollout *rollout,
                                   const invar_agent_limits *limits) INVAR_MUST_USE;
 void invar_agent_log_close(invar_agent_log *log);
+
+/* Whether sessions were taken from a journal of version 1, whose lines have no sums. */
+bool invar_agent_log_unchecked(const invar_agent_log *log);
 
 /* Was it opened for this rollout, whoever leads it? */
 bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout);
@@ -58,6 +64,7 @@ typedef struct invar_agent_logged {
         invar_agent_session is;
     } * items;
     int64_t count, capacity;
+    bool unchecked;     /* the file has no sums: version 1 */
     invar_digest agent; /* that led them; zeros: not known */
 } invar_agent_logged;
 

@@ -360,6 +360,13 @@ invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop 
 /* Where it is known with which rollout the run goes on: the record that it obeys and continues. */
 invar_status invar_loop_open_timetable(invar_loop *loop) INVAR_MUST_USE;
 
+/* After the ledger has the run: writes the run's own file, to which the next ticks are appended.
+   Only the rank that has the ledger calls it. */
+invar_status invar_loop_begin_timetable(invar_loop *loop) INVAR_MUST_USE;
+
+/* Reports, and records in the ledger, that the lines of a journal of version 1 were used. */
+invar_status invar_loop_tell_unchecked(invar_loop *loop, const char *file) INVAR_MUST_USE;
+
 /* For the first step of a rollout: what the clock has decided for it, where it does. */
 invar_status invar_loop_show_tick(invar_json_text *text, const invar_loop *loop) INVAR_MUST_USE;
 

@@ -10,13 +10,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
-#include "base/json/json.h"
+#include "engine/io/journal.h"
 
 #include "base/invar_banned.h"
 
-#define VERSION 1
-#define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
+#define KIND "invar_schedule"
 
 /* ---- in memory ------------------------------------------------------------------------------- */
 
@@ -172,13 +170,15 @@ static invar_status add_half(invar_ticks *ticks, int64_t tick)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-void invar_ticks_write_head(invar_json_text *text, const invar_digest *run)
+static void write_head(invar_json_text *text, const invar_digest *run, const invar_digest *uuid)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "invar_schedule");
-    invar_json_text_int(text, VERSION);
+    invar_json_text_key(text, KIND);
+    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
     invar_json_text_key(text, "run");
     invar_json_text_digest(text, run);
+    invar_json_text_key(text, "uuid");
+    invar_json_text_digest(text, uuid);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }
@@ -217,6 +217,17 @@ void invar_ticks_write_drawn(invar_json_text *text, int64_t number, const invar_
         invar_json_text_close(text, ']');
     }
     end_line(text);
+}
+
+void invar_ticks_write(invar_json_text *text, const invar_ticks *ticks, const invar_digest *run,
+                       const invar_digest *uuid)
+{
+    write_head(text, run, uuid);
+    for (int64_t i = 0; i < ticks->count; i++) {
+        invar_ticks_write_batch(text, ticks->first + i, &ticks->items[i]);
+        if (ticks->items[i].drawn)
+            invar_ticks_write_drawn(text, ticks->first + i, &ticks->items[i]);
+    }
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -286,58 +297,63 @@ static invar_status take_event(invar_ticks *to, const json_t *line, bool before,
                       tick);
 }
 
-static invar_status take_head(invar_digest *out, const json_t *line, const char *where)
+static invar_status take_digest(invar_digest *out, const json_t *line, const char *key,
+                                const char *where)
 {
-    const char *run;
-    int64_t version;
+    const char *text;
 
-    INVAR_TRY(invar_json_int(&version, line, "invar_schedule", where, VERSION, VERSION));
-    INVAR_TRY(invar_json_string(&run, line, "run", where));
-    if (invar_digest_parse(out, run) != INVAR_OK)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"run\" is no hash of 32 hexadecimal digits",
-                          where);
+    INVAR_TRY(invar_json_string(&text, line, key, where));
+    if (invar_digest_parse(out, text) != INVAR_OK)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is not a hash of 32 hexadecimal digits",
+                          where, key);
     return INVAR_OK;
 }
 
-/* `run_out` of the first line; NULL: all lines are events. *bytes_out counts those with an end. */
-static invar_status read_lines(invar_ticks *to, invar_digest *run_out, size_t *bytes_out,
-                               const char *text, size_t bytes, const char *file)
+static invar_status take_head(invar_ticks_head *out, const json_t *line,
+                              const invar_journal_reader *reader)
 {
-    const char *at = text, *end = bytes ? text + bytes : text, *newline;
+    out->found = true;
+    out->checked = reader->checked;
+    INVAR_TRY(take_digest(&out->run, line, "run", reader->where));
+    return out->checked ? take_digest(&out->uuid, line, "uuid", reader->where) : INVAR_OK;
+}
 
-    *bytes_out = 0;
-    if (bytes == 0)
-        return INVAR_OK;
-    for (int64_t number = 1; (newline = memchr(at, '\n', (size_t)(end - at))); number++) {
-        char where[WHERE_SIZE];
-        json_t *line = NULL;
-        invar_status status;
+/* `head_out` gets the first line; if it is NULL, all lines are events. */
+static invar_status read_lines(invar_ticks *to, invar_ticks_head *head_out,
+                               invar_journal_reader *reader)
+{
+    json_t *line;
 
-        (void)snprintf(where, sizeof where, "%.*s:%" PRId64, INVAR_PATH_SHOWN_SIZE, file, number);
-        INVAR_TRY(
-            invar_json_as_corrupt(invar_json_parse(&line, where, at, (size_t)(newline - at))));
-        status = run_out && number == 1 ? take_head(run_out, line, where)
-                                        : take_event(to, line, !run_out, where);
+    INVAR_TRY(invar_journal_next(&line, reader));
+    while (line) {
+        invar_status status = head_out && reader->line == 1
+                                  ? take_head(head_out, line, reader)
+                                  : take_event(to, line, !head_out, reader->where);
+
         json_decref(line);
         INVAR_TRY(invar_json_as_corrupt(status));
-        at = newline + 1;
+        INVAR_TRY(invar_journal_next(&line, reader));
     }
-    *bytes_out = (size_t)(at - text);
     return INVAR_OK;
 }
 
 invar_status invar_ticks_read(invar_ticks *to, const char *text, size_t bytes, const char *where)
 {
-    size_t whole;
+    invar_journal_reader reader;
 
-    INVAR_TRY(read_lines(to, NULL, &whole, text, bytes, where));
-    if (whole < bytes)
+    invar_journal_read(&reader, NULL, text, bytes, where);
+    INVAR_TRY(read_lines(to, NULL, &reader));
+    if (reader.at < reader.end)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the last line has no end", where);
     return INVAR_OK;
 }
 
-invar_status invar_ticks_read_file(invar_ticks *to, invar_digest *run_out, size_t *bytes_out,
-                                   const char *text, size_t bytes, const char *where)
+invar_status invar_ticks_read_file(invar_ticks *to, invar_ticks_head *head_out, const char *text,
+                                   size_t bytes, const char *where)
 {
-    return read_lines(to, run_out, bytes_out, text, bytes, where);
+    invar_journal_reader reader;
+
+    *head_out = (invar_ticks_head){.found = false};
+    invar_journal_read(&reader, KIND, text, bytes, where);
+    return read_lines(to, head_out, &reader);
 }

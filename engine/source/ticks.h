@@ -73,8 +73,17 @@ invar_status invar_ticks_add_drawn(invar_ticks *ticks, int64_t tick, const invar
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* The first line of a file: whose it is. */
-void invar_ticks_write_head(invar_json_text *text, const invar_digest *run);
+/* The first line of a file. */
+typedef struct invar_ticks_head {
+    bool found;        /* the file has a first line */
+    bool checked;      /* its lines have sums: version 2 */
+    invar_digest run;  /* identity of the run */
+    invar_digest uuid; /* uuid of the run; zeros in version 1 */
+} invar_ticks_head;
+
+/* Writes the lines of a file, without the sums that a journal adds: the head and all ticks. */
+void invar_ticks_write(invar_json_text *text, const invar_ticks *ticks, const invar_digest *run,
+                       const invar_digest *uuid);
 void invar_ticks_write_batch(invar_json_text *text, int64_t number, const invar_tick *tick);
 void invar_ticks_write_drawn(invar_json_text *text, int64_t number, const invar_tick *tick);
 
@@ -84,12 +93,11 @@ invar_status invar_ticks_read(invar_ticks *ticks, const char *text, size_t bytes
                               const char *where) INVAR_MUST_USE;
 
 /*
- * A file: its head and its events. A last line without its end was being written when the run was
- * killed: it is left out of *bytes_out, which counts the others; 0: there is not even a head.
+ * Reads a file (engine/io/journal.h), its head and its events. A last line without its newline was
+ * being written when the run was killed, and is dropped.
  */
-invar_status invar_ticks_read_file(invar_ticks *ticks, invar_digest *run_out, size_t *bytes_out,
-                                   const char *text, size_t bytes,
-                                   const char *where) INVAR_MUST_USE;
+invar_status invar_ticks_read_file(invar_ticks *ticks, invar_ticks_head *head_out, const char *text,
+                                   size_t bytes, const char *where) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

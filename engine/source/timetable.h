@@ -28,6 +28,7 @@ typedef struct invar_timetable {
     const char *name;     /* of the other one, or of the ledger, in messages; NULL: the clock */
                           /* decides what no record has */
     bool open_end;        /* a replay: nobody knows, nor needs, what the last tick has drawn */
+    bool unchecked;       /* `own` was read from a file without sums */
     invar_journal *file;  /* NULL: another rank has it, or there is none */
     invar_json_text line; /* being written */
 } invar_timetable;

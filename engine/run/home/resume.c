@@ -413,7 +413,8 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c, const origin *f
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     if (!invar_agree_leads(loop->world))
         return INVAR_OK;
-    return loop->fork.now ? tell_forked(loop) : tell_resumed(loop, c);
+    INVAR_TRY(loop->fork.now ? tell_forked(loop) : tell_resumed(loop, c));
+    return invar_loop_begin_timetable(loop);
 }
 
 static invar_status start(invar_loop *loop)
@@ -431,6 +432,7 @@ static invar_status start(invar_loop *loop)
     if (loop->recorder.recorded >= 0) // else they are checked
         INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
+    INVAR_TRY(invar_loop_begin_timetable(loop));
     if (loop->recorder.recorded < 0 || loop->options->replay)
         return INVAR_OK;
     invar_recorder_say(&loop->recorder,

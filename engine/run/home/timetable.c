@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -24,9 +25,19 @@ static invar_status read_file(char **out, size_t *bytes_out, const invar_loop *l
 
 /* ---- this run's ------------------------------------------------------------------------------ */
 
-static invar_status check_run(const invar_loop *loop, const invar_digest *run, const char *shown)
+/* Two runs of one recipe have the same identity, but the clock may have decided otherwise. */
+static invar_status check_run(const invar_loop *loop, const invar_ticks_head *head,
+                              const char *shown)
 {
-    if (invar_digest_equal(run, &loop->identity.digest))
+    invar_digest uuid = {{0}};
+    bool same = invar_digest_equal(&head->run, &loop->identity.digest);
+
+    if (same && head->checked && invar_agree_leads(loop->world)) {
+        if (loop->recorder.uuid[0])
+            INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
+        same = invar_digest_equal(&head->uuid, &uuid);
+    }
+    if (same)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%s is the schedule of another run: put this run's file back, or give "
@@ -55,42 +66,80 @@ static invar_status check_place(const invar_loop *loop, const char *shown)
                       shown, own->first, invar_ticks_end(own) - 1, next, begin);
 }
 
-static invar_status begin_file(invar_loop *loop, const char *path, const char *text, size_t bytes)
+/* A tick is in the file before its steps are in the ledger: if it is missing, lines were lost. */
+static invar_status check_recorded(const invar_loop *loop, const char *shown)
 {
-    invar_json_text head = {0};
-    invar_status status;
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t last = loop->recorder.recorded, tick = last < 0 ? -1 : last / steps;
+    const invar_tick *found = invar_ticks_find(&loop->timetable.own, tick);
 
-    if (bytes > 0)
-        return invar_journal_begin(&loop->timetable.file, path, text, bytes);
-    invar_ticks_write_head(&head, &loop->identity.digest);
-    status = head.status;
-    if (status == INVAR_OK)
-        status = invar_journal_begin(&loop->timetable.file, path, head.data, head.bytes);
-    invar_json_text_release(&head);
-    return status;
+    if (!invar_agree_leads(loop->world) || last <= loop->fork.step || (found && found->batched))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s ends before tick %" PRId64 ", and the ledger has step %" PRId64
+                      ", which was made by it: put the whole file back, or fork the run, which "
+                      "begins a new one",
+                      shown, tick, last);
 }
 
-/* What a kill has cut off at its end is dropped. */
 static invar_status open_own(invar_loop *loop)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
-    size_t bytes = 0, whole = 0;
-    invar_digest run;
+    invar_ticks_head head;
+    size_t bytes = 0;
     invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
     invar_path_show(shown, path);
     status = read_file(&text, &bytes, loop, path);
     if (status == INVAR_OK)
-        status = invar_ticks_read_file(&loop->timetable.own, &run, &whole, text, bytes, shown);
-    if (status == INVAR_OK && whole > 0)
-        status = check_run(loop, &run, shown);
+        status = invar_error_advise(
+            invar_ticks_read_file(&loop->timetable.own, &head, text, bytes, shown), INVAR_E_CORRUPT,
+            "put the file back, or fork the run, which begins a new one");
+    if (status == INVAR_OK && head.found)
+        status = check_run(loop, &head, shown);
     if (status == INVAR_OK)
         status = check_place(loop, shown);
-    if (status == INVAR_OK && invar_agree_leads(loop->world))
-        status = begin_file(loop, path, text, whole);
+    if (status == INVAR_OK)
+        status = check_recorded(loop, shown);
+    loop->timetable.unchecked = status == INVAR_OK && head.found && !head.checked;
     invar_free(text);
     return status;
+}
+
+/* The file is written again, so that a line that a kill has cut off is gone. */
+invar_status invar_loop_begin_timetable(invar_loop *loop)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_json_text lines = {0};
+    invar_digest uuid;
+    invar_status status;
+
+    if (!loop->set.recorded || loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
+    INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
+    invar_ticks_write(&lines, &loop->timetable.own, &loop->identity.digest, &uuid);
+    status = lines.status;
+    if (status == INVAR_OK)
+        status = invar_journal_begin(&loop->timetable.file, path, lines.data, lines.bytes);
+    invar_json_text_release(&lines);
+    if (status != INVAR_OK || !loop->timetable.unchecked)
+        return status;
+    return invar_loop_tell_unchecked(loop, INVAR_TIMETABLE_FILE);
+}
+
+invar_status invar_loop_tell_unchecked(invar_loop *loop, const char *file)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof text,
+                   "%.100s was written by version 0.1.0, without sums: the lines are unchecked, "
+                   "and steps that are executed again are compared with the ledger",
+                   file);
+    invar_recorder_say(&loop->recorder, "%s", text);
+    return invar_recorder_event(&loop->recorder, loop->place.step, "warning",
+                                INVAR_JOURNAL_UNCHECKED, text);
 }
 
 /* ---- another run's --------------------------------------------------------------------------- */
@@ -106,21 +155,24 @@ static bool is_folder(const char *path)
 static invar_status open_other(invar_loop *loop, const char *record)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
-    size_t bytes = 0, whole = 0;
-    invar_digest run;
+    invar_ticks_head head;
+    size_t bytes = 0;
     invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_TIMETABLE_FILE));
     invar_path_show(shown, record);
     status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
-        status = invar_ticks_read_file(&loop->timetable.other, &run, &whole, text, bytes, shown);
-    if (status == INVAR_OK && whole == 0)
+        status = invar_ticks_read_file(&loop->timetable.other, &head, text, bytes, shown);
+    if (status == INVAR_OK && !head.found)
         status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                             "rollout-record: %s is not, and has no, " INVAR_TIMETABLE_FILE
                             ": give the folder of a run with rollout-schedule = recorded",
                             shown);
-    if (status == INVAR_OK && !invar_digest_equal(&run, &loop->identity.digest))
+    if (status == INVAR_OK && !head.checked)
+        invar_recorder_say(&loop->recorder, "rollout-record: %s has no sums and is unchecked",
+                           shown);
+    if (status == INVAR_OK && !invar_digest_equal(&head.run, &loop->identity.digest))
         invar_recorder_say(&loop->recorder,
                            "rollout-record: %s is of a run with another identity, whose samples "
                            "may have ended elsewhere",

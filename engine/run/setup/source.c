@@ -3,6 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <string.h>
+
 #include "engine/rl/estimator.h"
 #include "engine/run/setup/inside.h"
 
@@ -62,6 +64,8 @@ static invar_status tell_agents(void *payload, const char *kind, const char *tex
 {
     invar_loop *loop = payload;
 
+    if (strcmp(kind, INVAR_JOURNAL_UNCHECKED) == 0)
+        return invar_loop_tell_unchecked(loop, text);
     return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
 }
 
@@ -105,6 +109,7 @@ static invar_status make_agents(invar_loop *loop)
                                     .recorded = recorded,
                                     .folder = replay || recorded ? NULL : loop->home.at.run,
                                     .run = loop->identity.digest,
+                                    .uuid = loop->recorder.uuid,
                                     .tell = tell_agents,
                                     .payload = loop};
 

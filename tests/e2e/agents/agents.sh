@@ -147,6 +147,13 @@ ends 0 1 play.ini --run random --custom-agent-path 'python3 agent.py random'
 holds [ "$(column random "SELECT reward = $(<before) FROM samples
     WHERE step = 2 AND idx = 1")" = 1 ]
 expect 0 identical replay random --from 0 --step 3
+cp -r damaged summed
+sed -i '2s/"prompt":\[12/"prompt":[11/' summed/sessions.jsonl
+ends 2 1 play.ini --run summed --custom-agent-path 'python3 agent.py random'
+holds grep -q 'sessions.jsonl:2: the sum does not follow from this line.*; remove the file' err
+# without sums, as version 1 had it, what is wrong is found later or not at all
+sed -i 's/,"sum":"[0-9a-f]*"}$/}/; 1s/"invar_sessions":2/"invar_sessions":1/
+    1s/,"uuid":"[0-9a-f]*"//' damaged/sessions.jsonl
 cp -r damaged forged
 sed -i 's/"response":\[[0-9]*/"response":[0/' forged/sessions.jsonl
 ends 1 1 play.ini --run forged --custom-agent-path 'python3 agent.py random'

@@ -10,6 +10,7 @@
 # refused, or gives another chain. BENT's wrong token in flight is found.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -225,9 +226,17 @@ def check_failure():
 
 # ---- records that are wrong ----------------------------------------------------------------------
 
+def version_1(path):
+    """The lines of a record as version 1 had them: without sums, so that edits reach the reader."""
+    lines = [re.sub(r',"sum":"[0-9a-f]{32}"}$', "}", x) for x in path.read_text().splitlines()]
+    head = re.sub(r'^{"invar_schedule":2,"run":"(\w+)","uuid":"\w+"}$',
+                  r'{"invar_schedule":1,"run":"\1"}', lines[0])
+    return [x + "\n" for x in (head, *lines[1:])]
+
+
 def edited(name, change):
     """A record of its own, with the lines changed."""
-    lines = (FOLDER / "clock-0/schedule.jsonl").read_text().splitlines(keepends=True)
+    lines = version_1(FOLDER / "clock-0/schedule.jsonl")
     (FOLDER / name).write_text("".join(change(lines)))
     return ["--rollout-record", str(FOLDER / name)]
 
@@ -267,10 +276,13 @@ def check_ends():
     how, ticks, told = [*recorded(2), "--save", "none"], read("clock-0"), 0
     train("behind", *how, *obeying("clock-0"))
     record = FOLDER / "behind/schedule.jsonl"
-    lines = record.read_text().splitlines(keepends=True)
+    lines = version_1(record)
+    shutil.copytree(FOLDER / "behind", FOLDER / "behind-before")
     for tick, index in ((t, i) for t in ticks for i in ticks[t]["drawn"]
                         if t + 2 in ticks and i not in ticks[t + 1]["drawn"]):
         drawn = sorted({**ticks[tick]["drawn"], index: LONGEST - 1}.items())
+        shutil.rmtree(FOLDER / "behind")
+        shutil.copytree(FOLDER / "behind-before", FOLDER / "behind")
         record.write_text("".join(replaced(lines, tick, "drawn", drawn)))
         done = subprocess.run(command("behind", *how, rollouts=ROLLOUTS + 1), capture_output=True,
                               text=True)
@@ -312,7 +324,7 @@ def check_wrong():
             ("which may not be trained on later",
              lambda x: x[:1] + LATE),
             ("invar_schedule", lambda x: x[1:]),
-            ("invar_schedule", lambda x: ['{"invar_schedule":2,"run":"00"}\n', *x[1:]])):
+            ("has a sum in every line", lambda x: ['{"invar_schedule":2,"run":"00"}\n', *x[1:]])):
         shutil.rmtree(FOLDER / "wrong", ignore_errors=True)
         train("wrong", *how, *edited("edited", change), code=2, says=says)
 
@@ -322,9 +334,11 @@ def check_own():
     how = [*recorded(2), "--save-interval", "1"]
     train("own", *how, rollouts=3)
     record = FOLDER / "own/schedule.jsonl"
-    text = record.read_text()
-    for says, other in (("is the schedule of another run",
-                         text.replace(text[28:36], "00000000", 1)),
+    text, old = record.read_text(), "".join(version_1(record))
+    for says, other in (("is the schedule of another run", old.replace(old[28:36], "00000000", 1)),
+                        ("is the schedule of another run",
+                         (FOLDER / "clock-0/schedule.jsonl").read_text()),
+                        ("schedule.jsonl:3: the sum does not follow", text.replace("[[", "[ [", 1)),
                         ("the run goes on with tick 3", "".join(text.splitlines(True)[:-2])),
                         ("the run goes on with tick 3", "")):
         record.write_text(other)

@@ -67,11 +67,9 @@ static void check(const invar_ticks *ticks, invar_status status)
 static void read_file(const char *text, size_t bytes)
 {
     invar_ticks ticks = {0};
-    invar_digest run;
-    size_t whole = 0;
-    invar_status status = invar_ticks_read_file(&ticks, &run, &whole, text, bytes, "fuzz");
+    invar_ticks_head found;
+    invar_status status = invar_ticks_read_file(&ticks, &found, text, bytes, "fuzz");
 
-    INVAR_CHECK(whole <= bytes && (whole == 0 || text[whole - 1] == '\n'));
     check(&ticks, status);
     invar_ticks_release(&ticks);
 }

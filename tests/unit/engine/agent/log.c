@@ -15,6 +15,9 @@
 
 static const invar_agent_limits limits = {.vocab = 13, .context = 16, .calls = 2, .branches = 1};
 static const invar_agent_rollout now = {.run = {{1}}, .weights = {{2}}, .number = 3};
+static const char old_head[] = "{\"invar_sessions\":1,\"rollout\":3,"
+                               "\"run\":\"01000000000000000000000000000000\","
+                               "\"weights\":\"02000000000000000000000000000000\"}\n";
 static char path[64];
 
 static invar_agent_log *open_log(const invar_agent_rollout *rollout)
@@ -183,13 +186,11 @@ static void test_log__refuses_damage(void **state)
         "{\"sample\":1,\"end\":{}}\n{\"sample\":1,\"end\":{}}\n",
         "\n",
     };
-    invar_agent_log *log = open_log(&now);
-    char blank[2000], *head;
-    size_t bytes;
+    char blank[2000], head[sizeof old_head];
+    invar_agent_log *log;
 
     (void)state;
-    invar_agent_log_close(log);
-    assert_ok(invar_file_read(&head, &bytes, path, 1 << 20));
+    memcpy(head, old_head, sizeof head);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char text[512];
 
@@ -205,10 +206,80 @@ static void test_log__refuses_damage(void **state)
     assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
                  ":1: the line is longer than 1024 bytes; remove the file");
     memcpy(strstr(head, "\"weights\":\"") + strlen("\"weights\":\""), "x", 1);
-    assert_ok(invar_file_write(path, head, bytes));
+    assert_ok(invar_file_write(path, head, strlen(head)));
     assert_fails(invar_agent_log_open(&log, path, &now, &limits), INVAR_E_CORRUPT,
                  ":1: \"weights\" is no hash of 32 hexadecimal digits; remove the file");
-    invar_free(head);
+}
+
+/* Each bit of the file, of the first line too, is covered by a sum. */
+static void test_log__refuses_every_flipped_bit(void **state)
+{
+    invar_agent_log *log = open_log(&now);
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    lead(log, 4, 7, true);
+    lead(log, 5, 8, true);
+    assert_false(invar_agent_log_unchecked(log));
+    invar_agent_log_close(log);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        invar_agent_logged logged = {0};
+
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        assert_fails(invar_agent_logged_read(&logged, text, bytes, &now, &limits, "test"),
+                     INVAR_E_CORRUPT, "test:");
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        invar_agent_logged_release(&logged);
+    }
+    invar_free(text);
+}
+
+/* The file of another run of the same recipe, in the same rollout with the same weights. */
+static void test_log__refuses_file_of_another_run(void **state)
+{
+    invar_agent_rollout mine = now, other = now;
+    invar_agent_log *log;
+
+    (void)state;
+    mine.uuid = (invar_digest){{7}};
+    other.uuid = (invar_digest){{8}};
+    log = open_log(&other);
+    lead(log, 4, 7, true);
+    invar_agent_log_close(log);
+    assert_fails(invar_agent_log_open(&log, path, &mine, &limits), INVAR_E_STATE,
+                 "the sessions belong to run 08000000, not to this run");
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Version 1 had no sums: it is read, reported, and written again with sums. */
+static void test_log__reads_version_1_unchecked(void **state)
+{
+    char old[1000], *text, *line, *end;
+    invar_agent_log *log = open_log(&now);
+    size_t bytes;
+
+    (void)state;
+    lead(log, 4, 7, true);
+    invar_agent_log_close(log);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
+    (void)snprintf(old, sizeof old, "%s", old_head);
+    for (line = strchr(text, '\n') + 1; *line; line = end + 1) { // without their sums
+        end = strchr(line, '\n');
+        (void)snprintf(old + strlen(old), sizeof old - strlen(old), "%.*s}\n",
+                       (int)(strstr(line, ",\"sum\":") - line), line);
+    }
+    assert_ok(invar_file_write(path, old, strlen(old)));
+    invar_free(text);
+    log = open_log(&now);
+    assert_true(invar_agent_log_unchecked(log));
+    assert_true(has(log, 4, 7));
+    invar_agent_log_close(log);
+    log = open_log(&now);
+    assert_false(invar_agent_log_unchecked(log));
+    assert_true(has(log, 4, 7));
+    invar_agent_log_close(log);
 }
 
 static int make_path(void **state)
@@ -235,6 +306,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_log__leaves_other_rollouts_unread, make_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(test_log__refuses_damage, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(test_log__refuses_every_flipped_bit, make_path,
+                                        remove_path),
+        cmocka_unit_test_setup_teardown(test_log__refuses_file_of_another_run, make_path,
+                                        remove_path),
+        cmocka_unit_test_setup_teardown(test_log__reads_version_1_unchecked, make_path,
+                                        remove_path),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
