@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# compat.py INVAR FOLDER - runs of version 0.1.0 (make.py): they verify, replay and continue.
+#
+# A step that is executed again must have the bits that 0.1.0 recorded. Journals of version 1 are
+# read, and reported as unchecked.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+
+from make import HERE, RUNS, train
+
+INVAR, FOLDER = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).absolute()
+failures = []
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+        print(what, file=sys.stderr)
+
+
+def run(*words, says=""):
+    done = subprocess.run([INVAR, *words], cwd=FOLDER, capture_output=True, text=True)
+    expect(done.returncode == 0 and says in done.stdout,
+           f"{' '.join(words)}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def column(name, query):
+    with sqlite3.connect(f"file:{FOLDER / name / 'ledger.db'}?mode=ro", uri=True) as db:
+        return [row[0] for row in db.execute(query)]
+
+
+def resume(name, chain, *words, says=""):
+    """The run continues to its end, with the chain of 0.1.0 if there is one."""
+    code, said, answer = train(INVAR, FOLDER, name, *words)
+    expect(code == 0 and says in said, f"{name}: exit code {code}: {said}")
+    expect(chain is None or answer.get("chain") == chain,
+           f"{name}: chain {answer.get('chain')}, with 0.1.0 {chain}")
+    run("ledger", "verify", f"{name}/ledger.db", says="clean")
+
+
+def repeated(name):
+    """The steps that two segments have."""
+    return column(name, "SELECT step FROM step GROUP BY step HAVING count(*) > 1 ORDER BY step")
+
+
+def unchecked(name):
+    return column(name, "SELECT count(*) FROM event WHERE kind = 'unchecked-journal'") == [1]
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    with tarfile.open(HERE / "runs-0.1.0.tar.gz") as archive:
+        archive.extractall(FOLDER)
+    chains = json.loads((FOLDER / "chains.json").read_text())
+    for name in RUNS:
+        run("ledger", "verify", f"{name}/ledger.db", says="clean")
+    for name in ("plain", "sft", "clock"):
+        run("replay", name, "--step", "3", says="identical")
+    run("replay", "judge", "--step", "2", says="identical")
+    run("replay", "agents", "--step", "1", says="identical")
+    run("replay", "plain.pack", says="identical")
+    run("train", "tiny.ini", "--run", "new", "--no-report", "--golden", "plain.golden",
+        says="identical, 4 of 4")
+
+    for name in ("plain", "sft"):
+        resume(name, chains[name], "--ckpt-step", "1")
+        expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")
+        resume(name, None, "--num-rollout", "5")
+    resume("judge", None)
+    expect(repeated("judge") == [2], f"judge: steps {repeated('judge')} were executed again")
+
+    resume("agents", chains["agents"], says="sessions.jsonl was written by version 0.1.0")
+    asked = (FOLDER / "asked").read_text().split()
+    expect(asked[:2] == ["10", "11"], f"agents: samples {asked} were led again")
+    expect(unchecked("agents"), "agents: no event says that the journal is unchecked")
+
+    old = (FOLDER / "clock/schedule.jsonl").read_text()
+    resume("clock", chains["clock"], "--ckpt-step", "1",
+           says="schedule.jsonl was written by version 0.1.0")
+    new = [json.loads(x) for x in (FOLDER / "clock/schedule.jsonl").read_text().splitlines()]
+    expect(new[0]["invar_schedule"] == 2 and all(x.pop("sum") for x in new), "clock: no sums")
+    expect(new[1:] == [json.loads(x) for x in old.splitlines()[1:]], "clock: other ticks")
+    expect(unchecked("clock"), "clock: no event says that the journal is unchecked")
+    (FOLDER / "old.jsonl").write_text(old)
+    code, said, answer = train(INVAR, FOLDER, "clock", "--rollout-record", "old.jsonl", run="obeys")
+    expect(code == 0 and "old.jsonl has no sums and is unchecked" in said and
+           answer["chain"] == chains["clock"], f"obeys: exit code {code}: {said}")
+    return 1 if failures else 0
+
+
+sys.exit(main())
