@@ -163,6 +163,9 @@ static invar_status take_lengths(invar_ask *ask)
                           "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
                           ": give one of them",
                           p->max_response, most);
+    ask->length = given(ask, "max_completion_tokens") ? "max_completion_tokens"
+                  : given(ask, "max_tokens")          ? "max_tokens"
+                                                      : NULL;
     INVAR_TRY(take_int(&p->min_response, ask, "min_tokens", 0, MOST_TOKENS));
     if (p->max_response >= 0 && p->min_response > p->max_response)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",

@@ -47,6 +47,7 @@ typedef struct invar_ask {
 
     int64_t n;               /* choices for each prompt */
     invar_sampling sampling; /* max_response 0: nothing is generated; -1: nobody has said */
+    const char *length;      /* field that sets max_response; NULL if the request has none */
     int32_t *stop_ids;       /* its arrays, owned */
     const char **stop;       /* the strings are borrowed */
 

@@ -78,8 +78,32 @@ static invar_status render_locked(char **out, size_t *bytes, invar_prompter *p,
     return status;
 }
 
-static invar_status render(char **out, size_t *bytes, invar_prompter *p, const invar_ask *ask)
+/*
+ * Refuses tools that leave the prompt as it is without them: the model would never see them. The
+ * template may fail without tools, which shows that it reads them. Caller holds the lock.
+ */
+static invar_status check_tools(invar_prompter *p, const char *messages, const char *text,
+                                size_t bytes)
 {
+    char *plain = NULL;
+    size_t plain_bytes = 0;
+    invar_status status = render_locked(&plain, &plain_bytes, p, messages, "");
+    bool same = status == INVAR_OK && plain_bytes == bytes && memcmp(plain, text, bytes) == 0;
+
+    invar_free(plain);
+    if (same)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the chat template does not use tools: the prompt is the same with and "
+                          "without them; leave tools out, or serve a template that uses them "
+                          "(chat-template-path)");
+    if (status == INVAR_E_INVALID)
+        invar_error_clear();
+    return status == INVAR_E_INVALID ? INVAR_OK : status;
+}
+
+static invar_status render(char **out, size_t *bytes, invar_prompter *p, invar_ask *ask)
+{
+    bool has_tools = json_array_size(ask->tools) > 0;
     char *messages = NULL, *tools = NULL;
     size_t unused;
     invar_status status;
@@ -90,6 +114,10 @@ static invar_status render(char **out, size_t *bytes, invar_prompter *p, const i
     if (status == INVAR_OK) {
         (void)pthread_mutex_lock(&p->lock);
         status = render_locked(out, bytes, p, messages, tools ? tools : "");
+        if (status == INVAR_OK && has_tools) {
+            ask->param = "tools";
+            status = check_tools(p, messages, *out, *bytes);
+        }
         (void)pthread_mutex_unlock(&p->lock);
     }
     invar_free(messages);
@@ -109,9 +137,10 @@ static invar_status make_chat(invar_prompter *p, invar_ask *ask)
     INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
     memset(ask->prompts, 0, sizeof *ask->prompts);
     ask->n_prompts = 1;
-    INVAR_TRY(render(&text, &bytes, p, ask));
-    status = invar_tokenizer_encode(&ask->prompts->ids, &ask->prompts->n_ids, p->options.tokenizer,
-                                    text, bytes);
+    status = render(&text, &bytes, p, ask);
+    if (status == INVAR_OK)
+        status = invar_tokenizer_encode(&ask->prompts->ids, &ask->prompts->n_ids,
+                                        p->options.tokenizer, text, bytes);
     invar_free(text);
     return status;
 }
@@ -140,6 +169,22 @@ static invar_status check_prompt(const invar_prompter *p, const invar_ask *ask, 
     return INVAR_OK;
 }
 
+/* OpenAI's API and vLLM refuse a length that the context cannot hold; a cut would be silent. */
+static invar_status check_length(const invar_prompter *p, invar_ask *ask, int64_t index)
+{
+    int64_t n_prompt = ask->prompts[index].n_ids, most = p->options.context - n_prompt;
+
+    if (!ask->length || p->options.cut_responses || ask->sampling.max_response <= most)
+        return INVAR_OK;
+    ask->param = ask->length;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s is %" PRId64 " and prompt %" PRId64 " has %" PRId64
+                      " tokens, but the context has %" PRId64 " tokens: ask for at most %" PRId64
+                      ", or leave %s out",
+                      ask->length, ask->sampling.max_response, index, n_prompt, p->options.context,
+                      most, ask->length);
+}
+
 static invar_status check_stops(const invar_prompter *p, invar_ask *ask)
 {
     ask->param = "stop_token_ids";
@@ -164,6 +209,7 @@ invar_status invar_prompter_make(invar_prompter *p, invar_ask *ask)
             INVAR_TRY(invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, p->options.tokenizer,
                                              prompt->text, prompt->text_bytes));
         INVAR_TRY(check_prompt(p, ask, i));
+        INVAR_TRY(check_length(p, ask, i));
     }
     if (ask->sampling.max_response < 0)
         ask->sampling.max_response = p->options.context;

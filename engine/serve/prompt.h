@@ -22,7 +22,8 @@ typedef struct invar_prompter_options {
     const char *template_path;
     const char *template_kwargs;
     int64_t vocab;
-    int64_t context; /* tokens of the longest sequence */
+    int64_t context;    /* tokens of the longest sequence */
+    bool cut_responses; /* a response ends with the context even if the request asks for more */
 } invar_prompter_options;
 
 invar_status invar_prompter_new(invar_prompter **out,
@@ -33,8 +34,10 @@ void invar_prompter_free(invar_prompter *prompter);
 const char *invar_prompter_no_chat(const invar_prompter *prompter);
 
 /*
- * All prompts of the request get their ids, and its sampling the length that is left where nobody
- * has said one. INVAR_E_INVALID: one is empty, too long, or has a token that is none.
+ * Encodes all prompts of the request and sets the length of a response if the request has none.
+ * Returns INVAR_E_INVALID if a prompt is empty, too long or has an unknown token, if a prompt and
+ * the length that the request asks for exceed the context, or if the request has tools that the
+ * chat template does not use.
  */
 invar_status invar_prompter_make(invar_prompter *prompter, invar_ask *ask) INVAR_MUST_USE;
 

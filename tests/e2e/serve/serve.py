@@ -193,6 +193,21 @@ def check_tools():
         expect(got["choices"][0]["prompt_token_ids"] == plain["choices"][0]["prompt_token_ids"],
                f"the template gets {fields}")
     server.stop()
+    # tools that leave the prompt as it is would be dropped silently
+    for text, uses in (("{% for m in messages %}{{ m.content }}{% endfor %}", False),
+                       ("{{ raise_exception('no tools') if not tools }}x", True)):
+        template.write_text(text)
+        server = Server(INVAR, *WORDS, "--chat-template-path", str(template))
+        status, reply = server.post(CHAT, messages=[GOOD], max_tokens=1, tools=tools)
+        refusal = reply.get("error", {})
+        expect(status == 200 if uses else
+               status == 400 and refusal["param"] == "tools" and
+               refusal["type"] == "invalid_request_error" and
+               "does not use tools" in refusal["message"], f"tools, {text}: {status} {reply}")
+        if not uses:
+            server.chat(messages=[GOOD], max_tokens=1, tools=[])
+            server.chat(messages=[GOOD], max_tokens=1, tools=tools, tool_choice="none")
+        server.stop()
 
 
 # ---- refusals -----------------------------------------------------------------------------------
@@ -218,6 +233,11 @@ BAD = [
     (TEXT, {"prompt": "a", "seed": -1}, "seed", "not in 0 to 4294967295"),
     (TEXT, {"prompt": "a", "seed": 2**70}, "seed", "not in 0 to 4294967295"),
     (TEXT, {"prompt": "a", "max_tokens": 0}, "max_tokens", "\"echo\": true"),
+    (TEXT, {"prompt": "Hello", "max_tokens": 100000}, "max_tokens",
+     "the context has 128 tokens: ask for at most 123"),
+    (TEXT, {"prompt": ["a", "Hello"], "max_tokens": 124}, "max_tokens", "prompt 1 has 5 tokens"),
+    (CHAT, {"messages": [GOOD], "max_completion_tokens": 128}, "max_completion_tokens",
+     "the context has 128 tokens"),
     (TEXT, {"prompt": "a", "max_tokens": 2, "min_tokens": 3}, "min_tokens", "more than"),
     (TEXT, {"prompt": "a", "stop": ""}, "stop", "not empty"),
     (TEXT, {"prompt": "a", "stop": ["x"] * 17}, "stop", "at most 16"),
@@ -264,6 +284,9 @@ def check_refusals(server):
         status, _, reply = server.raw(method, path, body, headers)
         expect(status == code and "message" in json.loads(reply)["error"],
                f"{method} {path} {body}: {status} {reply}, expected {code}")
+    # the longest completion that fits is taken
+    full = server.complete(prompt="Hello", max_tokens=123, min_tokens=123)
+    expect(full["usage"]["completion_tokens"] == 123, f"a full context: {full['usage']}")
     # what changes nothing may be there
     server.complete(prompt="a", max_tokens=1, user="me", logit_bias={}, presence_penalty=0.0,
                     best_of=1, suffix=None, model=server.name)
