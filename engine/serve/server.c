@@ -208,6 +208,29 @@ static void answer_metrics(invar_server *s, invar_serve_exchange *e)
 
 /* ---- who may ask ----------------------------------------------------------------------------- */
 
+/* Whether a header Host names this host and port; a header without a port names port 80. */
+static bool is_at(const char *host, const char *name, uint16_t port)
+{
+    size_t length = strlen(name);
+    char colon[8];
+
+    (void)snprintf(colon, sizeof colon, ":%u", (unsigned)port);
+    return strncasecmp(host, name, length) == 0 &&
+           (strcmp(host + length, colon) == 0 || (port == 80 && !host[length]));
+}
+
+/*
+ * A page in a browser can send requests to a loopback server that asks for no key, under a name of
+ * its own that resolves to 127.0.0.1 (DNS rebinding). Its header Host shows that name.
+ */
+static bool asked_here(const invar_server *s, const invar_serve_exchange *e)
+{
+    const invar_server_options *o = &s->options;
+
+    return o->key || !invar_server_is_local(o->host) || invar_server_asked_here(e->host, s->port) ||
+           (e->host && is_at(e->host, o->host, s->port));
+}
+
 /* In a time that does not tell how much of it is right. */
 static bool same_key(const char *given, const char *key)
 {
@@ -240,8 +263,15 @@ static bool is_json(const char *type)
 static bool may_ask(const invar_server *s, invar_serve_exchange *e)
 {
     const route *r = find_route(e->path);
-    char why[160];
+    char why[INVAR_SERVER_NOT_HERE_SIZE];
 
+    if (!asked_here(s, e)) {
+        invar_server_not_here(why, s->port);
+        why[strcspn(why, "\n")] = '\0';
+        refuse(e, 403,
+               &(invar_reply_error){why, "invalid_request_error", NULL, "host_not_allowed"});
+        return false;
+    }
     if (!r) {
         refuse(e, 404,
                &(invar_reply_error){"there is no such route; docs/serve.md lists them",
@@ -354,15 +384,11 @@ bool invar_server_is_local(const char *host)
 
 bool invar_server_asked_here(const char *host, uint16_t port)
 {
-    static const char *const names[] = {"127.0.0.1", "localhost"};
-    char here[32];
+    static const char *const names[] = {"127.0.0.1", "localhost", "[::1]"};
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        (void)snprintf(here, sizeof here, "%s:%u", names[i], (unsigned)port);
-        if (host &&
-            (strcasecmp(host, here) == 0 || (port == 80 && strcasecmp(host, names[i]) == 0)))
+    for (size_t i = 0; host && i < sizeof names / sizeof *names; i++)
+        if (is_at(host, names[i], port))
             return true;
-    }
     return false;
 }
 
@@ -405,8 +431,12 @@ static invar_status start(invar_server *s)
         .handler = {
             .payload = s, .admit = admit, .answer = answer, .release = release, .next = next}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
+    uint16_t port = 0;
 
-    s->listener = s->http->start(&settings, &s->port, why);
+    s->port = settings.port; // requests may arrive before the listener is returned
+    s->listener = s->http->start(&settings, &port, why);
+    if (s->port == 0)
+        s->port = port;
     return s->listener ? INVAR_OK
                        : INVAR_FAIL(INVAR_E_IO, 0,
                                     "serve: cannot listen at host %.200s, port %" PRId64 ": %s",

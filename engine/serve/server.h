@@ -61,8 +61,9 @@ typedef struct invar_server_options {
 bool invar_server_is_local(const char *host);
 
 /*
- * Whether a request's header Host (NULL: none) is 127.0.0.1:PORT or localhost:PORT, in any letters.
- * A page of somebody else in a browser on this machine has its own name there, wherever that leads.
+ * Whether a request's header Host is 127.0.0.1:PORT, localhost:PORT or [::1]:PORT, in any case.
+ * `host` may be NULL. A foreign page in a browser on this machine has its own name there, wherever
+ * that name leads.
  */
 bool invar_server_asked_here(const char *host, uint16_t port);
 

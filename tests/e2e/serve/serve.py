@@ -284,6 +284,15 @@ def check_refusals(server):
         status, _, reply = server.raw(method, path, body, headers)
         expect(status == code and "message" in json.loads(reply)["error"],
                f"{method} {path} {body}: {status} {reply}, expected {code}")
+    # a page of another origin cannot ask by a name that leads here
+    for host, code in ((f"localhost:{server.port}", 200), (f"[::1]:{server.port}", 200),
+                       (f"LOCALHOST:{server.port}", 200), (f"evil.example:{server.port}", 403),
+                       ("localhost", 403), (f"localhost:{server.port}.evil.example", 403),
+                       (f"localhost.evil.example:{server.port}", 403), ("", 403)):
+        for method, path in (("GET", "/health"), ("GET", "/v1/models")):
+            status, _, reply = server.raw(method, path, headers={"Host": host})
+            expect(status == code and (code == 200 or json.loads(reply)["error"]["code"] ==
+                                       "host_not_allowed"), f"Host {host}: {status} {reply}")
     # the longest completion that fits is taken
     full = server.complete(prompt="Hello", max_tokens=123, min_tokens=123)
     expect(full["usage"]["completion_tokens"] == 123, f"a full context: {full['usage']}")
@@ -474,9 +483,9 @@ def check_idlers():
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", server.port))
         s.settimeout(60)
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
-                  b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-                  + body)
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\n"
+                  b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                  % (server.port, len(body)) + body)
         s.recv(1000)
         if idles:  # until all is drawn, at any speed, and then for longer than it may
             expect(wait_for(lambda: server.load() == 0, 300), "an idler holds the model for ever")
@@ -595,6 +604,8 @@ def check_key():
                             headers)[0]
         expect(status == code, f"Authorization {given}: {status}, expected {code}")
     expect(server.raw("GET", "/health", headers={})[0] == 200, "health needs no key")
+    expect(server.raw("GET", "/health", headers={"Host": "any.example"})[0] == 200,
+           "a server with a key has any name")
     for route in ("/v1/models", "/metrics"):
         expect(server.raw("GET", route, headers={})[0] == 401, f"{route} needs one")
     server.stop()
