@@ -6,7 +6,7 @@
  *
  * When its buffer for a string or a number cannot grow, jansson's parser goes on without the
  * characters that did not fit: a wrong value, or worse. So the first allocation that fails ends the
- * parser, from inside. What it had built until then is lost.
+ * parser, from inside. A list of the parser's blocks, kept while it runs, lets them be freed then.
  *
  * jansson refuses an integer that does not fit into 64 bits, or reads all integers as reals. Where
  * it refused one, the text is read the second way, and the integers that fit are put back: tree and
@@ -40,24 +40,87 @@ static const char *show(char out[WHERE_SIZE], const char *where)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+#define RECENT 8 // blocks among which a freed block is looked for
+
 static json_malloc_t plain_alloc;
-static _Thread_local jmp_buf *parser; /* where this thread's parser was called; NULL: it is not */
+static json_free_t plain_free;
+
+typedef struct blocks {
+    void **of; /* (count) */
+    size_t count, room;
+} blocks;
+
+/* The parser of this thread. */
+static _Thread_local struct {
+    jmp_buf *caller; /* NULL while no parser runs */
+    blocks made;     /* blocks that are not freed yet, in any order */
+    blocks dropped;  /* those of them that jansson has freed; they are kept until the end */
+} parser;
+
+static bool add_block(blocks *list, void *block)
+{
+    if (list->count == list->room) {
+        size_t room = list->room ? 2 * list->room : 64;
+        void **larger = plain_alloc(room * sizeof *larger);
+
+        if (!larger)
+            return false;
+        if (list->count > 0)
+            memcpy(larger, list->of, list->count * sizeof *larger);
+        plain_free(list->of);
+        list->of = larger;
+        list->room = room;
+    }
+    list->of[list->count++] = block;
+    return true;
+}
 
 static void *watched_alloc(size_t bytes)
 {
     void *block = plain_alloc(bytes);
 
-    if (!block && parser)
-        longjmp(*parser, 1);
-    return block;
+    if (!parser.caller || (block && add_block(&parser.made, block)))
+        return block;
+    plain_free(block);
+    longjmp(*parser.caller, 1);
+}
+
+/* Most blocks that a parser frees are recent; a search for the others could take very long. */
+static void watched_free(void *block)
+{
+    blocks *made = &parser.made;
+    size_t first = made->count > RECENT ? made->count - RECENT : 0;
+
+    if (!parser.caller || !block) {
+        plain_free(block);
+        return;
+    }
+    for (size_t i = made->count; i > first; i--)
+        if (made->of[i - 1] == block) {
+            made->of[i - 1] = made->of[--made->count];
+            plain_free(block);
+            return;
+        }
+    if (!add_block(&parser.dropped, block))
+        longjmp(*parser.caller, 1);
 }
 
 static void watch(void)
 {
-    json_free_t plain_free;
-
     json_get_alloc_funcs(&plain_alloc, &plain_free);
-    json_set_alloc_funcs(watched_alloc, plain_free);
+    json_set_alloc_funcs(watched_alloc, watched_free);
+}
+
+/* Ends the parser of this thread. All of its blocks are freed unless it has finished. */
+static void end_parser(bool finished)
+{
+    const blocks *list = finished ? &parser.dropped : &parser.made;
+
+    for (size_t i = 0; i < list->count; i++)
+        plain_free(list->of[i]);
+    plain_free(parser.made.of);
+    plain_free(parser.dropped.of);
+    memset(&parser, 0, sizeof parser);
 }
 
 /* json_loadb; false when there was not enough memory. */
@@ -69,12 +132,12 @@ static bool load(json_t **out, const char *text, size_t bytes, size_t flags, jso
     pthread_once(&once, watch);
     *out = NULL;
     if (setjmp(caller) != 0) {
-        parser = NULL;
+        end_parser(false);
         return false;
     }
-    parser = &caller;
+    parser.caller = &caller;
     *out = json_loadb(text, bytes, flags, error);
-    parser = NULL;
+    end_parser(true);
     return true;
 }
 
