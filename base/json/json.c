@@ -282,6 +282,14 @@ static void measure(size_t *values_out, size_t *depth_out, const char *text, siz
     *depth_out = deepest;
 }
 
+size_t invar_json_count(const char *text, size_t bytes)
+{
+    size_t values, depth;
+
+    measure(&values, &depth, text, bytes);
+    return values;
+}
+
 /* load, with integers that do not fit as reals. */
 static bool load_numbers(json_t **out, const char *text, size_t bytes, size_t flags,
                          json_error_t *error)

@@ -35,6 +35,12 @@ invar_status invar_json_parse(json_t **out, const char *where, const char *text,
 invar_status invar_json_parse_raw(json_t **out, const char *where, const char *text,
                                   size_t bytes) INVAR_MUST_USE;
 
+/*
+ * Upper bound of the number of values that a parser of the text would build. Any bytes are allowed;
+ * the time is linear, and no memory is allocated.
+ */
+size_t invar_json_count(const char *text, size_t bytes);
+
 invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes) INVAR_MUST_USE;
 
 /*

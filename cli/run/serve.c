@@ -28,7 +28,7 @@
 
 typedef struct settings {
     const char *host, *key_file, *name;
-    int64_t port, most, most_body, seconds, client_seconds;
+    int64_t port, most, most_body, memory, seconds, client_seconds;
 } settings;
 
 /* What lives as long as the server. */
@@ -160,6 +160,7 @@ static invar_status open_parts(service *s, const settings *set)
                                                      .key = s->key,
                                                      .connections = set->most + SPARE_CONNECTIONS,
                                                      .most_body = set->most_body,
+                                                     .memory = set->memory,
                                                      .seconds = set->seconds,
                                                      .client_seconds = set->client_seconds,
                                                      .facts = &s->facts,
@@ -229,7 +230,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[9];
+    static invar_option list[10];
 
     list[0] = (invar_option){.name = "host",
                              .type = INVAR_OPTION_TEXT,
@@ -270,14 +271,22 @@ static const invar_option *options(settings *s)
                              .help = "bytes of the longest request (4194304)",
                              .low = 1,
                              .high = INT64_C(1) << 30};
-    list[6] = (invar_option){.name = "request-seconds",
+    list[6] = (invar_option){.name = "max-memory-bytes",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->memory,
+                             .metavar = "N",
+                             .help = "bytes of memory for all requests in flight (1073741824); "
+                                     "more requests are told to come again",
+                             .low = 1 << 16,
+                             .high = INT64_C(1) << 50};
+    list[7] = (invar_option){.name = "request-seconds",
                              .type = INVAR_OPTION_INT,
                              .value = &s->seconds,
                              .metavar = "N",
                              .help = "seconds that a request may take (600); 0: no limit",
                              .low = 0,
                              .high = 1000000};
-    list[7] = (invar_option){.name = "client-seconds",
+    list[8] = (invar_option){.name = "client-seconds",
                              .type = INVAR_OPTION_INT,
                              .value = &s->client_seconds,
                              .metavar = "N",
@@ -285,7 +294,7 @@ static const invar_option *options(settings *s)
                                      "the next bytes of its reply (30)",
                              .low = 1,
                              .high = 1000000};
-    list[8] = invar_flags_end();
+    list[9] = invar_flags_end();
     return list;
 }
 
@@ -295,6 +304,7 @@ static settings by_default(void)
                       .port = 8000,
                       .most = 256,
                       .most_body = 4 << 20,
+                      .memory = 1 << 30,
                       .seconds = 600,
                       .client_seconds = 30};
 }

@@ -20,7 +20,11 @@
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
-#define RETRY_SECONDS 1 // that a client is told to wait
+#define RETRY_SECONDS 1    // that a client is told to wait
+#define MOST_VALUES 131072 // JSON values of a request, beside the tokens of one context
+#define BODY_COPIES 2      // of a body while it is received: its buffer grows by doubling
+#define PARSE_COPIES 4     // of a body while it is parsed: strings, messages, their JSON
+#define VALUE_BYTES 320    // of memory that a JSON value of few characters takes
 #define TYPE_JSON "application/json"
 #define TYPE_EVENTS "text/event-stream"
 #define MODELS "/v1/models"
@@ -32,7 +36,8 @@ struct invar_server {
     uint16_t port;
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    int64_t busy; /* requests that are answered just now */
+    int64_t busy;   /* requests that are answered just now */
+    int64_t memory; /* bytes that the requests in flight have reserved */
     bool closing;
     invar_serve_meter meter; /* under the lock */
 };
@@ -65,6 +70,50 @@ static void refuse_failed(invar_serve_exchange *e, const invar_error *error, con
     refuse(e, http, &told);
 }
 
+/* ---- memory of requests ---------------------------------------------------------------------- */
+
+/*
+ * Reserves memory for a request until its release. Returns INVAR_E_BUSY if other requests have too
+ * much of it, and INVAR_E_INVALID if the request alone needs more than all may have.
+ */
+static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t bytes)
+{
+    int64_t most = s->options.memory > 0 ? s->options.memory : INT64_MAX;
+    bool alone, fits;
+
+    (void)pthread_mutex_lock(&s->lock);
+    alone = bytes > (uint64_t)(most - e->memory);
+    fits = !alone && bytes <= (uint64_t)(most - s->memory);
+    if (fits) {
+        s->memory += (int64_t)bytes;
+        e->memory += (int64_t)bytes;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (fits)
+        return INVAR_OK;
+    if (alone)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the request needs more memory than the server has for all requests, "
+                          "%" PRId64 " bytes (--max-memory-bytes): send less in one request",
+                          most);
+    return INVAR_FAIL(INVAR_E_BUSY, 0,
+                      "other requests have the memory that this one needs: try again later");
+}
+
+/* Refuses a body whose parsing would take too much memory, before it is parsed. */
+static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e)
+{
+    size_t values = invar_json_count(e->body, e->bytes);
+    size_t most = MOST_VALUES + (size_t)s->options.facts->context;
+
+    if (values > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the request has more than %zu JSON values: send prompts as text, or in "
+                          "several requests",
+                          most);
+    return reserve(s, e, (uint64_t)PARSE_COPIES * e->bytes + (uint64_t)VALUE_BYTES * values);
+}
+
 /* ---- routes ---------------------------------------------------------------------------------- */
 
 /* The key that a request brings; NULL: none. */
@@ -93,8 +142,10 @@ static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind 
 {
     invar_talk *t = NULL;
     invar_json_text text = {0};
-    invar_status status = invar_talk_new(&t, &s->options, s->http, e->connection);
+    invar_status status = reserve_parse(s, e);
 
+    if (status == INVAR_OK)
+        status = invar_talk_new(&t, &s->options, s->http, e->connection);
     if (status == INVAR_OK)
         status = invar_talk_begin(t, kind, key_of(e), e->body, e->bytes);
     if (status == INVAR_OK && invar_talk_is_stream(t)) {
@@ -318,9 +369,21 @@ static void count_reply(invar_server *s, const invar_serve_exchange *e)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+/* A body of unknown length may become as long as any. */
+static bool reserve_body(invar_server *s, invar_serve_exchange *e)
+{
+    uint64_t bytes = e->announced ? e->announced : (uint64_t)s->options.most_body;
+
+    if (strcmp(e->method, "POST") != 0 || reserve(s, e, BODY_COPIES * bytes) == INVAR_OK)
+        return true;
+    refuse_failed(e, invar_error_last(), NULL);
+    invar_error_clear();
+    return false;
+}
+
 static bool admit(void *payload, invar_serve_exchange *e)
 {
-    bool admitted = may_ask(payload, e);
+    bool admitted = may_ask(payload, e) && reserve_body(payload, e);
 
     if (!admitted)
         count_reply(payload, e);
@@ -360,10 +423,9 @@ static void release(void *payload, invar_serve_exchange *e)
     if (e->stream)
         end_talk(s, e->stream);
     invar_free(e->reply);
-    if (!e->working)
-        return;
     (void)pthread_mutex_lock(&s->lock);
-    s->busy--;
+    s->memory -= e->memory;
+    s->busy -= e->working;
     (void)pthread_cond_broadcast(&s->idle);
     (void)pthread_mutex_unlock(&s->lock);
 }

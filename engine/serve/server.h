@@ -47,6 +47,7 @@ typedef struct invar_server_options {
     invar_server_gate gate;
     int64_t connections;
     int64_t most_body;      /* bytes */
+    int64_t memory;         /* bytes for all requests in flight; 0 for no limit */
     int64_t seconds;        /* that a request may take; 0: no limit */
     int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
     const invar_serve_facts *facts;

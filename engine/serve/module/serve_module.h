@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SERVE_ABI 2
+#define INVAR_SERVE_ABI 3
 #define INVAR_SERVE_TABLE invar_serve_v1 /* the symbol of the table */
 #define INVAR_SERVE_WHY_SIZE 256
 
@@ -40,8 +40,9 @@ typedef struct invar_serve_exchange {
     const char *allow; /* methods that are, as a header; not copied; NULL: none */
     char *reply;       /* its body; NULL: it has a stream */
     size_t reply_bytes;
-    void *stream; /* NULL: it has a body */
-    bool working; /* the handler's own; false at first */
+    void *stream;   /* NULL: it has a body */
+    bool working;   /* private to the handler; false at first */
+    int64_t memory; /* bytes reserved for the request; private to the handler; 0 at first */
 } invar_serve_exchange;
 
 /* Whoever answers. All of it is called by many threads at once, and may take its time. */
