@@ -1,10 +1,15 @@
 /*
  * serve_module.c - the table over the libmicrohttpd that this file is compiled with.
  *
- * Every connection has a thread, so whoever answers may wait. A watchman ends connections that have
- * not brought a whole request in time, however slowly they drip, or not taken the last bytes of a
- * stream. Those that take nothing of a whole reply are ended by the library, whose clock would also
- * run while a stream waits for its next bytes.
+ * The acceptor (acceptor.h) passes a connection to the library once the head of its request has
+ * arrived. From then on the connection has a thread, so a handler may wait, and it is closed after
+ * one reply: bytes behind a request are never read as another request.
+ *
+ * The acceptor's thread also ends connections that have not brought a complete request in time,
+ * however slowly they drip, or not taken the last bytes of a stream. Connections that take nothing
+ * of a complete reply are ended by the library, whose clock would also run while a stream waits for
+ * its next bytes. If all connections are in use, one whose body is incomplete is ended for a new
+ * one, first one whose request is refused already: clients with a key keep their connections.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,23 +23,27 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/serve/module/acceptor.h"
 
 #include "base/invar_banned.h"
 
 #define STREAM_BLOCK 16384
 #define STACK_BYTES ((size_t)512 << 10)
 #define HEAD_BYTES ((size_t)32 << 10)
-#define WATCH_MS 200
+#define SPARE_CONNECTIONS 64 // of the library, and for heads: connections are counted here
 
 /* A connection, from its start to its end. */
 typedef struct visitor {
     struct visitor *next;
     int fd;
-    int64_t due; /* when its request must be there, or bytes be taken; 0: it waits for a reply */
+    int64_t since;
+    int64_t due;  /* when its request must be there, or bytes be taken; 0: it waits for a reply */
+    bool refused; /* the request brings no key, or is refused for another reason */
+    bool asked;   /* the request is complete */
+    bool ended;   /* the connection was shut down and is about to leave */
 } visitor;
 
 typedef struct server {
@@ -42,13 +51,11 @@ typedef struct server {
     invar_serve_handler handler;
     size_t most_body;
     int64_t client_ms;
+    unsigned connections;
+    invar_acceptor *acceptor;
     pthread_mutex_t lock; /* of the visitors */
-    pthread_cond_t wake;
     visitor *visitors;
-    bool closing;
-    bool watched;
-    pthread_t watchman;
-    int door; /* the socket of a closed door; -1: it is the library's */
+    unsigned open; /* connections that the library has */
 } server;
 
 /* A request on its way. */
@@ -58,15 +65,8 @@ typedef struct inquiry {
     char *body;
     size_t room;
     bool too_long;
+    bool refused; /* the reply is there; the body is read and dropped, so that the client gets it */
 } inquiry;
-
-static int64_t clock_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- visitors -------------------------------------------------------------------------------- */
 
@@ -78,12 +78,14 @@ static void enter(server *s, visitor **out, int fd)
     if (invar_alloc((void **)&v, 1, sizeof *v, "a connection") != INVAR_OK)
         return; // nobody watches it
     (void)pthread_mutex_lock(&s->lock);
-    *v = (visitor){.next = s->visitors, .fd = fd, .due = clock_ms() + s->client_ms};
+    *v = (visitor){.next = s->visitors, .fd = fd, .since = invar_acceptor_clock_ms()};
+    v->due = v->since + s->client_ms;
     s->visitors = v;
     (void)pthread_mutex_unlock(&s->lock);
     *out = v;
 }
 
+/* The connection has ended. `v` may be NULL. */
 static void leave(server *s, visitor *v)
 {
     (void)pthread_mutex_lock(&s->lock);
@@ -92,8 +94,10 @@ static void leave(server *s, visitor *v)
             *at = v->next;
             break;
         }
+    s->open--;
     (void)pthread_mutex_unlock(&s->lock);
     invar_free(v);
+    invar_acceptor_wake(s->acceptor);
 }
 
 static void on_connection(void *payload, struct MHD_Connection *connection, void **context,
@@ -104,42 +108,89 @@ static void on_connection(void *payload, struct MHD_Connection *connection, void
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED && info)
         enter(payload, (visitor **)context, info->connect_fd);
-    else if (code == MHD_CONNECTION_NOTIFY_CLOSED && *context)
+    else if (code == MHD_CONNECTION_NOTIFY_CLOSED)
         leave(payload, *context);
+}
+
+/* NULL if there was no memory for the visitor. */
+static visitor *visitor_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info ? info->socket_context : NULL;
 }
 
 /* It waits for us; or we for it: for its next request, or until it has taken what is there. */
 static void set_due(server *s, struct MHD_Connection *connection, bool waits_for_reply)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    visitor *v = info ? info->socket_context : NULL;
+    visitor *v = visitor_of(connection);
 
     if (!v)
         return;
     (void)pthread_mutex_lock(&s->lock);
-    v->due = waits_for_reply ? 0 : clock_ms() + s->client_ms;
+    v->asked = v->asked || waits_for_reply;
+    v->due = waits_for_reply ? 0 : invar_acceptor_clock_ms() + s->client_ms;
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static void *watch(void *payload)
+static void end(visitor *v)
+{
+    (void)shutdown(v->fd, SHUT_RDWR);
+    v->ended = true;
+}
+
+/* Ends connections whose time is over. */
+static void tick(void *payload)
 {
     server *s = payload;
-    struct timespec until;
+    int64_t now = invar_acceptor_clock_ms();
 
     (void)pthread_mutex_lock(&s->lock);
-    while (!s->closing) {
-        int64_t now = clock_ms();
-
-        for (const visitor *v = s->visitors; v; v = v->next)
-            if (v->due > 0 && v->due < now)
-                (void)shutdown(v->fd, SHUT_RDWR);
-        now += WATCH_MS;
-        until = (struct timespec){(time_t)(now / 1000), (long)(now % 1000) * 1000000};
-        (void)pthread_cond_timedwait(&s->wake, &s->lock, &until);
-    }
+    for (visitor *v = s->visitors; v; v = v->next)
+        if (v->due > 0 && v->due < now && !v->ended)
+            end(v);
     (void)pthread_mutex_unlock(&s->lock);
-    return NULL;
+}
+
+/* Whether `a` is ended before `b`, which may be NULL: a refused one first, then the older one. */
+static bool goes_first(const visitor *a, const visitor *b)
+{
+    return !b || (a->refused != b->refused ? a->refused : a->since < b->since);
+}
+
+/* If there is no room, a connection that still sends its request makes some. */
+static bool has_room(void *payload)
+{
+    server *s = payload;
+    visitor *first = NULL;
+    bool room, leaving = false;
+
+    (void)pthread_mutex_lock(&s->lock);
+    room = s->open < s->connections;
+    for (visitor *v = s->visitors; v && !room; v = v->next) {
+        leaving = leaving || v->ended;
+        if (!v->asked && !v->ended && goes_first(v, first))
+            first = v;
+    }
+    if (first && !leaving)
+        end(first);
+    (void)pthread_mutex_unlock(&s->lock);
+    return room;
+}
+
+static void pass(void *payload, int fd, const invar_address *from, socklen_t bytes)
+{
+    server *s = payload;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->open++;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (MHD_add_connection(s->daemon, fd, &from->any, bytes) == MHD_YES)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    s->open--;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
 static bool alive(const void *connection)
@@ -179,6 +230,7 @@ static bool add_headers(struct MHD_Response *response, const invar_serve_exchang
 
     (void)snprintf(seconds, sizeof seconds, "%d", e->retry_after);
     return MHD_add_response_header(response, "Content-Type", e->type) == MHD_YES &&
+           MHD_add_response_header(response, "Connection", "close") == MHD_YES &&
            (!e->stream ||
             MHD_add_response_header(response, "Cache-Control", "no-cache") == MHD_YES) &&
            (!e->allow || MHD_add_response_header(response, "Allow", e->allow) == MHD_YES) &&
@@ -240,7 +292,7 @@ static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
     char *larger = NULL;
 
     q->too_long = q->too_long || bytes > q->owner->most_body - e->bytes;
-    if (q->too_long)
+    if (q->too_long || q->refused)
         return MHD_YES;
     while (room < e->bytes + bytes + 1)
         room *= 2;
@@ -258,6 +310,24 @@ static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
     return MHD_YES;
 }
 
+/* A refusal is sent after the body: a client that still sends its body would not read the reply. */
+static enum MHD_Result on_head(inquiry *q, struct MHD_Connection *connection)
+{
+    server *s = q->owner;
+    visitor *v = visitor_of(connection);
+
+    q->refused = !s->handler.admit(s->handler.payload, &q->exchange);
+    if (q->refused && q->exchange.announced > s->most_body) {
+        set_due(s, connection, true);
+        return send_reply(q, connection);
+    }
+    (void)pthread_mutex_lock(&s->lock);
+    if (v)
+        v->refused = q->refused;
+    (void)pthread_mutex_unlock(&s->lock);
+    return MHD_YES;
+}
+
 static enum MHD_Result on_request(void *payload, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *bytes, void **context)
@@ -270,10 +340,7 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
         q = *context = begin(s, connection, url, method);
         if (!q)
             return MHD_NO;
-        if (s->handler.admit(s->handler.payload, &q->exchange))
-            return MHD_YES;
-        set_due(s, connection, true);
-        return send_reply(q, connection);
+        return on_head(q, connection);
     }
     if (*bytes > 0) {
         enum MHD_Result result = take(q, data, *bytes);
@@ -281,6 +348,8 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
         return result;
     }
     set_due(s, connection, true);
+    if (q->refused)
+        return send_reply(q, connection);
     q->exchange.body = q->body ? q->body : "";
     if (q->too_long)
         q->exchange.announced = UINT64_MAX; // who admits refuses it now
@@ -307,14 +376,8 @@ static void on_completed(void *payload, struct MHD_Connection *connection, void 
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-typedef union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-} address;
-
 /* False: it is no number of an address. */
-static bool parse_host(address *out, const char *host, uint16_t port)
+static bool parse_host(invar_address *out, const char *host, uint16_t port)
 {
     memset(out, 0, sizeof *out);
     if (inet_pton(AF_INET, host, &out->four.sin_addr) == 1) {
@@ -329,56 +392,67 @@ static bool parse_host(address *out, const char *host, uint16_t port)
     return true;
 }
 
-static struct MHD_Daemon *open_door(server *s, const invar_serve_settings *settings,
-                                    const address *at)
+static struct MHD_Daemon *start_daemon(server *s, const invar_serve_settings *settings)
 {
     unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC |
-                     (at->any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+                     MHD_USE_NO_LISTEN_SOCKET;
 
     return MHD_start_daemon(
-        flags, settings->port, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, &at->any,
-        MHD_OPTION_CONNECTION_LIMIT, settings->connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        flags, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
+        settings->connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
         settings->client_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEAD_BYTES,
         MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
 }
 
-static void make_lock(server *s)
+static void close_door(void *payload)
 {
-    pthread_condattr_t attributes;
+    server *s = payload;
 
-    (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&s->wake, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    invar_acceptor_shut(s->acceptor);
 }
 
 static void stop(void *payload)
 {
     server *s = payload;
 
+    if (s->acceptor)
+        close_door(s);
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
-    if (s->door >= 0)
-        (void)close(s->door);
-    (void)pthread_mutex_lock(&s->lock);
-    s->closing = true;
-    (void)pthread_cond_broadcast(&s->wake);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (s->watched)
-        (void)pthread_join(s->watchman, NULL);
+    invar_acceptor_close(s->acceptor);
     (void)pthread_mutex_destroy(&s->lock);
-    (void)pthread_cond_destroy(&s->wake);
     invar_free(s);
+}
+
+/* False, with errno, if one of the parts does not start. */
+static bool start_parts(server *s, const invar_serve_settings *settings, const invar_address *at,
+                        uint16_t *port_out)
+{
+    const invar_acceptor_options options = {.at = *at,
+                                            .most = settings->connections + SPARE_CONNECTIONS,
+                                            .client_ms = s->client_ms,
+                                            .payload = s,
+                                            .has_room = has_room,
+                                            .pass = pass,
+                                            .tick = tick};
+
+    s->acceptor = invar_acceptor_open(port_out, &options);
+    if (!s->acceptor)
+        return false;
+    errno = 0;
+    s->daemon = start_daemon(s, settings);
+    if (!s->daemon)
+        return false;
+    errno = invar_acceptor_start(s->acceptor);
+    return errno == 0;
 }
 
 static void *start(const invar_serve_settings *settings, uint16_t *port_out,
                    char why[INVAR_SERVE_WHY_SIZE])
 {
-    const union MHD_DaemonInfo *info;
     server *s = NULL;
-    address at;
+    invar_address at;
 
     if (!parse_host(&at, settings->host, settings->port)) {
         (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "it is no number of an address, as 127.0.0.1 is");
@@ -389,32 +463,18 @@ static void *start(const invar_serve_settings *settings, uint16_t *port_out,
         return NULL;
     }
     memset(s, 0, sizeof *s);
-    s->door = -1;
     s->handler = settings->handler;
     s->most_body = settings->most_body;
     s->client_ms = (int64_t)settings->client_seconds * 1000;
-    make_lock(s);
-    errno = 0;
-    s->daemon = open_door(s, settings, &at);
-    info = s->daemon ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT) : NULL;
-    if (!info || pthread_create(&s->watchman, NULL, watch, s) != 0) {
+    s->connections = settings->connections;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    if (!start_parts(s, settings, &at, port_out)) {
         (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "%s",
                        errno ? strerror(errno) : "libmicrohttpd does not say why");
         stop(s);
         return NULL;
     }
-    s->watched = true;
-    *port_out = info->port;
     return s;
-}
-
-static void close_door(void *payload)
-{
-    server *s = payload;
-
-    s->door = MHD_quiesce_daemon(s->daemon);
-    if (s->door >= 0)
-        (void)shutdown(s->door, SHUT_RDWR);
 }
 
 __attribute__((visibility("default"))) extern const invar_serve_table INVAR_SERVE_TABLE;

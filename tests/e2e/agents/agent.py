@@ -6,12 +6,14 @@ import http.client
 import json
 import os
 import random
+import socket
 import sys
 import threading
 import time
 import urllib.parse
 
 LAST = []  # tasks that are over
+CROWD = []  # connections that are held
 
 
 def request(task, path, fields, key=None):
@@ -108,9 +110,21 @@ def probe(task):
     expect(400, "agent-max-calls", [ask(task, "?", seed=i) for i in range(4)] and
            request(task, "/completions", {**good, "seed": 9}))
     expect(401, "key", request(task, "/completions", good, key="invar-0"))
+    crowd(task, 300)  # more than the port has connections: other clients are not kept out
     if LAST:
         expect(401, "key", request(LAST[-1], "/completions", good))
     return 0.5
+
+
+def crowd(task, count):
+    """Connections of a stranger, without a request and with a part of one."""
+    where = urllib.parse.urlsplit(task["base_url"])
+    for i in range(count):
+        CROWD.append(socket.create_connection((where.hostname, where.port)))
+        CROWD[-1].sendall(b"POST /v1/completions HTTP/1.1\r\n" * (i % 2))
+    ask(task, "?", seed=0)
+    while CROWD:
+        CROWD.pop().close()
 
 
 def branchy(task):

@@ -6,6 +6,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
+import socket
 import sys
 import threading
 
@@ -86,9 +87,96 @@ def check_budget():
     server.stop()
 
 
+# ---- connections --------------------------------------------------------------------------------
+
+
+def opened(port, count, data=b""):
+    """Connections that send so much and then nothing."""
+    held = []
+    for _ in range(count):
+        s = socket.create_connection(("127.0.0.1", port))
+        s.sendall(data)
+        held.append(s)
+    return held
+
+
+def check_idle():
+    """Connections without a request, or with a part of one, keep nobody else out."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n"
+    key = {"INVAR_API_KEY": "secret"}
+    for env in ({}, key):
+        server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "4", env=env)
+        good = {**JSON, **({"Authorization": "Bearer secret"} if env else {})}
+        start = head % server.port
+        held = []
+        for data in (b"", start, start + b"Content-Type: application/json\r\nContent-Length: 9"
+                     b"\r\n\r\n{"):
+            held += opened(server.port, 200, data)  # 68 connections are served at a time
+            for _ in range(3):
+                status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
+                expect(status == 200, f"behind {len(held)} idle connections: {status} {body}")
+        for s in held:
+            s.close()
+        server.stop()
+
+
+# ---- framing ------------------------------------------------------------------------------------
+
+
+def exchange(port, data):
+    """All bytes that come back until the server closes the connection."""
+    s = socket.create_connection(("127.0.0.1", port))
+    s.settimeout(60)
+    s.sendall(data)
+    got = b""
+    try:
+        while more := s.recv(1 << 16):
+            got += more
+    except ConnectionError:
+        pass
+    s.close()
+    return got
+
+
+def check_framing():
+    """A request whose end is in doubt is refused, and nothing behind a request is another one."""
+    server = Server(INVAR, *WORDS)
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nContent-Type: "
+            b"application/json\r\n" % server.port)
+    body = b'{"prompt":"a","max_tokens":1}'
+    length = b"Content-Length: %d\r\n" % len(body)
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    other = b"GET /health HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % server.port
+    for data, code, why in (
+            (head + length + b"\r\n" + body, 200, ""),
+            (head + chunked + b"\r\n" + chunks, 200, ""),
+            (head + chunked + b"\r\n" + chunks + other, 200, ""),
+            (head + length + length + b"\r\n" + body, 400, "two headers Content-Length"),
+            (head + length + b"Content-Length: 3\r\n\r\n" + body, 400, "two headers"),
+            (head + length + chunked + b"\r\n" + chunks, 400, "and Content-Length"),
+            (head + chunked + length + b"\r\n" + chunks, 400, "and Content-Length"),
+            (head + b"X: a\0b\r\n" + length + b"\r\n" + body, 400, "NUL"),
+            (head + b"X\0: b\r\n" + length + b"\r\n" + body, 400, "NUL"),
+            (head + b"Content-Length : 29\r\n\r\n" + body, 400, "a blank in its name"),
+            (head + length + b"X: a\r\n b\r\n\r\n" + body, 400, "two lines"),
+            (head + length + b"\r\n" + body + other, 400, "bytes behind it"),
+            (head + b"\r\n" + body, 400, "bytes behind it"),
+            (other + other, 400, "bytes behind it"),
+            (b"GET / HTTP/1.1\nHost: a\n\n", 400, "CR LF"),
+            (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 431, "too long"),
+            (b"\x16\x03\x01\x02\x00\x01\n", 400, "CR LF")):
+        got = exchange(server.port, data).decode()
+        expect(got.startswith(f"HTTP/1.1 {code} ") and got.count("HTTP/1.1") == 1 and why in got,
+               f"{data[:300]}: {got}, expected {code} {why}")
+    server.stop()
+
+
 def main():
     check_values()
     check_budget()
+    check_idle()
+    check_framing()
     finish()
 
 
