@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/invar_banned.h"
 
@@ -59,12 +60,42 @@ static bool begin(CURLM *multi, invar_http_call *call, const invar_http_settings
 
 _Static_assert(INVAR_HTTP_WHY_SIZE >= CURL_ERROR_SIZE, "libcurl writes as much");
 
+/* Whether the answer says where it ends. HTTP/2 and later frame every answer. */
+static bool is_delimited(CURL *easy)
+{
+    static const char chunked[] = "chunked";
+    struct curl_header *encoding;
+    curl_off_t length = -1;
+    size_t bytes;
+    long version = 0;
+
+    (void)curl_easy_getinfo(easy, CURLINFO_HTTP_VERSION, &version);
+    (void)curl_easy_getinfo(easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    if (version >= CURL_HTTP_VERSION_2_0 || length >= 0)
+        return true;
+    if (curl_easy_header(easy, "Transfer-Encoding", 0, CURLH_HEADER, -1, &encoding) != CURLHE_OK)
+        return false;
+    bytes = strlen(encoding->value);
+    return bytes >= sizeof chunked - 1 &&
+           strcasecmp(encoding->value + bytes - (sizeof chunked - 1), chunked) == 0;
+}
+
+/* An answer that ends with its connection may be cut: "0.12" of "0.125" is a number, too. */
+static CURLcode check_end(CURL *easy, invar_http_call *call)
+{
+    if (call->status < 200 || call->status > 299 || is_delimited(easy))
+        return CURLE_OK;
+    (void)snprintf(call->why, sizeof call->why, "no Content-Length, no chunks: it may be cut");
+    return CURLE_PARTIAL_FILE;
+}
+
 static void finish(CURLM *multi, CURL *easy, CURLcode code)
 {
     invar_http_call *call = NULL;
 
     (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&call);
     (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &call->status);
+    code = code ? code : check_end(easy, call);
     call->code = (int)code;
     if (code && !call->why[0])
         (void)snprintf(call->why, sizeof call->why, "%s", curl_easy_strerror(code));

@@ -75,24 +75,23 @@ static void test_http__answers(void **state)
     invar_http_close(http);
 }
 
-/* Answers one call with "1.25" and spaces, a byte every 20 ms for about a second. */
-static void trickle(int listener)
+/* Answers one call with a text and spaces, each of which comes after 20 ms. */
+static void trickle(int listener, const char *text, int spaces)
 {
-    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 54\r\n\r\n1.25";
     char request[4096];
     int call = accept(listener, NULL, NULL);
 
     if (recv(call, request, sizeof request, 0) > 0)
-        (void)send(call, head, sizeof head - 1, MSG_NOSIGNAL);
-    for (int i = 0; i < 50; i++) {
+        (void)send(call, text, strlen(text), MSG_NOSIGNAL);
+    for (int i = 0; i < spaces; i++) {
         (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         (void)send(call, " ", 1, MSG_NOSIGNAL);
     }
     (void)close(call);
 }
 
-/* A process that serves at *port_out. */
-static pid_t serve(int *port_out)
+/* A process that serves one call at *port_out. */
+static pid_t serve(int *port_out, const char *text, int spaces)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
@@ -106,11 +105,60 @@ static pid_t serve(int *port_out)
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        trickle(listener);
+        trickle(listener, text, spaces);
         _exit(0);
     }
     (void)close(listener);
     return pid;
+}
+
+/* With libcurl: an answer that ends with its connection may be cut; a cut number is a number. */
+static void test_http__refuses_an_answer_without_an_end(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *wrong; /* NULL if the answer is taken */
+    } cases[] = {
+        {"HTTP/1.1 200 OK\r\n\r\n0.12", "no Content-Length, no chunks: it may be cut"},
+        {"HTTP/1.0 200 OK\r\n\r\n0.12", "no Content-Length, no chunks: it may be cut"},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\n0.12", "no answer from"},
+        {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n0.12", "no answer from"},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0.12\r\n", "no answer from"},
+        {"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0.12", NULL},
+        {"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n0.12", NULL},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n4\r\n0.12\r\n0\r\n\r\n", NULL},
+    };
+
+    (void)state;
+    if (access(CLIENT, R_OK) != 0)
+        skip(); // built without libcurl
+    (void)unsetenv("http_proxy");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_http_exchange e = {.body = "{}"};
+        char url[64];
+        invar_http_options o = {.name = "rm-url",
+                                .url = url,
+                                .timeout = 60,
+                                .attempts = 1,
+                                .parallel = 1,
+                                .most_bytes = 1 << 20,
+                                .module = CLIENT};
+        invar_http *http;
+        int port;
+        pid_t server = serve(&port, cases[i].text, 0);
+
+        (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
+        assert_ok(invar_http_open(&http, &o));
+        if (cases[i].wrong) {
+            assert_fails(post(http, &e, 1), INVAR_E_IO, cases[i].wrong);
+        } else {
+            assert_ok(post(http, &e, 1));
+            assert_string_equal(e.reply, "0.12");
+        }
+        release(&e, 1);
+        invar_http_close(http);
+        (void)waitpid(server, NULL, 0);
+    }
 }
 
 /* With libcurl: an answer whose bytes come steadily is awaited, too, and that is told. */
@@ -133,7 +181,7 @@ static void test_http__steady_answer(void **state)
     if (access(CLIENT, R_OK) != 0)
         skip(); // built without libcurl
     (void)unsetenv("http_proxy");
-    server = serve(&port);
+    server = serve(&port, "HTTP/1.1 200 OK\r\nContent-Length: 54\r\n\r\n1.25", 50);
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
     assert_ok(invar_http_open(&http, &o));
     invar_http_watch(http, count_wait, &waits);
@@ -244,9 +292,13 @@ static void test_http__wrong_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_http__answers),  cmocka_unit_test(test_http__steady_answer),
-        cmocka_unit_test(test_http__refusals), cmocka_unit_test(test_http__limit_of_a_question),
-        cmocka_unit_test(test_http__keys),     cmocka_unit_test(test_http__wrong_addresses),
+        cmocka_unit_test(test_http__answers),
+        cmocka_unit_test(test_http__refuses_an_answer_without_an_end),
+        cmocka_unit_test(test_http__steady_answer),
+        cmocka_unit_test(test_http__refusals),
+        cmocka_unit_test(test_http__limit_of_a_question),
+        cmocka_unit_test(test_http__keys),
+        cmocka_unit_test(test_http__wrong_addresses),
     };
 
     return cmocka_run_group_tests_name("http", tests, NULL, NULL);
