@@ -64,6 +64,23 @@ const invar_field *invar_op_fields(int *count_out, invar_op op)
     return lists[op](count_out);
 }
 
+/* Numbers of a call are not checked yet: a result that does not fit is the largest number. */
+static int64_t sum(int64_t a, int64_t b)
+{
+    int64_t out;
+
+    return __builtin_add_overflow(a, b, &out) ? INT64_MAX : out;
+}
+
+/* At most a number of words whose bytes fit, too. */
+static int64_t product(int64_t a, int64_t b)
+{
+    const int64_t most = INT64_MAX / (int64_t)sizeof(int64_t);
+    int64_t out;
+
+    return __builtin_mul_overflow(a, b, &out) || out > most ? most : out;
+}
+
 static int64_t i64_at(const void *args, uint16_t offset)
 {
     int64_t value;
@@ -74,7 +91,7 @@ static int64_t i64_at(const void *args, uint16_t offset)
 
 int64_t invar_field_count(const invar_field *field, const void *args)
 {
-    return field->count_at ? i64_at(args, field->count_at) + field->more : 1;
+    return field->count_at ? sum(i64_at(args, field->count_at), field->more) : 1;
 }
 
 bool invar_field_present(const invar_field *field, const void *args)
@@ -100,7 +117,7 @@ bool invar_field_present(const invar_field *field, const void *args)
 static invar_tensor words_of(const void *data, int64_t count, size_t element)
 {
     return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
-                           count * (int64_t)(element / sizeof(int32_t)));
+                           product(count, (int64_t)(element / sizeof(int32_t))));
 }
 
 invar_tensor invar_field_memory(const invar_field *field, const void *args)
@@ -111,7 +128,7 @@ invar_tensor invar_field_memory(const invar_field *field, const void *args)
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;
     case INVAR_FIELD_SEGMENTS:
-        return words_of(segments->start, segments->count + 1, sizeof *segments->start);
+        return words_of(segments->start, sum(segments->count, 1), sizeof *segments->start);
     default: break;
     }
     INVAR_CHECK(field->kind == INVAR_FIELD_ARRAY);

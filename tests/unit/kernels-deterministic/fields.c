@@ -234,11 +234,38 @@ static void test_fields__say_what_ops_do(void **state)
             check_op(dev, op, (invar_numerics)n);
 }
 
+/* A count that does not fit stays a large number: a negative one would pass as a small array. */
+static void test_fields__counts_do_not_overflow(void **state)
+{
+    int seen = 0;
+
+    (void)state;
+    for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
+        int count;
+        const invar_field *fields = invar_op_fields(&count, op);
+
+        for (int i = 0; i < count; i++) {
+            char args[INVAR_OP_ARGS_MOST] = {0};
+            const int64_t most = INT64_MAX;
+
+            if (!fields[i].count_at || !fields[i].more)
+                continue;
+            memcpy(args + fields[i].count_at, &most, sizeof most);
+            assert_true(invar_field_count(&fields[i], args) == INT64_MAX);
+            if (fields[i].kind == INVAR_FIELD_ARRAY)
+                assert_true(invar_field_memory(&fields[i], args).shape[0] > INT64_MAX / 16);
+            seen++;
+        }
+    }
+    assert_true(seen > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields__cover_every_struct),
         cmocka_unit_test(test_fields__numbers_have_their_size),
+        cmocka_unit_test(test_fields__counts_do_not_overflow),
         cmocka_unit_test(test_fields__say_what_ops_do),
     };
 
