@@ -366,11 +366,19 @@ static void add_text(given *to, const char *text)
     to->bytes += bytes;
 }
 
+#define MOST_MODULES 8
+
+/* Digests of the files of the program; empty for a module that it does not have. */
+typedef struct files {
+    char program[INVAR_DIGEST_HEX_SIZE];
+    char modules[MOST_MODULES][INVAR_DIGEST_HEX_SIZE]; /* in the order of invar_module_names */
+} files;
+
 /*
  * What is known before any file is read: all keys, free ones too, because each rank decides when to
  * save or to evaluate. Where `to` has no memory it is only measured.
  */
-static void add_words(given *to, const char *program, const invar_loop *loop)
+static void add_words(given *to, const files *own, const invar_loop *loop)
 {
     char until[24], step[24];
 
@@ -378,7 +386,13 @@ static void add_words(given *to, const char *program, const invar_loop *loop)
     (void)snprintf(step, sizeof step, "%" PRId64, loop->options->fork_step);
     to->bytes = 0;
     add_text(to, "program");
-    add_text(to, program);
+    add_text(to, own->program);
+    for (size_t i = 0; invar_module_names[i]; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "module %s", invar_module_names[i]);
+        add_text(to, name);
+        add_text(to, own->modules[i]);
+    }
     add_text(to, "until");
     add_text(to, until);
     add_text(to, "fork");
@@ -395,16 +409,14 @@ static void add_words(given *to, const char *program, const invar_loop *loop)
     }
 }
 
-/* What files hold, by the hashes of the identity; `module` is that of a GPU's kernels, or "". */
-static void add_files(given *to, const char *module, const invar_session *s, const identity *id)
+/* What files hold, by the hashes of the identity. */
+static void add_files(given *to, const invar_session *s, const identity *id)
 {
     char filled[INVAR_DIGEST_HEX_SIZE], sampled[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(filled, &s->filled);
     invar_digest_format(sampled, &s->sampled_base);
     to->bytes = 0;
-    add_text(to, "module " INVAR_MODULE_CUDA);
-    add_text(to, module);
     for (size_t i = id->count - id->n_hex; i < id->count; i++) {
         add_text(to, id->pairs[i].key);
         add_text(to, id->pairs[i].value);
@@ -425,16 +437,19 @@ static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)
     return INVAR_OK;
 }
 
-static invar_status hash_module(char out[INVAR_DIGEST_HEX_SIZE], const invar_device *dev)
+static invar_status hash_program(files *out)
 {
     char path[INVAR_PATH_SIZE];
 
-    out[0] = '\0';
-    if (!invar_device_far(dev))
-        return INVAR_OK;
-    if (invar_module_path(path, INVAR_MODULE_CUDA) == INVAR_OK)
-        return hash_file(out, path);
-    invar_error_clear(); // the backend is the program's own
+    INVAR_TRY(hash_file(out->program, "/proc/self/exe"));
+    for (size_t i = 0; invar_module_names[i]; i++) {
+        INVAR_CHECK(i < MOST_MODULES);
+        out->modules[i][0] = '\0';
+        if (invar_module_path(path, invar_module_names[i]) == INVAR_OK)
+            INVAR_TRY(hash_file(out->modules[i], path));
+        else
+            invar_error_clear();
+    }
     return INVAR_OK;
 }
 
@@ -504,16 +519,16 @@ static invar_status make_text(given *own)
 
 invar_status invar_loop_compare_words(invar_loop *loop)
 {
-    char program[INVAR_DIGEST_HEX_SIZE];
     given own = {.text = NULL};
     invar_status status;
+    files program;
 
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(hash_file(program, "/proc/self/exe"));
-    add_words(&own, program, loop);
+    INVAR_TRY(hash_program(&program));
+    add_words(&own, &program, loop);
     INVAR_TRY(make_text(&own));
-    add_words(&own, program, loop);
+    add_words(&own, &program, loop);
     status = compare_given(loop, &own);
     invar_free(own.text);
     return status;
@@ -521,18 +536,16 @@ invar_status invar_loop_compare_words(invar_loop *loop)
 
 invar_status invar_loop_compare_files(invar_loop *loop)
 {
-    char module[INVAR_DIGEST_HEX_SIZE];
     given own = {.text = NULL};
     identity id;
     invar_status status;
 
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(hash_module(module, &loop->session.dev));
     INVAR_TRY(gather(&id, loop));
-    add_files(&own, module, &loop->session, &id);
+    add_files(&own, &loop->session, &id);
     INVAR_TRY(make_text(&own));
-    add_files(&own, module, &loop->session, &id);
+    add_files(&own, &loop->session, &id);
     status = compare_given(loop, &own);
     invar_free(own.text);
     return status;

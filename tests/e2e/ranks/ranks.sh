@@ -210,6 +210,8 @@ differ() {
 recipe=tiny.ini
 cp "$invar" another && printf '\0' >>another && cp "$(dirname "$invar")/invar-mpi.so" .
 differ program ./another train tiny.ini
+mkdir others && cp "$(dirname "$invar")"/invar-*.so others && printf '\0' >>others/invar-mpi.so
+differ 'module invar-mpi.so' -x INVAR_MODULES="$PWD/others" "$invar" train tiny.ini
 differ rollout-seed "$invar" train tiny.ini --rollout-seed 7
 differ save-interval "$invar" train tiny.ini --save-interval 3
 differ 'folder of checkpoints' -x INVAR_SAVE=none "$invar" train tiny.ini
