@@ -2,9 +2,13 @@
  * mask.c - secrets in the text of a report: found by what stands before them, replaced by "***".
  *
  *     WANDB_API_KEY=... HF_TOKEN=...     names in capitals that end with KEY, TOKEN, SECRET ...
+ *     PGPASSWORD=...                     names that end with a password, also within a word
  *     api-key=... --password ...         some names in any letters, also before a blank
- *     Bearer ...
+ *     ?key=... &token=...                shorter names in the query of a URL
+ *     token: ... "password": "..."       the names above before a colon, as in YAML and JSON
+ *     Authorization=... Bearer ...       the last word
  *     https://user:password@host         all that stands before the @
+ *     user:password@host                 the password
  *
  * It cannot know every secret: who shares a page looks at it, or leaves commands out (share.c).
  *
@@ -35,18 +39,29 @@ static char lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c == '-' ? '_' : c;
 }
 
-/* Whether it ends with this word (small letters and _), which begins there or after a _. */
+/* Whether the name ends with this word (small letters and _). */
+static bool ends(piece name, const char *word)
+{
+    size_t bytes = strlen(word);
+
+    for (size_t i = 0; i < bytes && bytes <= name.bytes; i++)
+        if (lower(name.text[name.bytes - bytes + i]) != word[i])
+            return false;
+    return bytes <= name.bytes;
+}
+
+/* Whether the name ends with this word, which begins there or after a _. */
 static bool ends_with(piece name, const char *word)
 {
     size_t bytes = strlen(word);
 
-    if (bytes > name.bytes)
-        return false;
-    const char *at = name.text + name.bytes - bytes;
-    for (size_t i = 0; i < bytes; i++)
-        if (lower(at[i]) != word[i])
-            return false;
-    return bytes == name.bytes || lower(at[-1]) == '_';
+    return ends(name, word) &&
+           (bytes == name.bytes || lower(name.text[name.bytes - bytes - 1]) == '_');
+}
+
+static bool equals(piece name, const char *word)
+{
+    return name.bytes == strlen(word) && ends(name, word);
 }
 
 static bool ends_with_one(piece name, const char *const *words)
@@ -68,14 +83,24 @@ static bool has_small_letters(piece name)
 /* Names of variables are in capitals; `input-key` and `stop-token` are keys of recipes. */
 static bool is_secret(piece name)
 {
-    static const char *const any[] = {"api_key",      "apikey",     "password",    "passwd",
-                                      "secret",       "secret_key", "private_key", "access_key",
-                                      "access_token", "auth_token", "hf_token",    NULL};
-    static const char *const capitals[] = {"key",  "token",       "secret", "password",
-                                           "pass", "credentials", NULL};
+    static const char *const any[] = {"api_key",     "apikey",        "secret",       "secret_key",
+                                      "private_key", "access_key",    "access_token", "auth_token",
+                                      "hf_token",    "authorization", "cookie",       NULL};
+    static const char *const capitals[] = {"key",  "token", "secret",      "password",
+                                           "pass", "pwd",   "credentials", NULL};
 
-    return ends_with_one(name, any) || (name.bytes == 5 && ends_with(name, "token")) ||
+    return ends(name, "password") || ends(name, "passwd") || ends(name, "passphrase") ||
+           ends_with_one(name, any) || equals(name, "token") ||
            (!has_small_letters(name) && ends_with_one(name, capitals));
+}
+
+/* Names in the query of a URL, where no key of a recipe is. */
+static bool is_query_secret(piece name)
+{
+    static const char *const words[] = {"key", "token", "secret",    "pwd",
+                                        "sig", "auth",  "signature", NULL};
+
+    return ends_with_one(name, words);
 }
 
 static piece rest_of(piece text, size_t from)
@@ -105,27 +130,92 @@ static piece value_at(piece text)
     return (piece){text.text, until(text, " \t\r\n\"'&;,")};
 }
 
-/* The secret that what stands behind a name begins with, if it is one; else of no bytes. */
-static piece secret_after(piece name, piece text)
+static bool is_number(piece value)
+{
+    size_t i = 0;
+
+    while (i < value.bytes && value.text[i] >= '0' && value.text[i] <= '9')
+        i++;
+    return i == value.bytes;
+}
+
+/* The user and password of a URL, if the text begins with "://" and has them. */
+static piece user_of_url(piece text)
+{
+    piece place = rest_of(text, 3);
+
+    place.bytes = until(place, "/?# \t\r\n\"'");
+    while (place.bytes > 0 && place.text[place.bytes - 1] != '@')
+        place.bytes--;
+    return (piece){place.text, place.bytes > 1 ? place.bytes - 1 : 0};
+}
+
+/* The password, if the text begins with ":PASSWORD@HOST". "image:tag@sha256:..." has none. */
+static piece password_at(piece text)
+{
+    static const char digest[] = "sha256:";
+    piece value = rest_of(text, 1), host;
+
+    value.bytes = until(value, "@/ \t\r\n\"'");
+    if (value.bytes + 2 >= text.bytes || value.text[value.bytes] != '@')
+        return (piece){text.text, 0};
+    host = rest_of(text, value.bytes + 2);
+    if (!is_name(host.text[0]) ||
+        (host.bytes >= sizeof digest - 1 && memcmp(host.text, digest, sizeof digest - 1) == 0))
+        return (piece){text.text, 0};
+    return value;
+}
+
+/* "Basic abc" has its secret in the second word; one word alone is the secret. */
+static piece credentials_at(piece text)
+{
+    piece scheme = value_at(text), rest = rest_of(text, (size_t)(scheme.text - text.text));
+    bool quoted = rest.text != text.text;
+    size_t first = until(rest, " \t\r\n\"'");
+
+    if (first > 0 && first + 1 < rest.bytes && rest.text[first] == ' ' &&
+        (quoted || equals((piece){rest.text, first}, "basic") ||
+         equals((piece){rest.text, first}, "bearer") || equals((piece){rest.text, first}, "token")))
+        return value_at(rest_of(rest, first + 1));
+    return scheme;
+}
+
+/* The value of a name before '=' or ':', which may have quotes and blanks around the colon. */
+static piece value_after(piece name, piece text, bool colon)
+{
+    piece value;
+
+    while (colon && text.bytes > 0 && text.text[0] == ' ')
+        text = rest_of(text, 1);
+    value = ends_with(name, "authorization") ? credentials_at(text) : value_at(text);
+    return colon && is_number(value) ? (piece){text.text, 0} : value;
+}
+
+/*
+ * The secret that the text behind a name begins with; of no bytes if there is none. `before` is the
+ * character before the name.
+ */
+static piece secret_after(piece name, piece text, char before)
 {
     const piece none = {text.text, 0};
     bool option = name.bytes > 2 && memcmp(name.text, "--", 2) == 0;
-    bool bearer = name.bytes == 6 && memcmp(name.text, "Bearer", 6) == 0;
+    bool query = before == '?' || before == '&';
     char next = text.bytes > 0 ? text.text[0] : '\0';
+    piece rest = next ? rest_of(text, 1) : none;
 
-    if (text.bytes > 3 && memcmp(text.text, "://", 3) == 0) {
-        piece place = rest_of(text, 3);
-        place.bytes = until(place, "/?# \t\r\n\"'");
-        while (place.bytes > 0 && place.text[place.bytes - 1] != '@')
-            place.bytes--;
-        return place.bytes > 1 ? (piece){place.text, place.bytes - 1} : none;
-    }
+    if (text.bytes > 3 && memcmp(text.text, "://", 3) == 0)
+        return user_of_url(text);
     while (name.bytes > 0 && name.text[0] == '-')
         name = rest_of(name, 1);
-    if ((next == '=' && is_secret(name)) ||
-        (next == ' ' && (bearer || (option && is_secret(name)))))
-        return value_at(rest_of(text, 1));
-    return none;
+    if (next == '=' && (is_secret(name) || (query && is_query_secret(name))))
+        return value_after(name, rest, false);
+    if (next == ' ' && (equals(name, "bearer") || (option && is_secret(name))))
+        return value_at(rest);
+    if ((next == '"' || next == '\'') && rest.bytes > 0 && rest.text[0] == ':' && is_secret(name))
+        return value_after(name, rest_of(rest, 1), true);
+    if (next != ':')
+        return none;
+    return is_secret(name) ? value_after(name, rest, true) : password_at(text);
 }
 
 static size_t name_at(piece text)
@@ -137,17 +227,21 @@ static size_t name_at(piece text)
     return i;
 }
 
-/* The first secret of a text; of no bytes: it has none. */
+/* The first secret of a text; of no bytes if there is none. */
 static piece find(piece text)
 {
+    char before = '\0';
+
     while (text.bytes > 0) {
         piece name = {text.text, name_at(text)};
         if (name.bytes == 0) {
+            before = text.text[0];
             text = rest_of(text, 1);
             continue;
         }
         text = rest_of(text, name.bytes);
-        piece secret = secret_after(name, text);
+        piece secret = secret_after(name, text, before);
+        before = '\0';
         if (secret.bytes > 0)
             return secret;
     }
