@@ -3,6 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _XOPEN_SOURCE 700 // realpath
+
 #include "cli/bisect/archive.h"
 
 #include <errno.h>
