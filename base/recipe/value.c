@@ -40,10 +40,12 @@ static invar_status check_text(const char *text, size_t length, const char *wher
 
 static invar_status expected(const char *what, const char *text, const char *where)
 {
+    bool comment = strstr(text, " #") || strstr(text, " ;");
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
     invar_text_quote(quote, sizeof quote, text, strlen(text));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'", where, what, quote);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'%s", where, what, quote,
+                      comment ? "; a comment needs a line of its own" : "");
 }
 
 /* ---- the types ------------------------------------------------------------------------------- */
