@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
+#include "engine/ext/program.h"
 
 #include "base/invar_banned.h"
 
@@ -22,6 +23,22 @@
 static void place(char out[WHERE_SIZE], const char *plugin)
 {
     snprintf(out, WHERE_SIZE, "plug-in %.1000s", plugin);
+}
+
+/* Parses what a program wrote as its reply. */
+static invar_status parse_line(json_t **out, const char *where, const char *data, size_t bytes)
+{
+    char hint[INVAR_LINE_PROGRAM_HINT_SIZE];
+    invar_status status = invar_json_as_corrupt(invar_json_parse(out, where, data, bytes));
+
+    if (status == INVAR_OK && json_is_object(*out))
+        return INVAR_OK;
+    invar_line_program_hint(hint, data, bytes);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "%s%s", invar_error_last()->message, hint);
+    json_decref(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its line is no JSON object%s", where, hint);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -225,8 +242,6 @@ static invar_status check_reply(const invar_plugin_call *call, const json_t *rep
     const json_t *error;
     int64_t id;
 
-    if (!json_is_object(reply))
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the reply is no JSON object", where);
     if (live) {
         INVAR_TRY(
             invar_json_as_corrupt(invar_json_int(&id, reply, "id", where, INT64_MIN, INT64_MAX)));
@@ -269,7 +284,7 @@ static invar_status read_json(const invar_plugin_call *call, const char *data, s
     invar_status status;
 
     place(where, call->plugin);
-    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    INVAR_TRY(parse_line(&reply, where, data, bytes));
     status = check_reply(call, reply, live, where);
     if (status == INVAR_OK)
         status = read_values(call, reply, where);
@@ -492,8 +507,6 @@ static invar_status read_greeting(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint3
     const char *title;
     int64_t version;
 
-    if (!json_is_object(reply))
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its first line is no JSON object", where);
     INVAR_TRY(invar_json_as_corrupt(invar_json_int(&version, reply, "invar", where, 0, INT64_MAX)));
     if (version != INVAR_PLUGIN_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
@@ -512,7 +525,7 @@ invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], ui
     invar_status status;
 
     place(where, plugin);
-    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    INVAR_TRY(parse_line(&reply, where, data, bytes));
     status = read_greeting(title_out, kinds_out, reply, where);
     json_decref(reply);
     return status;

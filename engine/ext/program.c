@@ -245,10 +245,36 @@ static invar_status report_silence(invar_line_program *program)
                       (double)program->timeout_ms / 1000, last_words(words, program));
 }
 
+void invar_line_program_hint(char out[INVAR_LINE_PROGRAM_HINT_SIZE], const char *text, size_t bytes)
+{
+    const char *newline = memchr(text, '\n', bytes);
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    out[0] = '\0';
+    if (bytes == 0 || (bytes > 1 && memcmp(text, "{\"", 2) == 0))
+        return;
+    invar_text_quote(quote, sizeof quote, text, newline ? (size_t)(newline - text) : bytes);
+    (void)snprintf(out, INVAR_LINE_PROGRAM_HINT_SIZE,
+                   "; standard output is for replies: print to standard error, not '%s'", quote);
+}
+
 static invar_status report_rubbish(invar_line_program *program, const char *what)
 {
     invar_line_program_kill(program);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
+}
+
+/* `second` is the text after the first line, or NULL if there is no second line. */
+static invar_status report_unasked(invar_line_program *program, const char *what,
+                                   const char *second)
+{
+    char hint[INVAR_LINE_PROGRAM_HINT_SIZE], text[INVAR_LINE_PROGRAM_HINT_SIZE + 80];
+
+    invar_line_program_hint(hint, program->line, program->used);
+    if (!hint[0] && second)
+        invar_line_program_hint(hint, second, program->used - (size_t)(second - program->line));
+    (void)snprintf(text, sizeof text, "%s%s", what, hint);
+    return report_rubbish(program, text);
 }
 
 /* ---- an exchange ----------------------------------------------------------------------------- */
@@ -291,7 +317,7 @@ static invar_status read_some(bool *done_out, invar_line_program *program)
     if (program->used > INVAR_LINE_PROGRAM_REPLY_BYTES)
         return report_rubbish(program, "its reply is longer than 64 MiB");
     if (newline && newline != program->line + program->used - 1)
-        return report_rubbish(program, "it wrote more than one line for one request");
+        return report_unasked(program, "it wrote more than one line for one request", newline + 1);
     *done_out = newline != NULL;
     return INVAR_OK;
 }
@@ -371,7 +397,7 @@ static invar_status check_silence(invar_line_program *program)
     INVAR_TRY(read_some(&done, program));
     if (program->used == 0)
         return INVAR_OK;
-    return report_rubbish(program, "it wrote something that nobody had asked for");
+    return report_unasked(program, "it wrote a line without a request", NULL);
 }
 
 invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,

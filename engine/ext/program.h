@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,6 +43,16 @@ void invar_line_program_guard(invar_line_program *program, invar_status (*check)
 invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
                                          invar_line_program *program, const char *line,
                                          size_t bytes) INVAR_MUST_USE;
+
+#define INVAR_LINE_PROGRAM_HINT_SIZE (INVAR_TEXT_QUOTE_SIZE + 80)
+
+/*
+ * Writes the end of a message about output that is no reply: "; standard output is for replies:
+ * print to standard error, not TEXT". `out` is empty if the first line of `text` begins like a
+ * reply.
+ */
+void invar_line_program_hint(char out[INVAR_LINE_PROGRAM_HINT_SIZE], const char *text,
+                             size_t bytes);
 
 /* Ends it after a line that made no sense. Later exchanges fail. */
 void invar_line_program_kill(invar_line_program *program);

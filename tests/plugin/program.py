@@ -102,6 +102,21 @@ def two_lines(reply):
     say((json.dumps(reply) + "\n") * 2)
 
 
+def print_one(_):
+    """A print() that is flushed before the reply, as Python shows a dict."""
+    say("{'a': 1}\n")
+
+
+def print_reply(reply):
+    """A print() that a buffer holds until the reply is flushed."""
+    say(f"judging {len(reply['rewards'])} samples\n" + json.dumps(reply) + "\n")
+
+
+def reply_print(reply):
+    """A print() after the reply."""
+    say(json.dumps(reply) + "\n[0.5, 1.0]\n")
+
+
 def count(reply):
     say(json.dumps({**reply, "rewards": [1.0]}) + "\n")
 
@@ -153,7 +168,8 @@ MODES = {"crash": crash, "exit": exit_code, "rubbish": rubbish, "deep": deep, "p
          "huge": huge, "wrong-id": wrong_id, "no-id": no_id, "close": close_output,
          "flood": flood, "two-lines": two_lines, "late": late, "count": count, "nan": nan,
          "overflow": overflow, "text": text, "nothing": nothing, "refuse": refuse,
-         "environment": environment}
+         "environment": environment, "print": print_one, "print-reply": print_reply,
+         "reply-print": reply_print}
 
 
 def main():

@@ -353,11 +353,14 @@ static void test_ext_program__bad_greetings(void **state)
     cannot_open("false", INVAR_E_IO, "it ended with exit code 1", PATIENT);
     cannot_open(SILENT "greeting", INVAR_E_IO, "no reply within 1 s (plugin-timeout)", IMPATIENT);
     cannot_open(PROGRAM "greet-rubbish", INVAR_E_CORRUPT, "is not JSON", PATIENT);
+    cannot_open("sh -c 'read -r _; echo loading the judge'", INVAR_E_CORRUPT,
+                "standard output is for replies: print to standard error, not 'loading the judge'",
+                PATIENT);
     cannot_open(PROGRAM "greet-version", INVAR_E_UNSUPPORTED, "version 2 of the protocol", PATIENT);
     cannot_open(PROGRAM "greet-nameless", INVAR_E_CORRUPT, "\"name\" is missing", PATIENT);
     cannot_open(PROGRAM "greet-kinds", INVAR_E_INVALID, "does not offer the kind \"reward\"",
                 PATIENT);
-    cannot_open("sh -c 'read -r _; echo 7'", INVAR_E_CORRUPT, "its first line is no JSON object",
+    cannot_open("sh -c 'read -r _; echo 7'", INVAR_E_CORRUPT, "its line is no JSON object",
                 PATIENT);
     cannot_open("sh -c 'read -r _; echo \"{\\\"invar\\\":1,\\\"name\\\":\\\"a\\\"}\"'",
                 INVAR_E_CORRUPT, "no list \"kinds\"", PATIENT);
@@ -410,6 +413,14 @@ static void test_ext_program__rubbish(void **state)
 {
     (void)state;
     fails_in_call("rubbish", INVAR_E_CORRUPT, "is not JSON");
+    fails_in_call("print-reply", INVAR_E_CORRUPT,
+                  "it wrote more than one line for one request; standard output is for replies: "
+                  "print to standard error, not 'judging 6 samples'");
+    fails_in_call("reply-print", INVAR_E_CORRUPT,
+                  "it wrote more than one line for one request; standard output is for replies: "
+                  "print to standard error, not '[0.5, 1.0]'");
+    fails_in_call("print", INVAR_E_CORRUPT,
+                  "standard output is for replies: print to standard error, not '{'a': 1}'");
     fails_in_call("deep", INVAR_E_CORRUPT, "nested deeper");
     fails_in_call("huge", INVAR_E_CORRUPT, "its reply is longer than 64 MiB");
     fails_in_call("wrong-id", INVAR_E_CORRUPT, "the reply has id 1, the request had 0");
@@ -436,7 +447,7 @@ static void test_ext_program__late_line(void **state)
     if (status == INVAR_OK) {
         while (lseek(fd, 0, SEEK_END) == 0)
             nanosleep(&(struct timespec){0, 1000000}, NULL);
-        assert_fails(ask(plugin, reward), INVAR_E_CORRUPT, "that nobody had asked for");
+        assert_fails(ask(plugin, reward), INVAR_E_CORRUPT, "it wrote a line without a request");
     } else { // both lines came together
         assert_fails(status, INVAR_E_CORRUPT, "more than one line");
     }
