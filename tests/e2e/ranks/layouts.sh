@@ -185,7 +185,7 @@ refused "'context-parallel-size' is above lora-rank, in steps of 16" lora-dense 
 equal eleven bf16 thread 2 "$tp" 2
 equal eleven bf16 thread 4 "$tp" 4 "${sp[@]}"
 equal eleven fp8 thread 8 "$tp" 8
-refused 'it takes 1, 8' eleven 2 --dtype fp8 "$tp" 2
+refused 'sizes that fit now: 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
 # ---- stages, with whatever else there is -----------------------------------------------------
 equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
@@ -233,7 +233,8 @@ refused 'the model has 0 experts' dense 2 "$ep" 2
 refused 'divides experts, and the model has none' dense 2 "$tp" 2 "$etp" 2
 refused 'has 128 rows in atoms of 128' dense 2 "$tp" 2 --ffn-hidden-size 128
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
-refused 'logical-tp is 1' dense 2 "$tp" 2 --logical-tp 1
+refused 'set logical-tp = 2 to divide it (the key belongs to the identity' dense 2 "$tp" 2 \
+    --logical-tp 1
 refused 'debug-dump: here ranks divide layers or rows' dense 2 "$tp" 2 --debug-dump '*'
 refused 'finer points than those of "point"' dense 2 "$cp" 2 --debug-determinism full
 refused 'the model has only 4 layers' dense 8 "$pp" 8
