@@ -3,7 +3,7 @@
  *
  * Every change is tried before it is named. Where none is enough alone, changes are added up until
  * the run fits, and those that were not needed are left out again. Free keys come first, then what
- * changes the run.
+ * changes the run: fewer rows and tokens, or LoRA in place of training all weights.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,11 +12,13 @@
 #include <string.h>
 
 #include "engine/budget/budget.h"
+#include "engine/model/lora/adapters.h"
 
 #include "base/invar_banned.h"
 
 #define MOST_NAMED 3 // changes that help alone, and the largest items
 #define FEW_ROWS 256 // of prefill
+#define LORA_RANK 16 // a usual rank of adapters
 
 /* Makes the run smaller, and says what to set; false: it cannot, or is already. */
 typedef bool (*change)(invar_budget_ask *ask, char *out, size_t size);
@@ -141,6 +143,7 @@ static const struct {
                {shrink_unit, true, true},        {shorten_responses, true, true},
                {shorten_evaluations, true, true}};
 
+#define SEMANTIC " (semantic)"
 #define CHANGES (int)(sizeof changes / sizeof *changes)
 
 typedef struct advice {
@@ -165,12 +168,17 @@ static invar_status apply(advice *out, bool *fits_out, invar_budget_ask *ask, in
     return INVAR_OK;
 }
 
-static void add(char *out, size_t size, const char *before, const advice *a, int which)
+static void append(char *out, size_t size, const char *before, const char *text)
 {
     size_t used = strlen(out);
 
-    (void)snprintf(out + used, size - used, "%s%s%s", before, a->text,
-                   changes[which].semantic ? " (semantic)" : "");
+    (void)snprintf(out + used, size - used, "%s%s", before, text);
+}
+
+static void add(char *out, size_t size, const char *before, const advice *a, int which)
+{
+    append(out, size, before, a->text);
+    append(out, size, "", changes[which].semantic ? SEMANTIC : "");
 }
 
 /* Changes that are enough, each alone. */
@@ -211,9 +219,9 @@ static invar_status fits_without(bool *out, const invar_budget_ask *asked, const
     return INVAR_OK;
 }
 
-/* Changes that are enough together. */
-static invar_status find_several(char *out, size_t size, const invar_budget_ask *asked,
-                                 size_t available)
+/* Changes that are enough together; `before` comes before the first. */
+static invar_status find_several(char *out, size_t size, const char *before,
+                                 const invar_budget_ask *asked, size_t available)
 {
     advice list[CHANGES] = {{.taken = false}};
     invar_budget_ask ask = *asked;
@@ -230,7 +238,32 @@ static invar_status find_several(char *out, size_t size, const invar_budget_ask 
     }
     for (int i = 0; i < CHANGES && fits; i++)
         if (list[i].taken)
-            add(out, size, named++ > 0 ? " and " : "set ", &list[i], i);
+            add(out, size, named++ > 0 ? " and " : before, &list[i], i);
+    return INVAR_OK;
+}
+
+/* LoRA, alone or with other changes. */
+static invar_status find_adapters(char *out, size_t size, const invar_budget_ask *asked,
+                                  size_t available)
+{
+    invar_model_spec spec = *asked->spec;
+    invar_budget_ask ask = *asked;
+    invar_budget found;
+    char more[INVAR_BUDGET_ADVICE_SIZE] = "", first[64];
+
+    if (!ask.learns || spec.lora.rank > 0)
+        return INVAR_OK;
+    spec.lora = (invar_lora_spec){.rank = LORA_RANK, .alpha = LORA_RANK};
+    INVAR_TRY(invar_lora_targets(&spec.lora.targets, "all-linear"));
+    ask.spec = &spec;
+    INVAR_TRY(invar_budget_make(&found, &ask, available));
+    if (!found.fits)
+        INVAR_TRY(find_several(more, sizeof more, " and ", &ask, available));
+    if (!found.fits && !more[0])
+        return INVAR_OK;
+    (void)snprintf(first, sizeof first, "%slora-rank = %d" SEMANTIC, out[0] ? ", or " : "set ",
+                   LORA_RANK);
+    append(out, size, first, more);
     return INVAR_OK;
 }
 
@@ -277,6 +310,12 @@ static void name_largest(char *out, size_t size, const invar_budget *b)
     }
 }
 
+/* True if the advice is empty or has keys that change the run. */
+static bool changes_run(const char *keys)
+{
+    return !keys[0] || strstr(keys, SEMANTIC);
+}
+
 invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar_budget *b,
                                  const invar_budget_ask *ask)
 {
@@ -284,12 +323,16 @@ invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar
     if (b->fits)
         return INVAR_OK;
     INVAR_TRY(find_single(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available));
-    return out[0] ? INVAR_OK : find_several(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available);
+    if (!out[0])
+        INVAR_TRY(find_several(out, INVAR_BUDGET_ADVICE_SIZE, "set ", ask, b->available));
+    return changes_run(out) ? find_adapters(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available)
+                            : INVAR_OK;
 }
 
 invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask *ask)
 {
     char need[24], available[24], largest[160], keys[INVAR_BUDGET_ADVICE_SIZE];
+    bool far = invar_device_far(ask->dev);
 
     if (b->fits)
         return INVAR_OK;
@@ -298,8 +341,15 @@ invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask 
     format_bytes(available, b->usable);
     name_largest(largest, sizeof largest, b);
     return INVAR_FAIL(
-        INVAR_E_NOMEM, invar_device_far(ask->dev) ? INVAR_DEVICE_NOMEM : 0,
-        "the run does not fit: it needs %s, the %s has %s to use; the largest are %s; %s", need,
-        invar_device_far(ask->dev) ? "GPU" : "machine", available, largest,
-        keys[0] ? keys : "no setting of this recipe is enough: take a smaller model");
+        INVAR_E_NOMEM, far ? INVAR_DEVICE_NOMEM : 0,
+        "the run does not fit: it needs %s, the %s has %s to use; the largest are %s; %s%s", need,
+        far ? "GPU" : "machine", available, largest,
+        far && changes_run(keys)
+            ? "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it; "
+            : "",
+        keys[0] ? keys
+        : far && ask->learns
+            ? "no setting of this recipe is enough, not even LoRA (lora-rank) with "
+              "optimizer-cpu-offload: take a smaller model"
+            : "no setting of this recipe is enough: take a smaller model");
 }

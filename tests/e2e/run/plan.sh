@@ -130,7 +130,14 @@ one=(--optimizer-cpu-offload true --recompute-granularity full --unit-count 1)
 follow 56GB "${one[@]}"
 expect 1 "; set unit-rows = 8192 (semantic)" large.ini --memory 56GB "${one[@]}"
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 32
-expect 1 "take a smaller model" large.ini --memory 20GB
+# a GPU that is far too small: LoRA, several GPUs or, in the end, a smaller model
+follow 40GB
+follow 20GB
+expect 1 "; set lora-rank = 16 (semantic)" large.ini --memory 40GB
+expect 1 "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it" large.ini \
+    --memory 40GB
+expect 1 "not even LoRA (lora-rank) with optimizer-cpu-offload: take a smaller model" large.ini \
+    --memory 5GB
 expect 129 "expected a number with a unit" large.ini --memory 80
 # a long context: the cache is chosen, however large it could be
 expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
