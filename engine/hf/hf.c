@@ -481,6 +481,49 @@ invar_status invar_hf_check_weights(const char *dir)
         found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+/* Length of a name of the Hugging Face Hub, of an owner or of a model; 0 if `text` begins none. */
+static size_t hub_name_length(const char *text)
+{
+    static const char usual[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+    return text[0] == '.' || text[0] == '-' ? 0 : strspn(text, usual);
+}
+
+/* True if `path` has the form OWNER/NAME and OWNER is not a folder here. */
+static bool is_hub_name(const char *path)
+{
+    size_t owner = hub_name_length(path);
+    size_t name = owner && path[owner] == '/' ? hub_name_length(path + owner + 1) : 0;
+    char folder[INVAR_PATH_SIZE];
+
+    if (name == 0 || path[owner + 1 + name] != '\0')
+        return false;
+    (void)snprintf(folder, sizeof folder, "%.*s", (int)owner, path);
+    return !invar_path_exists(folder);
+}
+
+invar_status invar_hf_check_folder(const char *key, const char *dir)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char advice[2 * INVAR_PATH_SHOWN_SIZE + 160] = "";
+
+    if (invar_path_exists(dir))
+        return INVAR_OK;
+    invar_path_show(shown, dir);
+    invar_path_whole(whole, dir);
+    if (is_hub_name(dir))
+        (void)snprintf(advice, sizeof advice,
+                       "; Invar reads local folders only: download a model of the Hugging Face Hub "
+                       "with 'hf download %s --local-dir models%s' and name that folder",
+                       shown, strchr(shown, '/'));
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s%s%s: no such folder%s%s", key, key[0] ? ": " : "",
+                      shown, whole, advice);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
 static invar_status load(loader *l)
 {
     INVAR_TRY(plan(l));

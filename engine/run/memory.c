@@ -12,6 +12,7 @@
 
 #include "base/extent.h"
 #include "engine/config/config.h"
+#include "engine/hf/hf.h"
 #include "engine/run/admission.h"
 #include "engine/run/evaluate.h"
 
@@ -266,17 +267,14 @@ static invar_status check_folders(const invar_recipe *r)
 {
     static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
                                      INVAR_KEY_OPD_TEACHER_LOAD, INVAR_KEY_LORA_ADAPTER_PATH};
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *path = invar_recipe_string(r, (int)keys[i]);
-        if (!path[0] || invar_path_exists(path) ||
+        if (!path[0] ||
             (keys[i] == INVAR_KEY_LOAD &&
              strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0)) // of a run to come
             continue;
-        invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: %s: no such folder",
-                          invar_config_schema()->keys[keys[i]].name, shown);
+        INVAR_TRY(invar_hf_check_folder(invar_config_schema()->keys[keys[i]].name, path));
     }
     return INVAR_OK;
 }

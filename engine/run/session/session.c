@@ -13,6 +13,7 @@
 #include "base/json/text.h"
 #include "base/process/process.h"
 #include "engine/config/check.h"
+#include "engine/hf/hf.h"
 #include "engine/run/session/inside.h"
 #include "engine/run/settings.h"
 
@@ -268,17 +269,12 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* Said once, of the folder: else it would be the first file of it that is missing. */
+/* Reports a folder that does not exist, before a file in it is reported as missing. */
 static invar_status find_model(const invar_recipe *recipe)
 {
     const char *dir = invar_recipe_string(recipe, INVAR_KEY_HF_CHECKPOINT);
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
 
-    if (!dir[0] || invar_path_exists(dir))
-        return INVAR_OK;
-    invar_path_show(shown, dir);
-    invar_path_whole(whole, dir);
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "hf-checkpoint: %s: no such folder%s", shown, whole);
+    return dir[0] ? invar_hf_check_folder("hf-checkpoint", dir) : INVAR_OK;
 }
 
 static invar_status open_all(invar_session *s, unsigned wants, const invar_session_crowd *crowd)

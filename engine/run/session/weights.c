@@ -217,18 +217,16 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
                                  const invar_checkpoint_choice *choice, unsigned how,
                                  const invar_device *dev)
 {
-    char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    char latest[INVAR_PATH_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
     invar_checkpoint *checkpoint;
     invar_status status;
 
-    invar_path_whole(whole, path);
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest)) {
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
         return load_checkpoint(out, model, checkpoint, how);
     }
-    if (!invar_path_exists(path))
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
+    INVAR_TRY(invar_hf_check_folder("", path));
     status = invar_checkpoint_is(path) ? INVAR_OK : invar_hf_check_weights(path);
     invar_checkpoint_hint(hint, path);
     if (status != INVAR_OK)

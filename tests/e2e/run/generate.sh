@@ -166,7 +166,7 @@ expect 0 "runs/tiny has trained ones: --run runs/tiny takes them" score tiny.ini
     --save saved
 for verb in "score --tokens one" "generate --prompt 3,7="; do
     # shellcheck disable=SC2086
-    expect 2 "nope: there is no such folder" $verb tiny.ini --load nope
+    expect 2 "nope: no such folder" $verb tiny.ini --load nope
     # shellcheck disable=SC2086
     expect 2 "run: nope has no checkpoint; train it, or name weights" $verb tiny.ini --run nope
     # shellcheck disable=SC2086

@@ -392,7 +392,7 @@ refuses 2 "iter_0000002" c "${saved[@]}"
 sets=(--eval-prompt-data "max task:max" --load "$folder/c" --threads 1)
 refuses 2 "iter_0000002" c eval recipes/bf16.ini "${sets[@]}"
 works c eval recipes/bf16.ini "${sets[@]}" --skip-damaged
-refuses 2 "there is no such folder" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
+refuses 2 "no such folder" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
 works c "${saved[@]}" --skip-damaged
 [[ $chain == "$whole" && $(member resumed_after "$folder/out") == 1 ]] ||
     complain "skip-damaged: $(<"$folder/out")"

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -548,6 +549,25 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
     invar_model_free(model);
 }
 
+static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
+{
+    static const char *const others[] = {"Qwen",    "Qwen/",    "/Qwen/Qwen3", "a/b/c", "../Qwen3",
+                                         "./Qwen3", "-a/Qwen3", "tests/Qwen3", "a b/c", "Qwen/.x"};
+    (void)state;
+
+    assert_fails(invar_hf_check_folder("hf-checkpoint", "Qwen/Qwen3-0.6B"), INVAR_E_NOTFOUND,
+                 "hf-checkpoint: Qwen/Qwen3-0.6B: no such folder");
+    invar_assert_message("download a model of the Hugging Face Hub with 'hf download "
+                         "Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B' and name that folder",
+                         __FILE__, __LINE__);
+    assert_int_equal(chdir(INVAR_TEST_DATA "/.."), 0); // where the folder "tests" exists
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_fails(invar_hf_check_folder("", others[i]), INVAR_E_NOTFOUND, "no such folder");
+        assert_null(strstr(invar_error_last()->message, "download"));
+    }
+    assert_ok(invar_hf_check_folder("", "tests"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_engine_hf__a_critic_takes_the_body_of_a_language_model),
         cmocka_unit_test(test_engine_hf__believes_no_index),
         cmocka_unit_test(test_engine_hf__a_folder_without_weights_is_not_found),
+        cmocka_unit_test(test_engine_hf__names_the_download_of_a_hub_model),
     };
 
     return cmocka_run_group_tests(tests, make_work, remove_work);
