@@ -293,6 +293,21 @@ static void find_only_here(first_other *other)
             keep_other(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
 }
 
+/* Writes the refusal's advice to fork the run, if another value of `key` can be given to a fork. */
+static void advise_fork(char *out, size_t size, const invar_loop *loop, const char *key)
+{
+    int index = invar_recipe_find(invar_config_schema(), key);
+    char command[INVAR_FORK_COMMAND_SIZE] = "";
+
+    // keys of the model describe weights, which a fork takes from its parent
+    if (index >= 0 && strcmp(invar_config_schema()->keys[index].section, "model") != 0)
+        invar_loop_fork_command(command, loop);
+    if (command[0])
+        (void)snprintf(out, size, "continue it with other keys as a fork: %s; or ", command);
+    else
+        out[0] = '\0';
+}
+
 /* The run that the ledger has is the one that is asked for. */
 static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                                const invar_ledger_summary *found)
@@ -305,6 +320,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                                     .n_arguments = 1,
                                     .row = take_pair,
                                     .payload = &other};
+    char advice[INVAR_FORK_COMMAND_SIZE + 64];
     identity id;
 
     if (invar_digest_equal(&found->identity, &loop->identity.digest))
@@ -318,10 +334,11 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           "this is not the recorded run: its %s was %s and is %s; give the files "
                           "that it was made with",
                           other.key, other.there, other.here);
+    advise_fork(advice, sizeof advice, loop, other.key);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.1000s holds another run: its %s was %s and is %s; choose another folder "
+                      "%.1000s holds another run: its %s was %s and is %s; %schoose another folder "
                       "with --run, or start over with --fresh",
-                      loop->home.at.ledger, other.key, other.there, other.here);
+                      loop->home.at.ledger, other.key, other.there, other.here, advice);
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */

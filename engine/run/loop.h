@@ -218,6 +218,14 @@ invar_status invar_loop_settle(invar_loop *loop) INVAR_MUST_USE;
 /* Whether the run is or becomes a fork, by its ledger or by what was asked for. */
 invar_status invar_loop_find_fork(invar_loop *loop) INVAR_MUST_USE;
 
+#define INVAR_FORK_COMMAND_SIZE 1500
+
+/*
+ * Writes the command that continues the run in the loop's folder as a fork with the loop's keys,
+ * for error messages. `out` is empty if the folder has no checkpoint or the command is too long.
+ */
+void invar_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_loop *loop);
+
 /* After the run has begun: its checkpoints' folder says so. */
 invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
 

@@ -71,3 +71,11 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
         return INVAR_OK;
     return place(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
 }
+
+invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE], const char *folder)
+{
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_FOLDERS_CHECKPOINTS));
+    if (!invar_path_exists(out))
+        (void)snprintf(out, INVAR_PATH_SIZE, "%s", folder);
+    return INVAR_OK;
+}

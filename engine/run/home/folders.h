@@ -33,6 +33,10 @@ typedef struct invar_folders {
 invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
                                 const char *path) INVAR_MUST_USE;
 
+/* The folder of checkpoints in the folder of a run, or `folder` itself if it has none. */
+invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE],
+                                       const char *folder) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

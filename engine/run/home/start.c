@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -292,15 +293,6 @@ static invar_status recall_fork(bool *run_out, invar_loop *loop)
     return status;
 }
 
-/* The run's folder of checkpoints, or that folder itself. */
-static invar_status find_parent(char out[INVAR_PATH_SIZE], const char *named)
-{
-    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, named, INVAR_FOLDERS_CHECKPOINTS));
-    if (!invar_path_exists(out))
-        (void)snprintf(out, INVAR_PATH_SIZE, "%s", named);
-    return INVAR_OK;
-}
-
 /* Keys that would be ignored beside --fork, or that it needs. */
 static invar_status check_beside_fork(const invar_loop *loop)
 {
@@ -333,7 +325,7 @@ static invar_status open_parent(invar_loop *loop, int64_t step)
     invar_status status;
 
     INVAR_TRY(check_beside_fork(loop));
-    INVAR_TRY(find_parent(folder, loop->options->fork));
+    INVAR_TRY(invar_folders_checkpoints(folder, loop->options->fork));
     status = invar_checkpoint_open(&loop->store.from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,
@@ -422,6 +414,65 @@ invar_status invar_loop_find_fork(invar_loop *loop)
     if (invar_agree_leads(loop->world))
         INVAR_TRY(look_for_fork(loop));
     return invar_agree_share(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
+}
+
+/* Keys that decide which folders a run reads and writes. A fork has folders of its own. */
+static bool is_about_folders(int key)
+{
+    return key == INVAR_KEY_NAME || key == INVAR_KEY_RUN || key == INVAR_KEY_LEDGER ||
+           key == INVAR_KEY_SAVE || key == INVAR_KEY_LOAD || key == INVAR_KEY_CKPT_STEP ||
+           key == INVAR_KEY_SKIP_DAMAGED;
+}
+
+static void print_fork_command(FILE *out, const invar_loop *loop, const char *folder)
+{
+    const invar_folders *at = &loop->home.at;
+
+    fputs("invar train", out);
+    if (loop->options->recipe_path) {
+        fputc(' ', out);
+        invar_text_print_word(out, loop->options->recipe_path);
+    }
+    fputs(" --fork ", out);
+    invar_text_print_word(out, invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] ? at->save
+                                                                                    : at->run);
+    fputs(" --run ", out);
+    invar_text_print_word(out, folder);
+    if (loop->options->threads_for > 1)
+        fprintf(out, " --ranks %d", loop->options->threads_for);
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry e;
+        invar_recipe_entry_get(&e, loop->recipe, i);
+        if (e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
+            continue;
+        fprintf(out, " --%s ", e.key->name);
+        invar_text_print_word(out, e.text);
+    }
+}
+
+void invar_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_loop *loop)
+{
+    char folder[INVAR_PATH_SIZE + 24], home[INVAR_PATH_SIZE];
+    int64_t step;
+    FILE *text;
+
+    out[0] = '\0';
+    if (!loop->home.at.save[0] || invar_checkpoint_latest(&step, loop->home.at.save) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    name_home(home, loop);
+    (void)snprintf(folder, sizeof folder, "%s-fork", home);
+    for (int n = 2; invar_path_exists(folder); n++)
+        (void)snprintf(folder, sizeof folder, "%s-fork-%d", home, n);
+    text = fmemopen(out, INVAR_FORK_COMMAND_SIZE, "w");
+    if (!text)
+        return;
+    setbuf(text, NULL); // so that ferror reports a command that is too long
+    print_fork_command(text, loop, folder);
+    if (ferror(text))
+        out[0] = '\0';
+    (void)fclose(text);
 }
 
 /* ---- moved ----------------------------------------------------------------------------------- */

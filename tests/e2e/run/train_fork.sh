@@ -42,6 +42,15 @@ expect 1 'different: first at step 4' diff other whole
 expect 0 'after step 3' ledger show other
 holds [ "$("$invar" ledger ls other --json | sed -n 's/.*"parent": "\([0-9a-f]*\)".*/\1/p')" = \
     "$(sqlite3 -readonly old/ledger.db 'SELECT uuid FROM run')" ]
+# the refusal to resume with another rate names the command that forks
+forks='invar train more.ini --fork old --run old-fork --lr 0.01'
+expect 2 "as a fork: $forks; or choose another folder" train more.ini --run old \
+    --lr 0.01 --no-report
+# shellcheck disable=SC2086 # several words
+expect 0 'forked from run' ${forks#invar } --no-report
+holds [ "$(chain old-fork)" = "$(chain other)" ]
+expect 2 'as a fork: invar train more.ini --fork old --run old-fork-2 --lr 0.01; or' train \
+    more.ini --run old --lr 0.01 --no-report
 # a fork of a fork
 expect 0 'forked from run' train more.ini --fork other --run third --num-rollout 9 --no-report
 expect 0 'after step 7' ledger show third
