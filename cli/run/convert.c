@@ -1,11 +1,11 @@
 /*
  * convert.c - invar convert: weights from one kind of folder into another.
  *
- * A Hugging Face folder, or the checkpoints of a run, becomes a Hugging Face folder or a checkpoint
- * to start from (ref-load). The same input gives the same bytes. What else belongs to a model, its
- * tokenizer above all, comes along; config.json stays as it is where it describes what is written.
- * An adapter may be merged on the way, which makes another model; how far it is away is printed.
- * Of a run that trained adapters these alone are there: they become a folder of peft.
+ * A Hugging Face folder, a run or its folder of checkpoints becomes a Hugging Face folder or a
+ * checkpoint to start from (ref-load). The same input gives the same bytes. What else belongs to a
+ * model, its tokenizer above all, comes along; config.json stays as it is where it describes what
+ * is written. An adapter may be merged on the way, which makes another model; how far it is away is
+ * printed. Of a run that trained adapters these alone are there: they become a folder of peft.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,6 +23,7 @@
 #include "engine/hf/hf.h"
 #include "engine/hf/peft.h"
 #include "engine/model/lora/adapters.h"
+#include "engine/run/home/folders.h"
 #include "engine/run/session/session.h"
 #include "engine/train/trainer.h"
 
@@ -62,6 +63,7 @@ typedef struct job {
     merge_report merged;               /* where an adapter is */
     bool adapters;                     /* FROM has these alone: they become a folder of peft, */
     invar_checkpoint_adapters trained; /* so */
+    char checkpoints[INVAR_PATH_SIZE]; /* FROM, if FROM is the folder of a run */
     char source[INVAR_PATH_SIZE];      /* the folder that has config.json */
     invar_hf_files files;              /* config.json, and what comes along */
     invar_checkpoint_claim claim;      /* of TO, where it has files already and gets a checkpoint */
@@ -118,12 +120,27 @@ static void look_into(job *j, invar_checkpoint *checkpoint)
     invar_checkpoint_close(checkpoint);
 }
 
+/* Replaces the folder of a run, which has no model of its own, with its folder of checkpoints. */
+static invar_status find_checkpoints(job *j)
+{
+    char config[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_hf_check_folder("", j->from));
+    INVAR_TRY(invar_path_join(config, sizeof config, j->from, CONFIG));
+    if (invar_path_exists(config))
+        return INVAR_OK;
+    INVAR_TRY(invar_folders_checkpoints(j->checkpoints, j->from));
+    j->from = j->checkpoints;
+    return INVAR_OK;
+}
+
 /* The folder of the spec: FROM itself, or the chosen checkpoint in it. */
 static invar_status find_source(job *j)
 {
     invar_checkpoint *checkpoint = NULL;
     char latest[INVAR_PATH_SIZE];
 
+    INVAR_TRY(find_checkpoints(j));
     INVAR_TRY(invar_path_join(latest, sizeof latest, j->from, "latest_checkpointed_iteration.txt"));
     if (!invar_path_exists(latest)) {
         if (j->set->step != INVAR_CHECKPOINT_LATEST)
@@ -504,7 +521,7 @@ static void help(void)
     settings s = {.dtype = {&formats, INVAR_FORMAT_FP32}};
 
     invar_help_text(
-        "Reads weights from a Hugging Face folder or from checkpoints, and writes them as a\n"
+        "Reads weights from a Hugging Face folder, a run or checkpoints, and writes them as a\n"
         "Hugging Face folder or as a checkpoint. Equal weights give equal bytes. Tokenizer files\n"
         "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
         "of\n"

@@ -112,6 +112,13 @@ same run.new hf_1
 expect 0 "read      saved/iter_0000000" saved run.old --ckpt-step 0
 same run.old hf_0
 ! cmp -s run.new/model.safetensors run.old/model.safetensors || complain "a step changed nothing"
+# the folder of a run stands for the checkpoints in it
+"$invar" train tiny.ini --run kept --no-report --save-interval 1 >train.log 2>&1 ||
+    complain "training failed:" "$(<train.log)"
+expect 0 "read      kept/checkpoints/iter_0000001" kept kept.new
+same kept.new run.new
+expect 0 "read      kept/checkpoints/iter_0000000" kept kept.old --ckpt-step 0
+same kept.old run.old
 # a checkpoint of ours is a start: the first rollout has the weights that the folder has
 expect 0 "written" run.new start --to-checkpoint
 for from in run.new start saved; do
@@ -217,7 +224,9 @@ expect 129 "unexpected argument" qwen3.a b c
 expect 129 "--dtype fp8: there are fp32 and bf16" qwen3.a no --dtype fp8
 expect 129 "a checkpoint is fp32" qwen3.a no --to-checkpoint --dtype bf16
 expect 129 "FROM has no checkpoints" qwen3.a no --ckpt-step 3
-expect 2 "no such file" nowhere no
+expect 2 "nowhere: no such folder" nowhere no
+expect 2 "'hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B' and name that folder" \
+    Qwen/Qwen3-0.6B no
 mkdir empty
 expect 2 "config.json" empty no
 cp -r qwen3.e bare
