@@ -23,6 +23,8 @@ static inline invar_rollout_header rollout_header(void)
                                   .weights_hash = {{2}},
                                   .tokenizer = {{3}},
                                   .n_samples_per_prompt = 2,
+                                  .filters = true,
+                                  .filtered = 4,
                                   .sampling = {.seed = 4294967295u,
                                                .purpose = INVAR_PURPOSE_TRAIN,
                                                .temperature = 0.7f,

@@ -251,25 +251,26 @@ static void group_metrics(entry *e)
     metric(e, "rollout/zero_std/count", (double)flat_groups);
     metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
     metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
-    metric(e, "rollout/dynamic_filter/dropped", (double)e->step->dropped_groups);
+    if (e->step->filtered_groups >= 0)
+        metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
     if (!e->step->keeps_surplus)
         return;
     metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
     metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
 }
 
-/* Rollouts that were trained on since the first token of a sample, where the clock decides that. */
+/* Rollouts that were trained on since the first token of a sample, if the schedule is recorded. */
 static void staleness_metrics(entry *e)
 {
-    int64_t n = e->step->flat->samples, total = 0, most = 0;
+    int64_t n = e->step->flat->samples, per = e->step->steps_per_rollout, total = 0, most = 0;
 
     if (!e->step->clocked)
         return;
     for (int64_t i = 0; i < n; i++) {
-        int64_t versions = e->step->weights - e->step->samples[i].weights_first;
+        int64_t rollouts = (e->step->weights - e->step->samples[i].weights_first) / per;
 
-        total += versions;
-        most = versions > most ? versions : most;
+        total += rollouts;
+        most = rollouts > most ? rollouts : most;
     }
     metric(e, "rollout/staleness/mean", (double)total / (double)n);
     metric(e, "rollout/staleness/max", (double)most);

@@ -60,7 +60,8 @@ typedef struct invar_step {
     bool compared;                  /* there is a gap: two forwards gave the log-probabilities */
     invar_logp_gap gap;             /* rollout against training, or against scoring */
     int64_t routes, routes_differ;  /* choices of experts made again */
-    int64_t dropped_groups;         /* of the rollout */
+    int64_t filtered_groups;        /* of the rollout, rejected by a filter; -1 if unknown */
+    int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
     bool clocked;                   /* a recorded schedule: the clock has chosen the groups */
     bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
     int64_t reused_groups;          /* so many of this batch had, */

@@ -97,10 +97,8 @@ static invar_status sort_groups(invar_source *source, const uint8_t *verdict)
         bool full = source->batch.reused_groups == source->options.prompts;
         bool take = verdict[i] == INVAR_PLUGIN_TAKE && !full;
 
-        if (verdict[i] == INVAR_PLUGIN_DROP) {
-            source->batch.dropped_groups++;
+        if (verdict[i] == INVAR_PLUGIN_DROP)
             continue;
-        }
         status = invar_rl_samples_insert(take ? &source->batch.samples : &source->flight.surplus,
                                          old.items + i, n);
         source->batch.reused_groups += take;

@@ -399,6 +399,21 @@ static invar_status count_consumed(int64_t *out, const invar_source *source)
     return INVAR_OK;
 }
 
+/* Groups that a filter rejected when the file was written; -1 if the file does not have it. */
+static invar_status count_filtered(int64_t *out, const invar_source *source, int64_t consumed)
+{
+    const invar_rollout_header *h = &source->loaded.header;
+    int64_t most = consumed - source->options.prompts;
+
+    *out = most == 0 ? 0 : h->filters ? h->filtered : -1;
+    if (*out <= most)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "the loaded rollout %" PRId64 " has filtered_groups %" PRId64
+                      ", but only %" PRId64 " groups are not in the batch",
+                      source->order.rollout, *out, most);
+}
+
 /* Leaves the place as sampling would have, so that the run may go on without files. */
 static invar_status pass_over(invar_source *source, const char *path)
 {
@@ -410,7 +425,7 @@ static invar_status pass_over(invar_source *source, const char *path)
     INVAR_TRY(count_consumed(&consumed, source));
     source->place.samples += consumed * n;
     source->place.groups += consumed;
-    source->batch.dropped_groups = consumed - o->prompts;
+    INVAR_TRY(count_filtered(&source->batch.filtered_groups, source, consumed));
     for (int64_t place = 0; place < consumed && o->data; place++) {
         const invar_prompt *p = invar_source_next(source);
         if (!o->saved->own || i == samples->count ||
@@ -485,6 +500,9 @@ invar_status invar_source_save(const invar_source *source, const invar_source_ba
                                    .weights = order->weights,
                                    .weights_hash = order->weights_hash,
                                    .n_samples_per_prompt = o->per_prompt,
+                                   .filters = o->spread || o->groups.on || o->samples.on ||
+                                              o->round > o->prompts,
+                                   .filtered = batch->filtered_groups,
                                    .sampling = o->sampling,
                                    .policy = o->policy};
     char path[INVAR_PATH_SIZE];

@@ -228,11 +228,11 @@ static invar_status take_groups(invar_source *source, invar_rl_samples *round,
         [INVAR_GROUP_SURPLUS] = source->options.surplus ? &source->flight.surplus : NULL,
     };
 
-    for (int64_t g = 0; g < groups; g++)
+    for (int64_t g = 0; g < groups; g++) {
+        source->batch.filtered_groups += fates[g] == INVAR_GROUP_FILTERED;
         if (to[fates[g]])
             INVAR_TRY(invar_rl_samples_insert(to[fates[g]], round->items + g * n, n));
-        else
-            source->batch.dropped_groups++;
+    }
     return INVAR_OK;
 }
 

@@ -121,7 +121,7 @@ typedef struct invar_source_order {
 typedef struct invar_source_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
     bool own_weights;         /* the weights and the policy of this run sampled all of them */
-    int64_t dropped_groups;   /* by a filter */
+    int64_t filtered_groups;  /* groups that a filter of samples rejected; -1 if unknown */
     int64_t reused_groups;    /* that had waited, as surplus of earlier rollouts, */
     int64_t surplus_groups;   /* and those that wait now */
 } invar_source_batch;

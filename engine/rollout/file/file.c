@@ -125,6 +125,8 @@ static void put_header(invar_json_text *text, const invar_rollout_header *header
     put_digest(text, "weights_hash", &header->weights_hash);
     put_digest(text, "tokenizer", &header->tokenizer);
     put_int(text, "n_samples_per_prompt", header->n_samples_per_prompt);
+    if (header->filters)
+        put_int(text, "filtered_groups", header->filtered);
     put_sampling(text, &header->sampling);
     if (policy->dtype) {
         put_string(text, "dtype", policy->dtype);

@@ -43,6 +43,8 @@ typedef struct invar_rollout_header {
     invar_digest weights_hash;
     invar_digest tokenizer;
     int64_t n_samples_per_prompt;
+    bool filters;     /* groups may be rejected or left over; the file then has `filtered` */
+    int64_t filtered; /* groups that a filter rejected */
     invar_sampling sampling;
     invar_rollout_policy policy; /* dtype NULL writes a file of version 1 */
 } invar_rollout_header;

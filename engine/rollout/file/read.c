@@ -378,6 +378,9 @@ static invar_status take_header(invar_rollout_data *data, line *l)
     INVAR_TRY(take_digest(&h->weights_hash, l, "weights_hash"));
     INVAR_TRY(take_digest(&h->tokenizer, l, "tokenizer"));
     INVAR_TRY(take_int(&h->n_samples_per_prompt, l, "n_samples_per_prompt", 1, INT64_MAX));
+    h->filters = json_object_get(l->object, "filtered_groups") != NULL;
+    if (h->filters)
+        INVAR_TRY(take_int(&h->filtered, l, "filtered_groups", 0, INT64_MAX));
     INVAR_TRY(take_sampling(&h->sampling, data, l));
     if (version > 1)
         INVAR_TRY(take_policy(&h->policy, data, l));

@@ -367,6 +367,14 @@ def check_reuse(name, lag):
     expect(0 < sum(reused) < len(seen) and 0 < max(waits), f"{name}: no surplus: {reused}")
 
 
+def check_filtered(keeps, drops):
+    """Surplus that is not kept is not counted as rejected: the first rollouts are the same."""
+    rejected = [metric(name, "rollout/dynamic_filter/dropped")[0] for name in (keeps, drops)]
+    surplus = metric(keeps, "rollout/over_sampling/surplus")[0]
+    expect(rejected[0] == rejected[1] > 0 and surplus > 0,
+           f"{drops}: {rejected} groups were rejected by the same filter, {surplus} kept")
+
+
 def check_surplus_life(name, how, chain):
     """One chain, in pieces, on ranks, after a failure; each step is replayed."""
     for rollouts, ranks in ((2, []), (3, ["--ranks", "2"]), (5, []),
@@ -409,6 +417,7 @@ def check_surplus():
         dropped = train(f"{name}-dropped", *plain, "--save", "none",
                         rollouts=ROLLOUTS + 1)["chain"]
         expect(dropped not in (None, chain), f"{name}: surplus changes nothing")
+        check_filtered(name, f"{name}-dropped")
         killed = kill(f"{name}-killed", [*how, "--save-interval", "1"], 10 if FULL else 1)
         expect(killed == train(f"{name}-unkilled", *how)["chain"], f"{name}: after kills: {killed}")
     check_surplus_bent()

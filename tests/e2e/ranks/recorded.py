@@ -96,20 +96,23 @@ def check_tokens(name, recipe="dense"):
     return mixed
 
 
-def check_ledger(name, lag, delay):
-    """The query of the ledger says how old the weights were."""
+def check_ledger(name, lag, delay, steps=1):
+    """Query and metrics say how many rollouts old the weights were, each of `steps` versions."""
     with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
         rows = list(ledger.execute("SELECT step, weights_first, weights_last FROM samples"))
         most = dict(ledger.execute("SELECT step, value FROM metrics WHERE name = "
                                    "'rollout/staleness/max'"))
     expect(len(rows) == ROLLOUTS * BATCH * EACH, f"{name}: {len(rows)} samples in the ledger")
-    expect(all(0 <= step - first <= lag + delay and first <= last <= step
-               for step, first, last in rows), f"{name}: versions in the ledger {rows}")
-    expect(most == {step: max(step - first for s, first, _ in rows if s == step)
-                    for step in range(ROLLOUTS)}, f"{name}: rollout/staleness/max {most}")
+    expect(all(first % steps == last % steps == 0 for _, first, last in rows),
+           f"{name}: versions in the ledger {rows}")
+    rows = [(step // steps, first // steps, last // steps) for step, first, last in rows]
+    expect(all(0 <= rollout - first <= lag + delay and first <= last <= rollout
+               for rollout, first, last in rows), f"{name}: rollouts in the ledger {rows}")
+    expect(most == {rollout * steps: max(r - first for r, first, _ in rows if r == rollout)
+                    for rollout in range(ROLLOUTS)}, f"{name}: rollout/staleness/max {most}")
     done = subprocess.run([INVAR, "ledger", "query", "staleness", str(FOLDER / name / "ledger.db"),
                            "--json"], capture_output=True, text=True)
-    oldest = max(step - first for step, first, _ in rows)
+    oldest = max(rollout - first for rollout, first, _ in rows)
     expect(done.returncode == 0 and f'"most_lag": {oldest}' in done.stdout.replace('":', '": ')
            .replace(":  ", ": "), f"{name}: staleness, {oldest}: {done.stdout}{done.stderr}")
 
@@ -176,6 +179,8 @@ def check_others():
         how = [*recorded(2), *words, "--save-interval", "1"]
         chain = late(name, 3, *how, *OVERLAP, recipe=recipe)["chain"]
         check_record(name, chain, how, {"plain": [], "ranks": ["--ranks", "2"]}, recipe=recipe)
+        if words[:1] == ["--num-steps-per-rollout"]:
+            check_ledger(name, 2, 2, int(words[1]))
 
 
 def check_pieces(chain):

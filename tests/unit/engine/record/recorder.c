@@ -76,7 +76,8 @@ static invar_step step_of(const scene *s, int64_t number, int64_t first, int64_t
                         .count = count,
                         .start = start,
                         .own_weights = true,
-                        .dropped_groups = 2};
+                        .filtered_groups = 2,
+                        .steps_per_rollout = 1};
 }
 
 static void record(scene *s, const invar_step *step)
@@ -123,6 +124,27 @@ static void test_recorder__samples_alone(void **state)
     assert_true(asked(&s, "SELECT value FROM metrics WHERE step = 0 AND "
                           "name = 'rollout/dynamic_filter/dropped'") == 2.0);
     assert_true(asked(&s, "SELECT count(*) FROM metrics WHERE step = 1") == 0.0);
+    close_scene(&s);
+}
+
+/* Each optimizer step makes a version of the weights; the metrics count rollouts. */
+static void test_recorder__staleness_counts_rollouts(void **state)
+{
+    int64_t start[SAMPLES + 1];
+    invar_step step;
+    scene s;
+
+    open_scene(&s, *state, "stale", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
+    for (int64_t i = 0; i < SAMPLES; i++)
+        s.samples.items[i].weights_first = i == 0 ? 8 : 16;
+    step = step_of(&s, 0, 0, SAMPLES, start);
+    step.clocked = true;
+    step.weights = 20;
+    step.steps_per_rollout = 4;
+    record(&s, &step);
+    assert_true(asked(&s, "SELECT value FROM metrics WHERE name = 'rollout/staleness/max'") == 3.0);
+    assert_true(asked(&s, "SELECT value FROM metrics WHERE name = 'rollout/staleness/mean'") ==
+                (3.0 + (SAMPLES - 1)) / SAMPLES);
     close_scene(&s);
 }
 
@@ -322,6 +344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorder__samples_alone),
+        cmocka_unit_test(test_recorder__staleness_counts_rollouts),
         cmocka_unit_test(test_recorder__levels_have_one_chain),
         cmocka_unit_test(test_recorder__knows_where_a_nan_was_born),
         cmocka_unit_test(test_recorder__speaks_and_notes),

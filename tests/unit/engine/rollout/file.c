@@ -71,6 +71,8 @@ static void same_header(const invar_rollout_header *a, const invar_rollout_heade
     assert_true(invar_digest_equal(&a->weights_hash, &b->weights_hash));
     assert_true(invar_digest_equal(&a->tokenizer, &b->tokenizer));
     assert_int_equal(a->n_samples_per_prompt, b->n_samples_per_prompt);
+    assert_int_equal(a->filters, b->filters);
+    assert_int_equal(a->filtered, b->filtered);
     assert_int_equal(s->seed, t->seed);
     assert_int_equal(s->purpose, t->purpose);
     invar_assert_bits_f32(&s->temperature, &t->temperature, 1, "temperature");
@@ -278,7 +280,7 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
         const char *from, *to, *message;
     } cases[] = {
         {"\"version\":2", "\"version\":3", "file:1: version 3 of the format"},
-        {"\"version\":2", "\"version\":1", "file:1: 12 members, 9 are known"},
+        {"\"version\":2", "\"version\":1", "file:1: 13 members, 10 are known"},
         {"\"version\":2", "\"version\":\"1\"", "file:1: \"version\" is not an integer"},
         {"\"dtype\":", "\"type\":", "file:1: \"dtype\" is missing"},
         {"\"numerics\":\"", "\"numerics\":\"\\u0000", "\"numerics\" has a NUL"},

@@ -200,6 +200,35 @@ static void test_saved__files_that_do_not_fit(void **state)
     invar_rollout_data_release(&data);
 }
 
+/* Writes the first own rollout with another count of rejected groups, and trains from it. */
+static invar_status train_with_filtered(bool filters, int64_t filtered)
+{
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("filtered/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {NULL, NULL}};
+    invar_rollout_data data;
+
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    data.header.filters = filters;
+    data.header.filtered = filtered;
+    assert_ok(invar_rollout_file_write(run_below("filtered/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    invar_rollout_data_release(&data);
+    return run_with(filters ? "filtered.new" : "filtered.old", sampled, read);
+}
+
+static void test_saved__a_file_without_filtered_groups_gives_no_count(void **state)
+{
+    static const char count[] = "SELECT count(*) FROM metrics WHERE step = 0 AND name = "
+                                "'rollout/dynamic_filter/dropped'";
+
+    (void)state;
+    assert_true(run_asked("write", count) == 1.0);
+    assert_ok(train_with_filtered(false, 0)); // as 0.1.0 wrote files
+    assert_true(run_asked("filtered.old", count) == 0.0);
+    assert_fails(train_with_filtered(true, 1000), INVAR_E_CORRUPT, "has filtered_groups 1000");
+}
+
 /* ---- own rollouts that were changed ---------------------------------------------------------- */
 
 typedef void (*change)(invar_rollout_data *data);
@@ -548,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_saved__trains_off_policy_on_files_of_another_arithmetic),
         cmocka_unit_test(test_saved__demands_equality_of_version_1_with_own_weights),
         cmocka_unit_test(test_saved__files_that_do_not_fit),
+        cmocka_unit_test(test_saved__a_file_without_filtered_groups_gives_no_count),
         cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
         cmocka_unit_test(test_saved__no_sample_is_passed_over),
         cmocka_unit_test(test_saved__files_need_no_rollout_engine),

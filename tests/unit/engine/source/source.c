@@ -93,7 +93,7 @@ static void test_source__samples_in_order(void **state)
         assert_int_equal(collect(&batch, &source, rollout), 2); // a round, and the news of its end
         assert_int_equal(batch.samples.count, PROMPTS * PER_PROMPT);
         assert_true(batch.own_weights);
-        assert_int_equal(batch.dropped_groups, 0);
+        assert_int_equal(batch.filtered_groups, 0);
         for (int64_t i = 0; i < batch.samples.count; i++) {
             const invar_rl_sample *x = &batch.samples.items[i];
             assert_int_equal(x->index, rollout * PROMPTS * PER_PROMPT + i);
