@@ -201,7 +201,7 @@ static void test_step__zeros_beside_large_and_tiny(void **state)
         for (int p = 0; p < t.k; p++) {
             bool zero = p % 4 == 0;
             for (int i = 0; i < INVAR_TILE_ROWS; i++)
-                t.a[i][p] = zero ? 0 : (uint16_t)(power_of_two(-56 - i) | 0x40 | (p & 1) << 15);
+                t.a[i][p] = (uint16_t)(zero ? 0 : power_of_two(-56 - i) | 0x40 | (p & 1) << 15);
             for (int j = 0; j < INVAR_TILE_COLS; j++)
                 t.b[j][p] = zero ? power_of_two(large) : (uint16_t)(power_of_two(-35 - j) | 5 * p);
         }
