@@ -162,6 +162,14 @@ for ((i = 0; i < 2; i++)); do
 done
 expect 2 'its seed was 1234 and is 5; choose another folder with --run, or start over with' \
     "${again[@]}" --seed 5
+# check-logprobs belongs to the identity, and does not change the chain
+of() { "$invar" ledger ls "$1" --json | sed -n "s/.*\"$2\": \"\([0-9a-f]*\)\".*/\1/p"; }
+for checks_logprobs in true false; do
+    expect 0 'chain' train tiny.ini --no-report --run "logprobs-$checks_logprobs" \
+        --num-rollout 2 --check-logprobs "$checks_logprobs"
+done
+holds [ "$(of logprobs-true chain)" = "$(of logprobs-false chain)" ]
+holds [ "$(of logprobs-true identity)" != "$(of logprobs-false identity)" ]
 # anew: the old run keeps all that it has
 before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
 expect 0 'the old run is now again.1' "${again[@]}" --fresh --seed 5

@@ -3,10 +3,12 @@
 #
 # In README.md, docs/*.md and their kin links lead somewhere, and every verb, option, recipe key,
 # test, script and file that they name exists. The other way round, docs/verbs.md has every verb
-# with every option, docs/ledger.md every named query. Records (docs/records) are well formed and
-# name commands that exist. Each rule is first held against a bad sample.
+# with every option, docs/ledger.md every named query, README.md a test for every promise, and
+# docs/architecture.md every place that includes a third-party header. Records (docs/records) are
+# well formed and name commands that exist. Each rule is first held against a bad sample.
 # SPDX-License-Identifier: Apache-2.0
 """Documents against the program."""
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -26,6 +28,9 @@ TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")
 FOLDERS = ("api|base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|packaging|python|"
            "recipes|scripts|tests")
 FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./*-]*[\w*/]")
+
+PROMISES = "| # | you may change | these bits stay | tests |\n"
+WRAPPERS = "| header | included in |\n"
 
 
 def output(*words):
@@ -179,6 +184,35 @@ def records(*arguments):
                           check=False)
 
 
+def check_promises(name, text, program):
+    """Each row of the table of promises names tests, and all of them exist."""
+    table = text[text.index(PROMISES):].split("\n\n")[0]
+    for row in re.findall(r"^\| *\d* *\| .* \| (.*) \|$", table, re.M):
+        named = re.findall(r"`([a-z0-9_.*-]+)`", row)
+        for test in named:
+            if not fnmatch.filter(program.tests, test):
+                yield f"{name}: there is no test {test}"
+        if not named:
+            yield f"{name}: a promise has no test: {row}"
+
+
+def check_wrappers(name, text):
+    """Third-party headers are included where the table says, and in each place of the table."""
+    tree = [(path, page(path)) for path in output("scripts/sources", "*.c", "*.h").split()
+            if not path.startswith("tests/")]
+    table = text[text.index(WRAPPERS):].split("\n\n")[0]
+    for headers, listed in re.findall(r"^\| (`[^|]*\.h`) \| (.*) \|$", table, re.M):
+        places = set(re.findall(r"`([^`]+)`", listed))
+        for header in re.findall(r"`([^`]+)`", headers):
+            files = [path for path, lines in tree if f"#include <{header}>" in lines]
+            used = {place for place in places for path in files
+                    if path == place or path.startswith(place + "/")}
+            odd = [path for path in files
+                   if not any(path == place or path.startswith(place + "/") for place in places)]
+            if odd or used != places:
+                yield f"{name}: {header} is included in {odd}, and not in {places - used}"
+
+
 def check_records(program):
     listed = records()
     names = re.findall(r"^(\S+) +\d+  ", listed.stdout, re.M)
@@ -233,6 +267,10 @@ def control(program):
         (check_words, "`unit.none.of_these`", program), (check_words, "`tests/none.sh`", program),
         (check_record, "ctest -R '^nothing.at.all$'", program),
         (check_record, "tests/none.sh DIR", program),
+        (check_promises, PROMISES + "| | a | b | *planned* |", program),
+        (check_promises, PROMISES + "| 3 | a | b | `train.none` |", program),
+        (check_wrappers, WRAPPERS + "| `jansson.h` | `base/json` |"),
+        (check_wrappers, WRAPPERS + "| `xxhash.h` | `base/hash.c`, `cli` |"),
     ]
     for rule, sample, *rest in samples:
         found = list(rule("sample", sample, *rest))
@@ -251,6 +289,8 @@ def main():
     wrong = [*control(program), *check_records(program)]
     wrong += check_verbs("docs/verbs.md", page("docs/verbs.md"), program)
     wrong += check_queries("docs/ledger.md", page("docs/ledger.md"))
+    wrong += check_promises("README.md", page("README.md"), program)
+    wrong += check_wrappers("docs/architecture.md", page("docs/architecture.md"))
     for path in [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "recipes/README.md",
                  *sorted((ROOT / "docs").glob("*.md"))]:
         name = str(path.relative_to(ROOT))

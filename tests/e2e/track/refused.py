@@ -114,13 +114,15 @@ def main():
     check_setting(s, ["--prometheus-port", port], TROUBLE, "prometheus-port: ", str(alone))
     check_log(s)
     # a negative control: the same with settings that can be
-    good = ["--sink", "cat", "--tensorboard-dir", s.folder / "board", "--prometheus-port", port]
+    board = s.folder / "missing/board"  # which is made
+    good = ["--sink", "cat", "--tensorboard-dir", board, "--prometheus-port", port]
     for run in ("old", "new"):
         files = [s.folder / run / name for name in ("a.prom", "t.json")]
         told = s.train(run, *good, "--prometheus-file", files[0], "--trace", files[1])
         s.expect("sink" not in told and "prometheus" not in told, f"{run}: {told}")
         for file in files:
             s.expect(file.exists(), f"{file}: is not in the run's folder")
+    s.expect(board.is_dir(), f"{board}: was not made")
     s.train("unseen", "--trace", "/dev/null")
     s.expect(s.chain("old") == s.chain("new"), "another chain")
     sys.exit(1 if s.failed else 0)
