@@ -99,7 +99,7 @@ static void format_pace(char *out, size_t size, const invar_train_progress *p)
 static void show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
-    char text[256], pace[64], diff[48] = "logp not compared";
+    char text[256], pace[64], diff[48] = "  logp not compared";
 
     if (!s->progress) {
         invar_progress_options o = {.stream = stderr,
@@ -113,11 +113,12 @@ static void show(void *payload, const invar_train_progress *p)
         }
     }
     if (p->compared)
-        (void)snprintf(diff, sizeof diff, "logp diff %g", p->logp_diff_max);
+        (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     if (p->measured) {
         format_pace(pace, sizeof pace, p);
-        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  %s%s", p->reward,
-                       p->response_len, p->grad_norm, diff, pace);
+        (void)snprintf(s->last, sizeof s->last, "%s %.3f  len %.1f  |g| %.3g%s%s",
+                       p->supervised ? "loss" : "reward", p->supervised ? p->loss : p->reward,
+                       p->response_len, p->grad_norm, p->supervised ? "" : diff, pace);
         invar_progress_expect(s->progress, p->eta);
     }
     if (p->measured)
@@ -285,7 +286,7 @@ static const char *signal_name(int number)
 
 static void print_compared(const invar_train_summary *run)
 {
-    if (run->steps == 0)
+    if (run->steps == 0 || run->supervised)
         return;
     printf("log-probs ");
     if (run->compared)
@@ -309,7 +310,9 @@ static void print_run(const invar_train_summary *run, const char *report, const 
                run->saves ? "; start it again to continue" : "; nothing is saved (save = none)");
     putchar('\n');
     if (run->steps)
-        printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
+        printf("%-9s %.3f at first, %.3f at last\n", run->supervised ? "loss" : "reward",
+               run->supervised ? run->first_loss : run->first_reward,
+               run->supervised ? run->last_loss : run->last_reward);
     print_compared(run);
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);
@@ -330,10 +333,12 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
 
     invar_digest_format(chain, &run->chain);
     out = json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:b}", "folder",
-        invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
-        "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
-        "first_reward", run->first_reward, "last_reward", run->last_reward, "tokens_per_second",
+        "{s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:s, s:b}",
+        "folder", invar_rows_json_string(run->folder), "uuid", run->uuid, "steps",
+        (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
+        (json_int_t)run->resumed_after, "first_reward", real_or_null(run->first_reward),
+        "last_reward", real_or_null(run->last_reward), "first_loss", real_or_null(run->first_loss),
+        "last_loss", real_or_null(run->last_loss), "tokens_per_second",
         real_or_null(run->tokens_per_s), "mfu", real_or_null(run->mfu), "worst_diff",
         run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
         "chain", chain, "content", content, "stopped", run->stopped != 0);

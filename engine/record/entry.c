@@ -293,9 +293,9 @@ static invar_status rollout_metrics(entry *e)
         const char *name;
         const float *values; /* NULL: the rollout has none */
     } means[] = {
-        {"rollout/advantages", f->advantage},
+        {"rollout/advantages", e->step->supervised ? NULL : f->advantage},
         {"rollout/log_probs", f->score_logp},
-        {"rollout/rollout_log_probs", f->rollout_logp},
+        {"rollout/rollout_log_probs", f->sampled ? f->rollout_logp : NULL},
         {"rollout/ref_log_probs", f->ref_logp},
         {"rollout/teacher_log_probs", f->teacher_logp},
         {"rollout/values", f->values},
@@ -305,14 +305,16 @@ static invar_status rollout_metrics(entry *e)
     const void **order = NULL;
     invar_status status;
 
-    metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    if (!e->step->supervised) {
+        metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+        group_metrics(e);
+    }
     INVAR_TRY(part_metrics(e));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
             metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
     turn_metrics(e);
     branch_metrics(e);
-    group_metrics(e);
     staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes; k *= 2)
         named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);

@@ -63,6 +63,7 @@ typedef struct invar_step {
     int64_t filtered_groups;        /* of the rollout, rejected by a filter; -1 if unknown */
     int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
     bool clocked;                   /* a recorded schedule: the clock has chosen the groups */
+    bool supervised;                /* answers are learned: nothing was sampled or rewarded */
     bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
     int64_t reused_groups;          /* so many of this batch had, */
     int64_t surplus_groups;         /* and so many wait now */

@@ -24,6 +24,7 @@ typedef struct invar_flat {
     uint8_t *drawn;      /* (tokens); zero for those that were put between what was sampled */
     float *rollout_logp; /* (tokens) as sampled */
     float *score_logp;   /* old: by the scoring forward, or those of the rollout */
+    bool sampled;        /* a rollout gave rollout_logp; if false they are a copy of score_logp */
     bool copied;         /* one of the two is a copy of the other: there is nothing to compare */
     float *ref_logp;
     float *teacher_logp;

@@ -173,9 +173,9 @@ typedef struct invar_loss_metric {
 } invar_loss_metric;
 
 /*
- * After all samples: Miles' names for what Miles logs (loss, pg_loss, pg_clipfrac, ppo_kl, kl_loss,
- * entropy_loss, ess_ratio, tis*, mis_*, opsm_clipfrac, value_loss, ...). Borrowed until free. A
- * step in which a sample was left out is refused.
+ * After all samples, by Miles' names where Miles logs the same: first the loss itself, then
+ * pg_loss, pg_clipfrac, ppo_kl, kl_loss, entropy_loss, ess_ratio, tis*, mis_*, opsm_clipfrac,
+ * value_loss, ... Borrowed until free. A step in which a sample was left out is refused.
  */
 invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out,
                                 invar_loss *loss) INVAR_MUST_USE;

@@ -98,21 +98,21 @@ static invar_status score(invar_loop *loop)
 {
     invar_flat *f = &loop->flat;
     size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
-    bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
+    f->sampled = has_logp(&loop->batch.samples);
     f->copied =
         loop->identity.saved.own && !invar_session_two_formats(&loop->session) && !loop->set.stale
             ? !loop->set.check_logprobs
             : loop->set.rollout_logprobs;
-    if (sampled && f->copied) {
+    if (f->sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
     }
     INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, loop->batch.samples.items,
                                   f->samples, f->score_logp, NULL));
-    f->copied = !sampled;
-    if (!sampled) {
+    f->copied = !f->sampled;
+    if (!f->sampled) {
         memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
@@ -232,6 +232,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .filtered_groups = loop->batch.filtered_groups,
                            .steps_per_rollout = loop->set.steps_per_rollout,
                            .clocked = loop->set.recorded,
+                           .supervised = loop->set.sft,
                            .keeps_surplus = loop->set.surplus,
                            .reused_groups = loop->batch.reused_groups,
                            .surplus_groups = loop->batch.surplus_groups,
@@ -314,15 +315,18 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
     const invar_flat *f = &loop->flat;
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
-    is->compared = is->on_policy || !f->copied;
+    // without log-probs of a rollout, only two forward passes of training can be compared
+    is->compared = f->sampled && (is->on_policy || !f->copied);
     if ((loop->set.stale ? !is->on_policy : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
         INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
                           f->score_logp, f->train_logp, &is->gap));
     if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
         return invar_flat_gap(&is->gap, f, is->first, is->count, f->rollout_logp, f->score_logp);
-    INVAR_TRY(compare(loop, "log-probabilities of rollout and training", is->first, is->count,
-                      f->rollout_logp, f->train_logp, &is->gap));
+    INVAR_TRY(compare(loop,
+                      f->sampled ? "log-probabilities of rollout and training"
+                                 : "log-probabilities of scoring and training",
+                      is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
     if (is->routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,

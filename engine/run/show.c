@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <math.h>
 
 #include "engine/run/loop.h"
 
@@ -63,6 +64,21 @@ void invar_loop_close_track(invar_loop *loop, invar_status finish)
     invar_error_put(&first);
 }
 
+/* The actor's loss, which the ledger has as train/loss; NaN if nothing was learned. */
+static double loss_of(const invar_step *step)
+{
+    const invar_loss_metric *items;
+    size_t count;
+
+    if (step->n_learners == 0 || !step->learners[0].loss)
+        return (double)NAN;
+    if (invar_loss_metrics(&items, &count, step->learners[0].loss) != INVAR_OK) {
+        invar_error_clear();
+        return (double)NAN;
+    }
+    return items[0].value;
+}
+
 void invar_loop_show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;
@@ -74,10 +90,10 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
                               .step = loop->place.step,
                               .phase = "train",
                               .measured = true,
+                              .supervised = loop->set.sft,
+                              .loss = loss_of(step),
                               .grad_norm = (double)loop->actor.norm,
-                              // where nothing was sampled, scoring is compared, which is no news
-                              .compared =
-                                  before || (step->compared && step->own_weights && !loop->set.sft),
+                              .compared = before || (step->compared && step->own_weights),
                               .logp_diff_max = before ? 0.0 : (double)step->gap.max,
                               .tokens_per_s = loop->recorder.pace.tokens_per_s,
                               .mfu = loop->recorder.pace.mfu,
@@ -88,10 +104,13 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
         p.reward += step->samples[i].reward / (double)step->count;
         p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
     }
-    if (sum->steps == 0)
-        sum->first_reward = p.reward;
-    sum->last_reward = p.reward;
-    sum->steps++;
+    sum->supervised = p.supervised;
+    sum->last_reward = p.supervised ? (double)NAN : p.reward;
+    sum->last_loss = p.loss;
+    if (sum->steps++ == 0) {
+        sum->first_reward = sum->last_reward;
+        sum->first_loss = sum->last_loss;
+    }
     sum->compared += p.compared;
     sum->foreign = sum->foreign || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)

@@ -6,6 +6,7 @@
 #include "engine/run/train.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -577,7 +578,13 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     invar_loop *loop = NULL;
     invar_status status;
 
-    *out = (invar_train_summary){.resumed_after = -1, .forked_after = -1, .last_step = -1};
+    *out = (invar_train_summary){.resumed_after = -1,
+                                 .forked_after = -1,
+                                 .last_step = -1,
+                                 .first_reward = (double)NAN,
+                                 .last_reward = (double)NAN,
+                                 .first_loss = (double)NAN,
+                                 .last_loss = (double)NAN};
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status != INVAR_OK) {
         tell_ranks(options, false, false);

@@ -29,7 +29,8 @@ typedef struct invar_train_progress {
     int64_t samples_done, samples, tokens_done; /* of the phase rollout; samples 0: others sample */
     bool measured;                              /* a step is done: the numbers below are its own */
     bool compared;                              /* logp_diff_max is one of them */
-    double reward, grad_norm, logp_diff_max, response_len;
+    bool supervised;                            /* loss is one of them, and reward is not */
+    double reward, loss, grad_norm, logp_diff_max, response_len;
     double tokens_per_s, mfu, eta; /* of the pace; NaN: unknown */
     const invar_digest *chain;
 } invar_train_progress;
@@ -60,14 +61,16 @@ typedef struct invar_train_summary {
     char folder[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t resumed_after; /* step of the checkpoint; -1: from the start */
-    int64_t forked_after;  /* step of the parent that the run goes on from; -1: none */
-    int64_t last_step;     /* -1: none */
-    invar_digest chain;    /* there */
-    int64_t steps;         /* executed by this call */
-    double first_reward, last_reward;
-    double tokens_per_s, mfu; /* of these steps; NaN: unknown */
-    double worst_diff;        /* largest log-prob difference of all steps compared */
+    int64_t resumed_after;            /* step of the checkpoint; -1: from the start */
+    int64_t forked_after;             /* step of the parent that the run goes on from; -1: none */
+    int64_t last_step;                /* -1: none */
+    invar_digest chain;               /* there */
+    int64_t steps;                    /* executed by this call */
+    bool supervised;                  /* answers are learned: there are no rewards */
+    double first_reward, last_reward; /* NaN if there are no rewards, or no steps */
+    double first_loss, last_loss;     /* of the actor; NaN if nothing was learned */
+    double tokens_per_s, mfu;         /* of these steps; NaN: unknown */
+    double worst_diff;                /* largest log-prob difference of all steps compared */
     int64_t compared; /* steps: what they were trained on had the weights' log-probs, bit by bit */
     bool foreign;     /* another policy had sampled what a step was trained on */
     bool saves;       /* it has a folder of checkpoints */

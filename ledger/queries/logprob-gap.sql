@@ -16,4 +16,4 @@ worst AS (
   ORDER BY diff IS NOT NULL, diff DESC, step, idx LIMIT 1)
 SELECT samples, CAST(differing AS INTEGER) AS differing, first_step, last_step, worst,
        worst_step, worst_sample, worst_position
-FROM gap LEFT JOIN worst;
+FROM gap LEFT JOIN worst WHERE samples > 0;

@@ -111,8 +111,10 @@ const InvarSummary = (() => {
     tell('warning', 'warn');
     if (run.again.steps && !run.again.differ)
       say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
-    if (run.series.some(series => series.name === 'train/logp_diff_max' && zero(series)))
-      say('good', 'Log-probs of rollout and training equal, every token');
+    const gap = run.series.find(one => one.name === 'train/logp_diff_max' && one.kind === 'metric');
+    if (gap && zero(gap)) say('good', 'Log-probs of rollout and training equal, every token' +
+      (gap.count === stepsOf(run) ? ''
+        : ` of ${group(gap.count)} of ${plural(stepsOf(run), 'step')}; the others not compared`));
     return html('ul', {class: 'findings'}, out);
   }
 

@@ -331,6 +331,14 @@ static void test_train__supervised_with_evaluation(void **state)
     (void)snprintf(sql, sizeof sql, loss, "DESC");
     last = run_asked("sft", sql);
     assert_true(last > 0.0 && last < 0.8 * first);
+    // nothing was sampled: there is no reward, and no log-prob to compare with
+    assert_true(run_asked("sft", "SELECT count(*) FROM metrics WHERE name GLOB 'train/logp_diff_*'"
+                                 " OR name GLOB 'train/train_rollout_*'"
+                                 " OR name GLOB 'rollout/zero_std/*' OR name IN"
+                                 " ('rollout/raw_reward', 'rollout/advantages',"
+                                 "  'rollout/rollout_log_probs')") == 0.0);
+    assert_true(run_asked("sft", "SELECT count(*) FROM samples WHERE diff IS NOT NULL"
+                                 " OR diff_at <> -1") == 0.0);
 }
 
 static void test_train__exports_without_checkpoints(void **state)

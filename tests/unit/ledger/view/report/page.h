@@ -150,9 +150,9 @@ static inline void append(invar_ledger *ledger, int64_t step, double value)
 }
 
 /* A run that has begun, with one point and one event. */
-static inline invar_ledger *begin_run(const char *file, const char *name)
+static inline invar_ledger *begin_run_as(const char *file, const char *name,
+                                         invar_ledger_pair identity)
 {
-    const invar_ledger_pair identity = {"seed", "1"};
     const invar_ledger_event event = {
         .step = -1, .level = "warning", .kind = "k", .message = HOSTILE, .data = "\"</script>\""};
     invar_ledger *ledger;
@@ -166,6 +166,11 @@ static inline invar_ledger *begin_run(const char *file, const char *name)
     define(ledger, "p");
     assert_ok(invar_ledger_note(ledger, &event));
     return ledger;
+}
+
+static inline invar_ledger *begin_run(const char *file, const char *name)
+{
+    return begin_run_as(file, name, (invar_ledger_pair){"seed", "1"});
 }
 
 /* One metric; value(step) says what it is. */

@@ -157,6 +157,32 @@ static void test_ledger_report__newest_segment_counts(void **state)
     page_release(&p);
 }
 
+/* An SFT run of version 0.1.0: it recorded zeros for what it had neither rewarded nor compared. */
+static void test_ledger_report__sft_run_shows_no_reward_and_no_comparison(void **state)
+{
+    static const invar_ledger_metric metrics[] = {{"rollout/raw_reward", 0.0},
+                                                  {"rollout/zero_std/count", 2.0},
+                                                  {"train/logp_diff_max", 0.0},
+                                                  {"train/logp_diff_p99", 0.0},
+                                                  {"train/loss", 2.5}};
+    const invar_ledger_step step = {
+        .digests = &(invar_digest){{1}}, .metrics = metrics, .n_metrics = 5};
+    invar_ledger_pair losses[] = {{"loss-type", "sft_loss"}, {"loss-type", "policy_loss"}};
+    static const char *const files[] = {"sft.db", "policy.db"};
+    static const size_t shown[] = {1, 5};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        invar_ledger *ledger = begin_run_as(files[i], "run", losses[i]);
+        assert_ok(invar_ledger_append(ledger, &step));
+        invar_ledger_close(ledger);
+        page p = page_of(files[i], 1);
+        assert_int_equal(json_array_size(at(&p, "runs/0/series")), shown[i]);
+        (void)series_of(&p, 0, "train/loss");
+        page_release(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_ledger_report__thinning_keeps_extremes),
         cmocka_unit_test(test_ledger_report__all_kinds_of_series),
         cmocka_unit_test(test_ledger_report__newest_segment_counts),
+        cmocka_unit_test(test_ledger_report__sft_run_shows_no_reward_and_no_comparison),
     };
 
     return cmocka_run_group_tests(tests, make_series, NULL);
