@@ -82,6 +82,17 @@ invar_status invar_ledger_last_writer(char out[INVAR_LEDGER_WRITER_SIZE],
     "iif(substr(" n ".name, 1, length(" e ".dataset) + 5) = 'eval/' || " e ".dataset, " n          \
     ".name, 'eval/' || " e ".dataset || '/' || " n ".name)"
 
+/* The scope of the facts that describe the model that a run loaded. */
+#define INVAR_LEDGER_MODEL_SCOPE "model"
+
+/*
+ * SQL: the model of run number :run as one row: family, layers, hidden_size, parameters, weights
+ * (the hash of the initial ones). A column is NULL if the ledger does not prove it: the keys of a
+ * recipe describe the model only if no folder (hf-checkpoint) does, and ledgers of version 0.1.0
+ * do not record what was in the folder.
+ */
+extern const char invar_ledger_model_sql[];
+
 /* ---- beginning a run ------------------------------------------------------------------------- */
 
 typedef struct invar_ledger_pair {

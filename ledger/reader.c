@@ -162,6 +162,27 @@ invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *l
     return invar_ledger_find(out, ledger, number);
 }
 
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* A fact of the newest segment, or the key of the identity if no folder described the model. */
+#define MODEL_FACT(fact, key)                                                                      \
+    "coalesce((SELECT value FROM fact WHERE run = :run AND scope = '" INVAR_LEDGER_MODEL_SCOPE     \
+    "' AND key = '" fact "' ORDER BY seg DESC LIMIT 1), "                                          \
+    "(SELECT value FROM identity WHERE run = :run AND key = '" key "' AND NOT EXISTS "             \
+    "(SELECT 1 FROM fact WHERE run = :run AND scope = 'free' AND key = 'hf-checkpoint' AND "       \
+    "value <> '')))"
+#define MODEL_FAMILY MODEL_FACT("family", "model-type") " AS family, "
+#define MODEL_LAYERS "CAST(" MODEL_FACT("layers", "num-layers") " AS INTEGER) AS layers, "
+#define MODEL_HIDDEN                                                                               \
+    "CAST(" MODEL_FACT("hidden-size", "hidden-size") " AS INTEGER) AS hidden_size, "
+#define MODEL_SIZE "CAST(" MODEL_FACT("parameters", "parameters") " AS INTEGER) AS parameters, "
+#define MODEL_WEIGHTS                                                                              \
+    "(SELECT value FROM identity WHERE run = :run AND key = '" INVAR_LEDGER_WEIGHTS "') AS "       \
+                                                                                    "weights"
+
+const char invar_ledger_model_sql[] =
+    "SELECT " MODEL_FAMILY MODEL_LAYERS MODEL_HIDDEN MODEL_SIZE MODEL_WEIGHTS;
+
 /* ---- chains ---------------------------------------------------------------------------------- */
 
 invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,

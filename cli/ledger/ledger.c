@@ -122,3 +122,21 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
         run->parent[0] ? invar_rows_json_string(run->parent) : json_null(), "fork_step",
         (json_int_t)run->fork_step);
 }
+
+static invar_status take_model(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    return values ? invar_json_row(payload, columns, values, count) : INVAR_OK;
+}
+
+invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run)
+{
+    const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
+
+    *out = NULL;
+    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = invar_ledger_model_sql,
+                                                               .arguments = &argument,
+                                                               .n_arguments = 1,
+                                                               .row = take_model,
+                                                               .payload = out});
+}

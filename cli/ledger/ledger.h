@@ -56,6 +56,9 @@ int64_t invar_run_steps(const invar_ledger_summary *run);
 /* What `ls` and `show` tell programs about a run; NULL: no memory. */
 json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state);
 
+/* The run's model as an object with the columns of invar_ledger_model_sql; the caller owns it. */
+invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,7 +23,8 @@ typedef struct listing {
     invar_grid *table;
     json_t *array;    /* with --json, else NULL */
     const char *path; /* of the ledger that is being read */
-    bool by_uuid;     /* which is below runs/, so that a uuid is enough to find its runs */
+    invar_ledger *ledger;
+    bool by_uuid; /* which is below runs/, so that a uuid is enough to find its runs */
     int64_t now_ns;
     int64_t ledgers;
     int64_t runs;
@@ -71,6 +72,7 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
 {
     listing *l = payload;
     const char *state;
+    json_t *row, *model;
 
     if (l->runs++ == 0 && l->by_uuid)
         snprintf(l->first, sizeof l->first, "%.8s", run->uuid);
@@ -79,18 +81,20 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
     INVAR_TRY(invar_run_state(&state, l->path, run));
     if (!l->array)
         return add_row(l, run, state);
-    return append_json(l, invar_run_json(l->path, run, state), json_null());
+    INVAR_TRY(invar_run_model(&model, l->ledger, run->run));
+    row = invar_run_json(l->path, run, state);
+    (void)json_object_set_new(row, "model", model); // append_json refuses a row that is NULL
+    return append_json(l, row, json_null());
 }
 
 static invar_status read_ledger(listing *l, const char *path)
 {
-    invar_ledger *ledger;
     invar_status status;
 
     l->path = path;
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = invar_ledger_runs(ledger, take_run, l);
-    invar_ledger_close(ledger);
+    INVAR_TRY(invar_ledger_open(&l->ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_runs(l->ledger, take_run, l);
+    invar_ledger_close(l->ledger);
     return status;
 }
 
@@ -104,6 +108,7 @@ static json_t *unreadable_json(const char *path)
     json_object_foreach(row, key,
                         value) if (strcmp(key, "ledger") != 0 && strcmp(key, "state") != 0)(void)
         json_object_set_new(row, key, json_null());
+    (void)json_object_set_new(row, "model", json_null());
     return row;
 }
 

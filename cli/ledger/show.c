@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/console/term.h"
+#include "base/text.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
@@ -366,7 +367,31 @@ static void print_digest(const char *key, const invar_digest *digest)
     print_fact(key, hex);
 }
 
-static void print_run(const invar_located *at, const char *state)
+/* "llama, 30 layers, hidden size 576, 134515008 parameters", and the hash of the weights. */
+static void print_model(const json_t *model)
+{
+    static const struct {
+        const char *member, *before, *after;
+    } numbers[] = {{"layers", "", " layer"},
+                   {"hidden_size", "hidden size ", ""},
+                   {"parameters", "", " parameter"}};
+    const char *family = json_string_value(json_object_get(model, "family"));
+    const char *weights = json_string_value(json_object_get(model, "weights"));
+
+    printf("%-10s ", "model");
+    invar_plain_print(stdout, family ? family : "not recorded");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const json_t *value = json_object_get(model, numbers[i].member);
+        if (json_is_integer(value))
+            printf(", %s%" JSON_INTEGER_FORMAT "%s%s", numbers[i].before, json_integer_value(value),
+                   numbers[i].after,
+                   numbers[i].after[0] ? invar_text_plural(json_integer_value(value)) : "");
+    }
+    putchar('\n');
+    print_fact("weights", weights ? weights : "not recorded");
+}
+
+static void print_run(const invar_located *at, const char *state, const json_t *model)
 {
     char text[INVAR_PLAIN_TIME_SIZE];
 
@@ -387,6 +412,7 @@ static void print_run(const invar_located *at, const char *state)
     print_fact("created", text);
     invar_plain_time(text, at->run.updated_ns);
     print_fact("updated", text);
+    print_model(model);
     print_digest("identity", &at->run.identity);
     print_digest("chain", &at->run.chain);
     print_digest("integrity", &at->run.integrity);
@@ -405,9 +431,12 @@ static void print_step(const invar_located *at, int64_t step)
 static invar_status show_json(const invar_located *at, const char *state, const section *sections,
                               int64_t step, const settings *s)
 {
-    json_t *out = json_pack("{s:o}", "run", invar_run_json(at->path, &at->run, state));
-    invar_status status = INVAR_OK;
+    json_t *run = invar_run_json(at->path, &at->run, state), *model;
+    json_t *out = json_pack("{s:o}", "run", run);
+    invar_status status = invar_run_model(&model, at->ledger, at->run.run);
 
+    if (status == INVAR_OK && json_object_set_new(run, "model", model) != 0)
+        status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the model");
     if (s->step >= 0 && out && json_object_set_new(out, "step", json_integer(s->step)) != 0)
         status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the step");
     for (; out && sections->name && status == INVAR_OK; sections++)
@@ -424,15 +453,18 @@ static invar_status show(const invar_located *at, const char *word, const settin
     int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
     const char *state;
     char rest[64];
+    json_t *model;
 
     if (s->step >= 0)
         INVAR_TRY(check_step(at, s->step));
     INVAR_TRY(invar_run_state(&state, at->path, &at->run));
     if (s->json)
         return show_json(at, state, sections, step, s);
-    if (s->step < 0)
-        print_run(at, state);
-    else
+    if (s->step < 0) {
+        INVAR_TRY(invar_run_model(&model, at->ledger, at->run.run));
+        print_run(at, state, model);
+        json_decref(model);
+    } else
         print_step(at, step);
     for (; sections->name; sections++)
         INVAR_TRY(print_section(&hidden, sections, at, step, s));

@@ -173,13 +173,16 @@ static invar_status look_at_files(invar_loop *loop)
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
+enum { MODEL_FACTS = 4 };
+
 typedef struct facts {
-    invar_ledger_fact
-        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS + INVAR_FACTS_MAX + 3];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS + INVAR_FACTS_MAX +
+                            3 + MODEL_FACTS];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
     char dropped[24], ranks[24];
+    char model[MODEL_FACTS][24];
 } facts;
 
 /* A plug-in is no part of the identity: what it replied is recorded, and counts. */
@@ -200,9 +203,41 @@ static void add_plugins(facts *f, const invar_loop *loop)
     }
 }
 
+/* Elements of all parameters of the model, without those of adapters. */
+static int64_t count_elements(const invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < model->n_base; i++) {
+        const invar_param *p = &model->base[i];
+        count += p->stack * p->rows * (p->cols ? p->cols : 1);
+    }
+    return count;
+}
+
+/* The model that was loaded. The keys of the recipe do not describe it if a folder does. */
+static void add_model(facts *f, const invar_session *s)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } numbers[] = {{"layers", s->spec.layers},
+                   {"hidden-size", s->spec.hidden},
+                   {"parameters", count_elements(s->actor)}};
+
+    f->items[f->count++] =
+        (invar_ledger_fact){INVAR_LEDGER_MODEL_SCOPE, "family", invar_family_name(s->spec.family)};
+    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+        (void)snprintf(f->model[n], sizeof f->model[n], "%" PRId64, numbers[n].value);
+        f->items[f->count++] =
+            (invar_ledger_fact){INVAR_LEDGER_MODEL_SCOPE, numbers[n].key, f->model[n]};
+    }
+}
+
 static void gather_facts(facts *f, const invar_loop *loop)
 {
     f->count = 0;
+    add_model(f, &loop->session);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);

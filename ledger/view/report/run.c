@@ -216,6 +216,8 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
     INVAR_TRY(add_summary(object, run, &summary));
     INVAR_TRY(invar_report_each(run, origin, take_members, object));
     INVAR_TRY(invar_report_each(run, tokens, take_members, object));
+    INVAR_TRY(invar_report_member(&member, object, "model", json_object()));
+    INVAR_TRY(invar_report_each(run, invar_ledger_model_sql, take_members, member));
     INVAR_TRY(invar_report_member(&member, object, "again", json_object()));
     INVAR_TRY(invar_report_each(run, again, take_members, member));
     INVAR_TRY(invar_report_member(&member, object, "levels", json_object()));

@@ -181,15 +181,14 @@ const InvarSummary = (() => {
       .join('; ')] : null;
   }
 
-  /* Name or shape of the model. */
-  function modelOf(fact) {
+  /* The model that was loaded: the name of its folder, its family, its size. */
+  function modelOf({model}, fact) {
     const folder = fact('free', 'hf-checkpoint') || fact('free', 'load');
-    const shape = [['num-layers', 'layers'], ['hidden-size', 'wide']]
-      .map(([key, word]) => [fact('identity', key), word])
-      .filter(([value]) => value && value !== '0').map(one => one.join(' ')).join(', ');
-    const family = fact('identity', 'model-type');
-    const name = folder ? folder.replace(/\/+$/, '').split('/').pop() : family;
-    return name ? ['Model', name, folder ? family : shape] : null;
+    const family = model.family || 'family not recorded';
+    const name = folder ? folder.replace(/\/+$/, '').split('/').pop() : model.family;
+    return name ? ['Model', name, [folder && family, model.layers && plural(model.layers, 'layer'),
+      model.hidden_size && `${group(model.hidden_size)} wide`,
+      model.parameters && plural(model.parameters, 'parameter')].filter(Boolean).join(', ')] : null;
   }
 
   /* What people ask first: large words with a line below each. */
@@ -202,7 +201,7 @@ const InvarSummary = (() => {
         `${plural(stepsOf(run), 'step')}, ${plural(run.segments.length, 'segment')}`] : null,
       run.tokens && ms > 0 ? ['Tokens/s', format(Number((1e3 * run.tokens / ms).toPrecision(3))),
         `${group(run.tokens)} tokens of samples`] : null,
-      modelOf(fact),
+      modelOf(run, fact),
       fact('identity', 'dtype') ? ['Format', fact('identity', 'dtype'),
         [fact('identity', 'numerics') && `numerics ${fact('identity', 'numerics')}`, device]
           .filter(Boolean).join(', ')] : null];
@@ -225,6 +224,7 @@ const InvarSummary = (() => {
         ['steps', run.last < 0 ? 'none' : `${group(run.first)} to ${group(run.last)}`],
         ['segments', run.segments.length + (resumes.length
           ? `, resumed after step ${resumes.join(', ')}` : '')],
+        ['weights', run.model.weights && hash(run.model.weights, 'the hash of the initial weights')],
         ['content', hash(run.content, 'the hash of the bits')],
         ['chain', hash(run.chain, 'the chain at the last step')],
         ['integrity', hash(run.integrity, 'the chain over every row')],

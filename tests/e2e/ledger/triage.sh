@@ -93,18 +93,6 @@ expect 0 'no finding' triage guess
 tiny_recipe 12 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
 train answers answers.ini --loss-type sft_loss
 expect 0 'no finding' triage answers
-# their loss is shown, and neither a reward nor a comparison
-holds grep -q '^loss  *[0-9.]* at first, [0-9.]* at last$' answers.out
-holds grep -q ' loss [0-9.]*  len ' answers.err
-holds grep -q ' loss [0-9.]*  len ' answers/train.log
-for place in answers.out answers.err answers/train.log; do
-    holds test ! -s <(grep -E 'reward|logp|log-probs' "$place")
-done
-expect 0 'next: ' ledger export answers --csv answers.csv
-holds grep -q 'train/loss' answers.csv
-holds test ! -s <(grep -E 'raw_reward|logp_diff' answers.csv)
-expect 6 'the run has no rewards' ledger query zero-signal --run answers
-expect 6 'has no samples whose log-probs' ledger query logprob-gap --run answers
 train alone silent.ini --custom-rm-path 'python3 judge.py 1' --advantage-estimator ppo \
     --n-samples-per-prompt 1 --rollout-batch-size 4
 expect 0 'no finding' triage alone

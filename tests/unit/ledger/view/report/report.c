@@ -141,6 +141,54 @@ static void test_ledger_report__what_a_run_is(void **state)
     page_release(&p);
 }
 
+/* The keys of a recipe describe the model only if no folder does. */
+static void test_ledger_report__model_that_was_loaded(void **state)
+{
+    const invar_ledger_pair identity[] = {{"hidden-size", "64"},
+                                          {"model-type", "qwen3"},
+                                          {"num-layers", "0"},
+                                          {"weights hash", "ab"}};
+    const invar_ledger_fact facts[] = {{"free", "hf-checkpoint", "/models/x"},
+                                       {"model", "family", "llama"},
+                                       {"model", "layers", "30"},
+                                       {"model", "parameters", "134515008"}};
+    static const struct {
+        size_t facts;
+        const char *family; /* NULL if it is not recorded */
+    } runs[] = {{0, "qwen3"}, {1, NULL}, {4, "llama"}};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char file[16];
+        invar_ledger *ledger;
+
+        (void)snprintf(file, sizeof file, "model%zu.db", i);
+        assert_ok(
+            invar_ledger_open(&ledger, path_of(file), &(invar_ledger_options){.create = true}));
+        assert_ok(invar_ledger_begin(
+            ledger,
+            &(invar_ledger_run){
+                .name = "run",
+                .kind = "train",
+                .identity = identity,
+                .n_identity = 4,
+                .circumstances = {.bare = true, .facts = facts, .n_facts = runs[i].facts}}));
+        invar_ledger_close(ledger);
+        page p = page_of(file, 1);
+        if (runs[i].family)
+            assert_text(&p, "runs/0/model/family", runs[i].family);
+        else
+            assert_true(json_is_null(at(&p, "runs/0/model/family")));
+        assert_text(&p, "runs/0/model/weights", "ab");
+        page_release(&p);
+    }
+    page p = page_of("model2.db", 1);
+    assert_number(&p, "runs/0/model/layers", 30);
+    assert_number(&p, "runs/0/model/parameters", 134515008);
+    assert_true(json_is_null(at(&p, "runs/0/model/hidden_size")));
+    page_release(&p);
+}
+
 static void rest(int64_t ms)
 {
     const struct timespec span = {.tv_nsec = (long)(ms * 1000000)};
@@ -383,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_ledger_report__same_bytes_again),
         cmocka_unit_test(test_ledger_report__where_runs_part),
         cmocka_unit_test(test_ledger_report__what_a_run_is),
+        cmocka_unit_test(test_ledger_report__model_that_was_loaded),
         cmocka_unit_test(test_ledger_report__clock),
         cmocka_unit_test(test_ledger_report__tokens_and_defaults),
         cmocka_unit_test(test_ledger_report__ranks),

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# statements.sh INVAR FOLDER - what the program says about a run is true of that run: the model that
+# was loaded, the loss of a run that learns answers, and nothing that was not measured.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2
+e2e=$PWD/tests/e2e
+# shellcheck source=tests/e2e/expect.sh
+source tests/e2e/expect.sh
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+# train NAME RECIPE [--key value ...]: what it prints goes to NAME.out and NAME.err.
+train() {
+    local name=$1
+    shift
+    "$invar" train "$@" --run "$name" >"$name.out" 2>"$name.err" ||
+        complain "$name: exit code $?" "$(cat "$name.err")"
+}
+
+# ---- answers are learned: there is no reward, and no rollout to compare with ---------------------
+tiny_recipe 3 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
+train answers answers.ini --loss-type sft_loss
+holds grep -q '^loss  *[0-9.]* at first, [0-9.]* at last$' answers.out
+holds grep -q ' loss [0-9.]*  len ' answers.err
+holds grep -q ' loss [0-9.]*  len ' answers/train.log
+for place in answers.out answers.err answers/train.log; do
+    holds test ! -s <(grep -E 'reward|logp|log-probs' "$place")
+done
+expect 0 'next: ' ledger export answers --csv answers.csv
+holds grep -q 'train/loss' answers.csv
+holds test ! -s <(grep -E 'raw_reward|logp_diff|rollout_log_probs|zero_std' answers.csv)
+expect 0 'clean' ledger verify answers
+expect 6 'the run has no rewards' ledger query zero-signal --run answers
+expect 6 'has no samples whose log-probs' ledger query logprob-gap --run answers
+"$invar" train answers.ini --loss-type sft_loss --run again --json >answers.json 2>answers.err
+holds test "$(member first_reward answers.json)" = null
+holds test "$(member worst_diff answers.json)" = null
+holds test "$(member last_loss answers.json)" != null
+
+# ---- the model that was loaded, not the keys of the recipe ---------------------------------------
+"$e2e/run/replay_files.py" files
+tiny_recipe 1 >make.ini
+train made make.ini --model-type llama --vocab-size 264 --num-layers 2 --save-hf 'hf-{rollout_id}' \
+    --save-interval 1
+cp files/hf/tokenizer* hf-0
+sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos\|^task-size/d' \
+    -e 's/^dtype/hf-checkpoint = hf-0\ndtype/' \
+    -e 's/task:max/files\/data.jsonl@[0:8]/' -e 's/^rm-type.*/rm-type = f1\nlabel-key = label/' \
+    -e 's/^rollout-max-response-len.*/rollout-max-response-len = 3/' make.ini >hf.ini
+train loaded hf.ini
+holds test "$(column loaded "SELECT value FROM identity WHERE key = 'model-type'")" = qwen3
+weights=$(column loaded "SELECT value FROM identity WHERE key = 'weights hash'")
+expect 0 'model      llama, 2 layers, hidden size 16, 7888 parameters' ledger show loaded
+expect 0 "weights    $weights" ledger show loaded
+expect 0 '"family": "llama"' ledger show loaded --json
+expect 0 '"parameters": 7888' ledger ls loaded --json
+holds grep -q '"model":{"family":"llama","layers":2,"hidden_size":16,"parameters":7888,' \
+    loaded/report.html
+exit "$failed"
