@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/console/term.h"
+#include "base/file.h"
 #include "base/process/program.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
@@ -20,6 +21,8 @@ typedef struct settings {
     const char *ledger;
     const char *run; /* as typed */
     bool json;
+    char model[INVAR_LOCATE_PATH_SIZE];  /* the run's hf-checkpoint; empty if it has none */
+    char recipe[INVAR_LOCATE_PATH_SIZE]; /* the recipe beside the ledger; empty if it has none */
 } settings;
 
 static const char *rule_name(const invar_ledger_query *rule)
@@ -39,42 +42,102 @@ static void print_run(FILE *out, const settings *s)
     invar_text_print_word(out, s->ledger);
 }
 
-/* The finding's next command, with the run and the step put in. */
-static void print_next(FILE *out, const invar_triage_finding *f, const settings *s)
+static bool begins(const char *text, const char *word)
 {
-    static const char run[] = "RUN", step[] = "STEP";
+    return strncmp(text, word, strlen(word)) == 0;
+}
 
-    for (const char *at = f->next; *at;) {
-        if (strncmp(at, run, sizeof run - 1) == 0) {
+/* A command of a rule, with the words that the run gives a value put in. */
+static void print_command(FILE *out, const char *command, int64_t step, const settings *s)
+{
+    static const char run[] = "RUN", step_word[] = "STEP", model[] = "MODEL", recipe[] = "RECIPE";
+
+    for (const char *at = command; *at;) {
+        if (begins(at, run)) {
             print_run(out, s);
-            at += sizeof run - 1;
-        } else if (strncmp(at, step, sizeof step - 1) == 0) {
-            fprintf(out, "%" PRId64, f->step);
-            at += sizeof step - 1;
+            at += strlen(run);
+        } else if (begins(at, step_word)) {
+            fprintf(out, "%" PRId64, step);
+            at += strlen(step_word);
+        } else if (s->model[0] && begins(at, model)) {
+            invar_text_print_word(out, s->model);
+            at += strlen(model);
+        } else if (s->recipe[0] && begins(at, recipe)) {
+            invar_text_print_word(out, s->recipe);
+            at += strlen(recipe);
         } else {
             fputc(*at++, out);
         }
     }
 }
 
+static invar_status take_model(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    settings *s = payload;
+
+    (void)columns, (void)count;
+    if (values && values[0].type == INVAR_LEDGER_TYPE_TEXT && values[0].bytes < sizeof s->model) {
+        memcpy(s->model, values[0].data, values[0].bytes);
+        s->model[values[0].bytes] = '\0';
+    }
+    return INVAR_OK;
+}
+
+/* The folder of the run's model and the recipe that the run keeps beside its ledger. */
+static invar_status find_files(settings *s, const invar_located *at)
+{
+    const invar_ledger_argument run = {"run",
+                                       {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
+    const char *slash = strrchr(at->path, '/');
+
+    (void)snprintf(s->recipe, sizeof s->recipe, "%.*srecipe.ini",
+                   slash ? (int)(slash + 1 - at->path) : 0, at->path);
+    if (!invar_path_exists(s->recipe))
+        s->recipe[0] = '\0';
+    return invar_ledger_select(
+        at->ledger,
+        &(invar_ledger_request){.sql = "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
+                                       "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
+                                .arguments = &run,
+                                .n_arguments = 1,
+                                .row = take_model,
+                                .payload = s});
+}
+
 /* ---- for programs ---------------------------------------------------------------------------- */
 
 enum { COMMAND_SIZE = 2 * INVAR_LOCATE_PATH_SIZE + 256 };
 
-static json_t *finding_json(const invar_triage_finding *f, const settings *s)
+static json_t *command_json(const char *command, int64_t step, const settings *s)
 {
-    char next[COMMAND_SIZE] = "";
-    FILE *out = fmemopen(next, sizeof next, "w");
+    char text[COMMAND_SIZE] = "";
+    FILE *out = fmemopen(text, sizeof text, "w");
 
     if (!out)
         return NULL;
-    print_next(out, f, s);
-    if (fclose(out) != 0)
-        return NULL;
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:s}", "rule", rule_name(&f->rule),
+    print_command(out, command, step, s);
+    return fclose(out) == 0 ? json_string(text) : NULL;
+}
+
+static json_t *causes_json(const invar_triage_finding *f, const settings *s)
+{
+    char cause[INVAR_LEDGER_QUERY_LINE], check[INVAR_LEDGER_QUERY_LINE];
+    json_t *causes = json_array();
+
+    for (const char *at = f->rule.sql; (at = invar_triage_cause(cause, check, at)) != NULL;)
+        (void)json_array_append_new(causes, json_pack("{s:s, s:o}", "cause", cause, "check",
+                                                      command_json(check, f->step, s)));
+    return causes;
+}
+
+static json_t *finding_json(const invar_triage_finding *f, const settings *s)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:o}", "rule", rule_name(&f->rule),
                      "question", f->rule.question, "step", (json_int_t)f->step, "steps",
                      (json_int_t)f->steps, "evidence", f->evidence, "means", f->means, "query",
-                     f->rule.name, "next", next);
+                     f->rule.name, "next", command_json(f->next, f->step, s), "causes",
+                     causes_json(f, s));
 }
 
 static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
@@ -95,6 +158,18 @@ static invar_status write_json(const invar_triage *t, const invar_ledger_summary
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
+static void print_causes(const invar_triage_finding *f, const settings *s)
+{
+    char cause[INVAR_LEDGER_QUERY_LINE], check[INVAR_LEDGER_QUERY_LINE];
+    const char *at = f->rule.sql;
+
+    while ((at = invar_triage_cause(cause, check, at)) != NULL) {
+        printf("  cause?     %s\n             %s ", cause, invar_program());
+        print_command(stdout, check, f->step, s);
+        putchar('\n');
+    }
+}
+
 static void print_finding(const invar_triage_finding *f, const settings *s, bool colour)
 {
     printf("\n%s%s%s: %s\n", colour ? "\033[1;33m" : "", rule_name(&f->rule),
@@ -102,11 +177,12 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
     printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
     if (f->steps > 1)
         printf("  steps      %" PRId64 " show it\n", f->steps);
-    printf("  means      %s\n", f->means);
+    printf("  may mean   %s\n", f->means);
+    print_causes(f, s);
     printf("  all of it  %s ledger query %s --run ", invar_program(), f->rule.name);
     print_run(stdout, s);
     printf("\n  next       %s ", invar_program());
-    print_next(stdout, f, s);
+    print_command(stdout, f->next, f->step, s);
     putchar('\n');
 }
 
@@ -133,7 +209,7 @@ static void print(const invar_triage *t, const invar_ledger_summary *run, const 
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status look(int *code_out, const settings *s)
+static invar_status look(int *code_out, settings *s)
 {
     invar_located at = {.ledger = NULL};
     invar_triage found;
@@ -141,6 +217,8 @@ static invar_status look(int *code_out, const settings *s)
 
     if (status == INVAR_OK)
         status = invar_triage_look(&found, at.ledger, at.run.run);
+    if (status == INVAR_OK)
+        status = find_files(s, &at);
     if (status == INVAR_OK && s->json)
         status = write_json(&found, &at.run, s);
     else if (status == INVAR_OK)
@@ -181,7 +259,8 @@ static void help(void)
     invar_help_text(
         "Looks at a run's ledger for what goes wrong most often: a reference that is another "
         "model, log-probs that differ, gradients that vanish or jump, a reward that collapses, "
-        "groups without a signal, lengths that run away, a wrong chat template, entropy that "
+        "groups without a signal, lengths that run away, a model that is unsure of its own "
+        "samples, entropy that "
         "collapses, NaN, samples that are too old, phases that become slow, an end by a "
         "failure.\n");
     invar_help_text(

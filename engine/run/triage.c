@@ -23,9 +23,10 @@ static invar_status tell(invar_loop *loop, const invar_triage_finding *finding)
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
     char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
 
-    (void)snprintf(message, sizeof message, "%s: %s; %s", rule, finding->evidence, finding->means);
+    (void)snprintf(message, sizeof message, "%s: %s; this may mean: %s", rule, finding->evidence,
+                   finding->means);
     invar_recorder_say(&loop->recorder,
-                       "warning: step %" PRId64 ": %s; 'invar triage' says how to go on",
+                       "warning: step %" PRId64 ": %s; 'invar triage' says how to find out",
                        finding->step, message);
     return invar_recorder_event(&loop->recorder, finding->step, "warning", "triage", message);
 }

@@ -68,6 +68,18 @@ static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_
     return invar_ledger_query_has_data(data_out, idle->why, ledger, rule, arguments);
 }
 
+const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
+                               char check_out[INVAR_LEDGER_QUERY_LINE], const char *from)
+{
+    const char *at = invar_ledger_query_line(cause_out, from, "cause");
+
+    if (at) {
+        at = invar_ledger_query_line(check_out, at, "check");
+        INVAR_CHECK(at);
+    }
+    return at;
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 /* Among those before it, which are in order, to where its step belongs. */

@@ -7,6 +7,9 @@
  * rule needs: one that has nothing to look at finds nothing, which says nothing of the run. Where
  * the next command depends on the evidence, it is a third column, `next`.
  *
+ * A rule whose evidence has several possible causes lists them in pairs of lines, `cause` and
+ * `check`: the cause, and the command that confirms or excludes it.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_LEDGER_TRIAGE_TRIAGE_H
@@ -25,10 +28,11 @@ typedef struct invar_triage_finding {
     invar_ledger_query rule;
     int number;                          /* of the rule, from 0 */
     char means[INVAR_LEDGER_QUERY_LINE]; /* what such a fault usually is */
-    char next[INVAR_LEDGER_QUERY_LINE];  /* a command; RUN and STEP in it are to be replaced */
-    int64_t step;                        /* the first that shows it */
-    int64_t steps;                       /* that show it */
-    char evidence[256];                  /* of that first one */
+    /* a command; the words RUN, STEP, MODEL (a folder) and RECIPE in it are to be replaced */
+    char next[INVAR_LEDGER_QUERY_LINE];
+    int64_t step;       /* the first that shows it */
+    int64_t steps;      /* that show it */
+    char evidence[256]; /* of that first one */
 } invar_triage_finding;
 
 typedef struct invar_triage_idle {
@@ -43,6 +47,13 @@ typedef struct invar_triage {
     invar_triage_idle idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
     int n_idle;
 } invar_triage;
+
+/*
+ * Reads the next possible cause and its command, in which words are to be replaced as in `next`.
+ * `from` is the rule's sql, or the previous result. NULL if there are no more.
+ */
+const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
+                               char check_out[INVAR_LEDGER_QUERY_LINE], const char *from);
 
 /* All rules. `run`: its number in the ledger. */
 invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;

@@ -1,6 +1,6 @@
 -- triage-failure: Did the run end by a failure?
 -- params: :run run
--- means: the message says what failed; findings of the steps before it are more likely the cause
+-- means: what the message says; findings of the steps before it are more likely the cause
 -- next: ledger query last-words --run RUN
 -- needs: SELECT count(*) FROM finish WHERE run = :run
 -- or: an end: the run goes on, or was killed

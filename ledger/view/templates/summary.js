@@ -78,7 +78,8 @@ const InvarSummary = (() => {
     const cut = text => text.length > 240 ? `${text.slice(0, 239)}\u2026` : text;
     const texts = new Set(run.events.filter(event => event.level === level && event.message)
       .sort((a, b) => a.ms - b.ms)
-      .map(({step, message}) => (step === null ? '' : `Step ${group(step)}: `) + cut(message)));
+      .map(({step, kind, message}) => (kind === 'triage' ? 'Suspicion: ' : '') +
+        (step === null ? '' : `Step ${group(step)}: `) + cut(message)));
     const first = [...texts].slice(0, SENTENCES);
     return {first, more: (run.levels[level] || 0) - first.length};
   }

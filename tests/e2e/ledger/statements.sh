@@ -42,7 +42,7 @@ holds test "$(member last_loss answers.json)" != null
 "$e2e/run/replay_files.py" files
 tiny_recipe 1 >make.ini
 train made make.ini --model-type llama --vocab-size 264 --num-layers 2 --save-hf 'hf-{rollout_id}' \
-    --save-interval 1
+    --save-interval 1 --max-position-embeddings 2048
 cp files/hf/tokenizer* hf-0
 sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos\|^task-size/d' \
     -e 's/^dtype/hf-checkpoint = hf-0\ndtype/' \
@@ -57,4 +57,26 @@ expect 0 '"family": "llama"' ledger show loaded --json
 expect 0 '"parameters": 7888' ledger ls loaded --json
 holds grep -q '"model":{"family":"llama","layers":2,"hidden_size":16,"parameters":7888,' \
     loaded/report.html
+
+# ---- a suspicion is no fact: what was measured, and a command for each possible cause ------------
+expect 1 'the mean log-prob of the tokens that the model itself drew is -5.5' triage loaded
+expect 1 ', at temperature 1, without a chat template' triage loaded
+expect 1 "cause?     weights: excluded if" triage loaded
+expect 1 "             $invar generate --hf-checkpoint hf-0 --prompt" triage loaded
+"$invar" triage loaded --json >triage.json
+holds python3 - "$invar" <<'PYTHON'
+import json
+import shlex
+import subprocess
+import sys
+[finding] = [f for f in json.load(open("triage.json"))["findings"] if f["rule"] == "template"]
+causes = [one["cause"].split(":")[0] for one in finding["causes"]]
+assert causes == ["weights", "tokenizer", "chat template", "temperature", "length limit"], causes
+for one in finding["causes"]:
+    done = subprocess.run([sys.argv[1], *shlex.split(one["check"])], capture_output=True, text=True)
+    assert done.returncode == 0, (one, done.stderr)
+PYTHON
+holds test "$(column loaded "SELECT count(*) FROM event WHERE kind = 'triage' AND
+    message LIKE 'template: the mean log-prob of %; this may mean: weights, tokenizer, %'")" -eq 1
+holds grep -q "may mean: weights.* 'invar triage' says how to find out" loaded.err
 exit "$failed"
