@@ -31,6 +31,7 @@ typedef struct made {
     char *text; /* of open_memstream */
     size_t bytes;
     int64_t entries;
+    bool running;
 } made;
 
 struct invar_browser {
@@ -63,15 +64,15 @@ static void tell(invar_serve_exchange *e, int status, const char *text)
         invar_error_clear();
 }
 
-/* Makes the body anew, where the ledger has other entries than it was made of. */
+/* Makes the body again if the ledger has new entries, or has gained or lost its writer. */
 static invar_status refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
-                            bool page)
+                            bool running, bool page)
 {
     const invar_report_run shown = {.ledger = ledger, .run = run->run};
-    made fresh = {.entries = run->entries};
+    made fresh = {.entries = run->entries, .running = running};
     FILE *out;
 
-    if (body->text && body->entries == run->entries)
+    if (body->text && body->entries == run->entries && body->running == running)
         return INVAR_OK;
     out = open_memstream(&fresh.text, &fresh.bytes);
     if (!out)
@@ -90,39 +91,39 @@ static invar_status refresh(made *body, invar_ledger *ledger, const invar_ledger
 }
 
 static invar_status answer_body(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger,
-                                const invar_ledger_summary *run, bool page)
+                                const invar_ledger_summary *run, bool running, bool page)
 {
     made *body = page ? &b->page : &b->data;
 
     (void)pthread_mutex_lock(&b->lock);
-    invar_status status = refresh(body, ledger, run, page);
+    invar_status status = refresh(body, ledger, run, running, page);
     if (status == INVAR_OK)
         status = give(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
     (void)pthread_mutex_unlock(&b->lock);
     return status;
 }
 
-/* Over: it has finished, or nobody writes it any more. */
-static invar_status answer_state(invar_serve_exchange *e, const invar_browser *b,
-                                 const invar_ledger_summary *run)
+static invar_status answer_state(invar_serve_exchange *e, const invar_ledger_summary *run,
+                                 bool running)
 {
-    char writer[INVAR_LEDGER_WRITER_SIZE] = "", text[80];
-
-    if (!run->finished)
-        INVAR_TRY(invar_ledger_writer(writer, b->at->path));
+    char text[80];
     int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
-                         run->entries, writer[0] ? "false" : "true");
+                         run->entries, running ? "false" : "true");
+
     return give(e, 200, TYPE_JSON, text, (size_t)bytes);
 }
 
 static invar_status answer_path(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger)
 {
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_ledger_summary run;
 
     INVAR_TRY(invar_ledger_find(&run, ledger, b->at->run.uuid));
+    if (!run.finished)
+        INVAR_TRY(invar_ledger_writer(writer, b->at->path));
     if (strcmp(e->path, "/state") == 0)
-        return answer_state(e, b, &run);
-    return answer_body(e, b, ledger, &run, strcmp(e->path, "/") == 0);
+        return answer_state(e, &run, writer[0] != '\0');
+    return answer_body(e, b, ledger, &run, writer[0] != '\0', strcmp(e->path, "/") == 0);
 }
 
 /* ---- what the module calls ------------------------------------------------------------------- */

@@ -91,9 +91,14 @@ typedef struct invar_diff_group {
 typedef struct invar_diff_metric {
     const char *name;
     bool in_a, in_b;
-    double a, b;  /* any bits */
-    uint64_t ulp; /* how many doubles lie between them, one included; 0: NaN or absent */
+    double a, b; /* any bits */
+    uint64_t
+        ulp;  /* how many numbers of the format lie between them, one included; 0: NaN or absent */
+    bool f32; /* the format is fp32, in which both were computed; else it is fp64 */
 } invar_diff_metric;
+
+/* The format of `ulp`: "fp32" or "fp64". */
+const char *invar_diff_ulp_format(const invar_diff_metric *metric);
 
 /* In which respects a sample differs. */
 enum {

@@ -381,7 +381,7 @@ static void put_metrics(FILE *f, const void *data)
         invar_html_cell(f, "name", m->name);
         put_number(f, m->in_a, m->a);
         put_number(f, m->in_b, m->b);
-        invar_diff_distance(distance, m->ulp);
+        invar_diff_distance(distance, m);
         invar_html_cell(f, "num", distance);
         fputs("</tr>", f);
     }

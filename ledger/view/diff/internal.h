@@ -123,8 +123,8 @@ void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value);
 const char *invar_diff_answer_name(invar_diff_answer answer);
 json_t *invar_diff_answer_json(invar_diff_answer answer);
 
-/* "12 ulp"; "" for 0, which is no distance. */
-void invar_diff_distance(char out[INVAR_NUMBER_SIZE], uint64_t ulp);
+/* "12 ulp (fp32)"; empty if there is no distance. */
+void invar_diff_distance(char out[INVAR_NUMBER_SIZE], const invar_diff_metric *metric);
 
 #ifdef __cplusplus
 }

@@ -115,9 +115,10 @@ static json_t *metric(const invar_diff *diff, size_t i)
     char ulp[24];
 
     snprintf(ulp, sizeof ulp, "%" PRIu64, m->ulp); // may be more than a reader's integers hold
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s?}", "name", m->name, "a", number(m->in_a, m->a),
-                     "b", number(m->in_b, m->b), "a_bits", bits(m->in_a, m->a), "b_bits",
-                     bits(m->in_b, m->b), "ulp", m->ulp ? ulp : NULL);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s?, s:s?}", "name", m->name, "a",
+                     number(m->in_a, m->a), "b", number(m->in_b, m->b), "a_bits",
+                     bits(m->in_a, m->a), "b_bits", bits(m->in_b, m->b), "ulp", m->ulp ? ulp : NULL,
+                     "ulp_of", m->ulp ? invar_diff_ulp_format(m) : NULL);
 }
 
 static json_t *sample(const invar_diff *diff, size_t i)

@@ -560,12 +560,18 @@ void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
     memcpy(out, "?", 2);
 }
 
-void invar_diff_distance(char out[INVAR_NUMBER_SIZE], uint64_t ulp)
+void invar_diff_distance(char out[INVAR_NUMBER_SIZE], const invar_diff_metric *metric)
 {
-    if (ulp == 0)
+    if (metric->ulp == 0)
         *out = '\0';
     else
-        snprintf(out, INVAR_NUMBER_SIZE, ulp < 1000000 ? "%.0f ulp" : "%.1e ulp", (double)ulp);
+        snprintf(out, INVAR_NUMBER_SIZE, metric->ulp < 1000000 ? "%.0f ulp (%s)" : "%.1e ulp (%s)",
+                 (double)metric->ulp, invar_diff_ulp_format(metric));
+}
+
+const char *invar_diff_ulp_format(const invar_diff_metric *metric)
+{
+    return metric->f32 ? "fp32" : "fp64";
 }
 
 static void put_number(const printer *p, bool present, double value)
@@ -606,7 +612,7 @@ static void print_metrics(printer *p, const invar_diff *diff)
             put_bits(p, m->in_a, m->a);
             put_bits(p, m->in_b, m->b);
         }
-        invar_diff_distance(distance, m->ulp);
+        invar_diff_distance(distance, m);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }
     rest(p, diff->n_metrics);

@@ -7,6 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "ledger/view/diff/internal.h"
@@ -45,13 +47,33 @@ static double double_of(int64_t bits)
     return value;
 }
 
-static uint64_t ulp_distance(int64_t a, int64_t b)
+/* The order of floats as an order of integers, like rank_of. */
+static uint64_t rank_of_f32(float value)
+{
+    uint32_t word;
+
+    memcpy(&word, &value, sizeof word);
+    return word >> 31 ? (uint32_t)~word : word | UINT32_C(1) << 31;
+}
+
+static bool is_f32(double value)
+{
+    return isinf(value) || (fabs(value) <= (double)FLT_MAX && (double)(float)value == value);
+}
+
+/* In the format that the numbers were computed in: fp32 if both are numbers of it. */
+static void measure(invar_diff_metric *metric, int64_t a, int64_t b)
 {
     uint64_t x = rank_of(a), y = rank_of(b);
 
-    if (double_of(a) != double_of(a) || double_of(b) != double_of(b))
-        return 0;
-    return x > y ? x - y : y - x;
+    if (isnan(metric->a) || isnan(metric->b))
+        return;
+    metric->f32 = is_f32(metric->a) && is_f32(metric->b);
+    if (metric->f32) {
+        x = rank_of_f32((float)metric->a);
+        y = rank_of_f32((float)metric->b);
+    }
+    metric->ulp = x > y ? x - y : y - x;
 }
 
 /* Where the bits stand, behind the keys: a name, and whose it is, since two may read the same. */
@@ -71,7 +93,10 @@ static invar_status add_metric(invar_diff *diff, invar_diff_list *metrics,
     metric->in_b = join->in_b;
     metric->a = double_of(a);
     metric->b = double_of(b);
-    metric->ulp = join->in_a && join->in_b ? ulp_distance(a, b) : 0;
+    metric->ulp = 0;
+    metric->f32 = false;
+    if (join->in_a && join->in_b)
+        measure(metric, a, b);
     return invar_diff_column(&metric->name, diff, join->in_a ? join->a : join->b, 0);
 }
 

@@ -151,12 +151,12 @@ static json_t *bits_of(bool there, double value)
     return there ? json_string(text) : json_null();
 }
 
-static json_t *ulp_of(uint64_t ulp)
+static json_t *ulp_of(const invar_diff_metric *m)
 {
-    char text[24]; // no JSON number: it may be larger than those are exact
+    char text[32]; // no JSON number: it may be larger than those are exact
 
-    snprintf(text, sizeof text, "%" PRIu64, ulp);
-    return ulp > 0 ? json_string(text) : json_null();
+    snprintf(text, sizeof text, "%" PRIu64 " (%s)", m->ulp, invar_diff_ulp_format(m));
+    return m->ulp > 0 ? json_string(text) : json_null();
 }
 
 static invar_status add_compared(json_t *pair, const invar_diff *diff)
@@ -218,7 +218,7 @@ static invar_status add_lists(json_t *pair, const invar_diff *diff)
         const invar_diff_metric *m = &diff->metrics[i];
         INVAR_TRY(invar_report_append(
             metrics, json_pack("{s:s, s:o, s:o, s:o}", "name", m->name, "a", bits_of(m->in_a, m->a),
-                               "b", bits_of(m->in_b, m->b), "ulp", ulp_of(m->ulp))));
+                               "b", bits_of(m->in_b, m->b), "ulp", ulp_of(m))));
     }
     return INVAR_OK;
 }

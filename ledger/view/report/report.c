@@ -7,6 +7,8 @@
  *
  *   {runs: [{label, uuid, name, kind, first, last, identity, chain, content, integrity, created_ms,
  *            updated_ms, parent, fork_step, seals,
+ *            running                                        a process writes the ledger
+ *            model: {family, layers, hidden_size, parameters, weights}    null: not recorded
  *            segments: [{after, ms, end, exit, reason, stopped}]    end: of its last entry, in ms;
  *                                                           exit null: it has no end
  *            tokens                                         of all samples; null: not known

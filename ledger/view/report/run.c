@@ -178,9 +178,12 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
                                 const invar_ledger_summary *summary)
 {
     const char *label = run->label ? run->label : summary->name;
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_digest content;
 
     INVAR_TRY(invar_ledger_content(&content, run->ledger, run->run));
+    if (!summary->finished)
+        INVAR_TRY(invar_ledger_writer(writer, invar_sql_path(run->ledger->sql)));
     const struct {
         const char *key;
         json_t *value;
@@ -189,6 +192,7 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
         {"uuid", invar_report_text(summary->uuid, strlen(summary->uuid))},
         {"name", invar_report_text(summary->name, strlen(summary->name))},
         {"kind", invar_report_text(summary->kind, strlen(summary->kind))},
+        {"running", json_boolean(writer[0] != '\0')},
         {"first", json_integer(summary->first_step)},
         {"last", json_integer(summary->last_step)},
         {"identity", invar_report_digest(&summary->identity)},

@@ -426,17 +426,17 @@
     byId('live').className = `tag ${tone}`;
   }
 
-  /* Asks whether there are new entries, and for the data where there are, as long as it is open. */
+  /* Asks for the data if the ledger has new entries, or has gained or lost its writer. */
   async function follow(known) {
     let entries = known;
     let over = false;
     try {
       const state = await (await fetch('state', {cache: 'no-store'})).json();
-      if (state.entries !== entries) {
-        rebuild(await (await fetch('data', {cache: 'no-store'})).json());
-        entries = state.entries;
-      }
       over = state.over;
+      if (`${state.entries} ${over}` !== entries) {
+        rebuild(await (await fetch('data', {cache: 'no-store'})).json());
+        entries = `${state.entries} ${over}`;
+      }
       say(over ? 'over' : 'live', over ? '' : 'good');
     } catch (error) {
       say('no answer', 'warn');

@@ -32,6 +32,7 @@ const InvarSummary = (() => {
 
   function stateOf(run) {
     const last = run.segments[run.segments.length - 1];
+    if (run.running) return ['running', ''];
     if (!last || last.exit === null) return ['no end recorded', 'warn'];
     if (last.stopped) return ['stopped', 'warn'];
     return last.exit === 0 ? ['finished', 'good'] : [`exit code ${last.exit}`, 'bad'];

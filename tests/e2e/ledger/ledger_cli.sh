@@ -595,13 +595,13 @@ for columns in 40 60 250; do
 import re, subprocess, sys
 columns, lines = int(sys.argv[1]), open("shown", encoding="utf-8").read().split("\n")
 points = [line for line in lines if re.search(r" [0-9a-f]{8} \| [0-9a-f]{8}", line)]
-metrics = [line for line in lines if line.endswith(" ulp")]
+metrics = [line for line in lines if re.search(r" ulp \(fp(32|64)\)$", line)]
 names = {line[2:].split()[0] for line in points}
 assert len(points) == 9 and {"layer.1.mlp.out", "layer.0.attn.weight"} <= names, names
 assert len(metrics) == 7 and metrics[0].split()[0] == "train/entropy_loss"
 # type and bits only where there is room for them
 assert all(("[1024,64]" in line) == (columns > 200) for line in points), points
-assert all((len(line.split()) == 7) == (columns > 200) for line in metrics), metrics
+assert all((len(line.split()) == 8) == (columns > 200) for line in metrics), metrics
 assert columns != 60 or all(len(line) <= columns for line in points)
 P
 done

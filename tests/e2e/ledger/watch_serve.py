@@ -152,6 +152,8 @@ def running(invar):
             break
         time.sleep(0.1)
     expect(first["over"] is False, "a running run is over")
+    for path in ("/data", "/"):
+        expect('"running":true' in watch.ask(path)[2], f"{path}: a running run is not called so")
     expect(json.loads(watch.ask("/data")[2])["runs"][0]["last"] > steps, "there are no new steps")
     run.send_signal(signal.SIGINT)
     run.wait(60)
@@ -159,6 +161,7 @@ def running(invar):
     expect(last["over"] is True, "a run that was stopped goes on")
     ended = json.loads(watch.ask("/data")[2])["runs"][0]["segments"][-1]
     expect(ended["stopped"] == 1 and ended["exit"] == 130, f"it is not called stopped: {ended}")
+    expect('"running":false' in watch.ask("/data")[2], "a run that was stopped is called running")
     expect(watch.ask("/")[0] == 200, "the page is gone with the run")
     watch.end()
 
@@ -175,6 +178,7 @@ def resumed(invar):
     expect(watch.wait_for("was killed after step"), f"nobody says that it died: {watch.lines[-3:]}")
     dead = watch.state()
     expect(dead["over"] is True, "a run that was killed goes on")
+    expect('"running":false' in watch.ask("/data")[2], "a run that was killed is called running")
     run = train(invar, *words)
     expect(watch.wait_for("segment 1 begins"), f"the resume is not told: {watch.lines[-3:]}")
     told = len(watch.lines)

@@ -33,6 +33,25 @@ static void test_prometheus__escapes(void **state)
     assert_text(&text, "invar_x 1\n");
 }
 
+static void test_prometheus__prints_integers_as_integers(void **state)
+{
+    const struct {
+        double value;
+        const char *line;
+    } cases[] = {{20.0, "x 20\n"},
+                 {100000.0, "x 100000\n"},
+                 {9007199254740991.0, "x 9007199254740991\n"},
+                 {-3.0, "x -3\n"},
+                 {0.5, "x 0.5\n"}};
+    invar_json_text text = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_prometheus_value(&text, "x", NULL, 0, cases[i].value);
+        assert_text(&text, cases[i].line);
+    }
+}
+
 static void test_prometheus__has_words_for_what_is_no_number(void **state)
 {
     const struct {
@@ -53,6 +72,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prometheus__escapes),
+        cmocka_unit_test(test_prometheus__prints_integers_as_integers),
         cmocka_unit_test(test_prometheus__has_words_for_what_is_no_number),
     };
 

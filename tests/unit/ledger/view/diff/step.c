@@ -435,16 +435,22 @@ static void test_diff__metrics_by_bits(void **state)
     uint64_t payload = UINT64_C(0x7ff8000000000001);
     double odd_nan;
     memcpy(&odd_nan, &payload, sizeof odd_nan);
-    const invar_ledger_metric a[] = {{"equal", 0.1}, {"gone", 1},          {"nan", NAN},
-                                     {"next", 1.0},  {"sign", -0x1p-1074}, {"zero", 0.0}};
-    const invar_ledger_metric b[] = {{"equal", 0.1},          {"new", 1},          {"nan", odd_nan},
-                                     {"next", 1.0 + 0x1p-52}, {"sign", 0x1p-1074}, {"zero", -0.0}};
+    const invar_ledger_metric a[] = {{"equal", 0.1}, {"float", 1.0}, {"gone", 1},
+                                     {"nan", NAN},   {"next", 1.0},  {"sign", -0x1p-1074},
+                                     {"zero", 0.0}};
+    const invar_ledger_metric b[] = {
+        {"equal", 0.1},          {"float", 1.0 + 10 * 0x1p-23}, {"new", 1},    {"nan", odd_nan},
+        {"next", 1.0 + 0x1p-52}, {"sign", 0x1p-1074},           {"zero", -0.0}};
     static const struct {
         const char *name;
         bool in_a, in_b;
         uint64_t ulp;
-    } expected[] = {{"gone", true, false, 0}, {"nan", true, true, 0},  {"new", false, true, 0},
-                    {"next", true, true, 1},  {"sign", true, true, 3}, {"zero", true, true, 1}};
+        bool f32;
+    } expected[] = {{"float", true, true, 10, true}, {"gone", true, false, 0, false},
+                    {"nan", true, true, 0, false},   {"new", false, true, 0, false},
+                    {"next", true, true, 1, false},  {"sign", true, true, 3, false},
+                    {"zero", true, true, 1, true}};
+    char *text;
     invar_diff *diff = diff_small(&(small){three, 3, a, COUNT(a), 0, NULL},
                                   &(small){three, 3, b, COUNT(b), 0, NULL});
 
@@ -456,8 +462,12 @@ static void test_diff__metrics_by_bits(void **state)
         assert_int_equal(diff->metrics[i].in_a, expected[i].in_a);
         assert_int_equal(diff->metrics[i].in_b, expected[i].in_b);
         assert_int_equal(diff->metrics[i].ulp, expected[i].ulp);
+        assert_int_equal(diff->metrics[i].f32, expected[i].f32);
     }
-    free(text_of(diff, print_plain));
+    text = text_of(diff, print_plain);
+    assert_non_null(strstr(text, "  10 ulp (fp32)\n")); // of doubles it would be 5.4e+09
+    assert_non_null(strstr(text, "  1 ulp (fp64)\n"));
+    free(text);
     free(text_of(diff, invar_diff_json));
     invar_diff_free(diff);
 }
