@@ -56,8 +56,12 @@ static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_dr
         }
         INVAR_TRY(
             invar_question_parted(out, ends[0].result.trial.ledger, ends[1].result.trial.ledger));
-        if (*out >= 0 || until == limit || (last[0] < until && last[1] < until))
+        if (*out >= 0 || until == limit)
             return INVAR_OK;
+        if (last[0] < until && last[1] < until) { // the recipe has no more steps
+            d->scene.question.until = last[0] > last[1] ? last[0] : last[1];
+            return INVAR_OK;
+        }
         until = 4 * until + 3;
     }
 }

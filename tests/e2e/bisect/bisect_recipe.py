@@ -78,6 +78,12 @@ def test_one_change():
     same = invar("bisect", folder, "--good", commits[0], "--bad", commits[12], "--until", "2",
                  code=2)
     check(same["verdict"] == "same-ends", same["verdict"])
+    # it says how many steps it compared, of a recipe that has 5
+    short = FOLDER / "short.ini"
+    short.write_text(tiny.recipe(5))
+    same = invar("bisect", folder, "--good", commits[0], "--bad", commits[12], code=2,
+                 recipe=str(short))
+    check(same["question"] == "chain up to step 4", same["question"])
 
 
 def test_many_changes():
