@@ -188,6 +188,7 @@ typedef struct line {
     char *prefix; /* cut at blanks */
     char flags[QUIET][FLAG_SIZE];
     char until[24];
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
 } line;
 
 static void add(line *l, const char *word)
@@ -195,7 +196,27 @@ static void add(line *l, const char *word)
     l->words[l->used++] = word;
 }
 
-/* PREFIX PROGRAM train RECIPE --run FOLDER --save "" --load "" --no-report ... FLAGS */
+/* The run is called as its recipe is, not as the folder of the workshop. */
+static void add_name(line *l, const running *r)
+{
+    const invar_run_request *q = r->request;
+    const char *slash = strrchr(q->recipe, '/'), *file = slash ? slash + 1 : q->recipe;
+    size_t bytes = 0;
+    const char *value = invar_workshop_value(&bytes, q->flags, r->recipe, "name");
+
+    if (has_flag(q->flags, "--name"))
+        return;
+    if (!value || bytes == 0) {
+        const char *dot = strrchr(file, '.');
+        value = file;
+        bytes = dot && dot > file ? (size_t)(dot - file) : strlen(file);
+    }
+    (void)snprintf(l->name, sizeof l->name, "%.*s", (int)bytes, value);
+    add(l, "--name");
+    add(l, l->name);
+}
+
+/* PREFIX PROGRAM train RECIPE --run FOLDER --name NAME --save "" --load "" --no-report FLAGS */
 static void compose(line *l, const running *r)
 {
     const invar_run_request *q = r->request;
@@ -208,6 +229,7 @@ static void compose(line *l, const running *r)
     add(l, q->recipe);
     add(l, "--run");
     add(l, r->out->folder);
+    add_name(l, r);
     for (size_t i = 0; i < QUIET; i++) {
         (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", quiet[i][0]);
         if (has_flag(q->flags, l->flags[i]) || (i >= ALWAYS && !sets(r->recipe, quiet[i][0])))
@@ -238,7 +260,7 @@ static invar_status make_line(line *l, const running *r)
     INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
     memcpy(l->prefix, prefix, bytes);
     INVAR_TRY(invar_alloc((void **)&l->words,
-                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 12,
+                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 14,
                           sizeof *l->words, "a command's words"));
     compose(l, r);
     return INVAR_OK;

@@ -260,7 +260,10 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
         word = run->ledger;
     puts("\nnext:");
     print_next_command("ledger show", word, "");
-    print_next_command("ledger query worst-tokens --run", word, "");
+    // without a difference, worst-tokens finds nothing
+    print_next_command(run->worst_diff > 0.0 ? "ledger query worst-tokens --run"
+                                             : "ledger query metric-summary --run",
+                       word, "");
     (void)snprintf(again, sizeof again, " --step %" PRId64 " --threads 1", run->forked_after + 1);
     print_next_command("replay", word, again);
     if (report[0])

@@ -14,12 +14,46 @@
 
 #include "base/invar_banned.h"
 
-static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name, const char *path)
+/* The last part of a path; false if it is no name that a ledger takes. */
+static bool name_folder(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *path)
 {
-    const char *slash, *dot;
+    size_t end = strlen(path), first;
 
-    if (name[0] || !path) {
-        (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s", name[0] ? name : "run");
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    for (first = end; first > 0 && path[first - 1] != '/';)
+        first--;
+    if (end == first || end - first > INVAR_LEDGER_NAME_BYTES)
+        return false;
+    for (size_t i = first, bytes; i < end; i += bytes) {
+        bytes = invar_text_char(path + i, end - i);
+        if (bytes == 0)
+            return false;
+    }
+    (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%.*s", (int)(end - first), path + first);
+    return strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
+}
+
+/*
+ * The key `name`; without it, or if only --run is on the command line, the name of the run's
+ * folder; without a folder, the file name of the recipe.
+ */
+static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_recipe *recipe,
+                     const char *path)
+{
+    invar_recipe_entry name, run;
+    const char *slash, *dot;
+    bool moved;
+
+    invar_recipe_entry_get(&name, recipe, INVAR_KEY_NAME);
+    invar_recipe_entry_get(&run, recipe, INVAR_KEY_RUN);
+    moved = run.source == INVAR_RECIPE_SOURCE_FLAG && name.source != INVAR_RECIPE_SOURCE_FLAG;
+    if (run.text && run.text[0] && (moved || !name.text || !name.text[0]) &&
+        name_folder(out, run.text))
+        return;
+    if ((name.text && name.text[0]) || !path) {
+        (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s",
+                       name.text && name.text[0] ? name.text : "run");
         return;
     }
     slash = strrchr(path, '/');
@@ -62,7 +96,7 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     out->usual = !save[0];
     if (!invar_recipe_string(recipe, INVAR_KEY_RUN)[0]) // otherwise the name is only a name
         INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
-    name_run(out->name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
+    name_run(out->name, recipe, path);
     INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
     INVAR_TRY(
         place(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run, "ledger.db"));

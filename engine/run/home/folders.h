@@ -29,7 +29,7 @@ typedef struct invar_folders {
     bool usual;                 /* nobody named it: it is in the run's folder */
 } invar_folders;
 
-/* `path` of the recipe names the run where the recipe does not; NULL: "run". */
+/* `path`, the recipe's, names the run if neither the key `name` nor `run` does. It may be NULL. */
 invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
                                 const char *path) INVAR_MUST_USE;
 

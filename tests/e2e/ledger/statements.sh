@@ -8,7 +8,7 @@ e2e=$PWD/tests/e2e
 # shellcheck source=tests/e2e/expect.sh
 source tests/e2e/expect.sh
 rm -rf "$folder"
-mkdir -p "$folder" && cd "$folder" || exit 2
+mkdir -p "$folder/runs" && cd "$folder" || exit 2
 
 # train NAME RECIPE [--key value ...]: what it prints goes to NAME.out and NAME.err.
 train() {
@@ -37,6 +37,22 @@ expect 6 'has no samples whose log-probs' ledger query logprob-gap --run answers
 holds test "$(member first_reward answers.json)" = null
 holds test "$(member worst_diff answers.json)" = null
 holds test "$(member last_loss answers.json)" != null
+
+# ---- the name of a run is that of its folder -----------------------------------------------------
+train runs/other answers.ini --loss-type sft_loss
+expect 0 '"name": "other"' ledger ls runs/other --json
+expect 0 'name       other' ledger show runs/other
+holds grep -q '^run       runs/other (other)$' runs/other.out
+holds grep -q '"label":"other"' runs/other/report.html
+train kept runs/other/recipe.ini # which names a folder and a run of its own
+expect 0 'name       kept' ledger show kept
+train renamed answers.ini --loss-type sft_loss --name mine/too
+expect 0 'name       mine/too' ledger show renamed
+
+# ---- what comes next finds something -------------------------------------------------------------
+holds grep -q 'ledger query metric-summary --run runs/other$' runs/other.out
+holds test ! -s <(grep worst-tokens runs/other.out)
+expect 0 'train/loss' ledger query metric-summary --run runs/other
 
 # ---- the model that was loaded, not the keys of the recipe ---------------------------------------
 "$e2e/run/replay_files.py" files
