@@ -178,7 +178,7 @@ invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *l
 #define MODEL_SIZE "CAST(" MODEL_FACT("parameters", "parameters") " AS INTEGER) AS parameters, "
 #define MODEL_WEIGHTS                                                                              \
     "(SELECT value FROM identity WHERE run = :run AND key = '" INVAR_LEDGER_WEIGHTS "') AS "       \
-                                                                                    "weights"
+    "weights"
 
 const char invar_ledger_model_sql[] =
     "SELECT " MODEL_FAMILY MODEL_LAYERS MODEL_HIDDEN MODEL_SIZE MODEL_WEIGHTS;

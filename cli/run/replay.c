@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/console/term.h"
+#include "base/text.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
@@ -97,11 +98,12 @@ static invar_status print_json(const invar_replay_scene *scene, const invar_repl
                                const char *headline)
 {
     json_t *object = json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
         scene->located.run.uuid, "name", invar_rows_json_string(scene->located.run.name), "after",
         (json_int_t)r->after, "first", (json_int_t)r->first, "last", (json_int_t)r->last,
-        "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs, "headline",
-        invar_rows_json_string(headline), "chain", invar_json_digest(&r->chain));
+        "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs, "corrected",
+        (json_int_t)r->corrected, "headline", invar_rows_json_string(headline), "chain",
+        invar_json_digest(&r->chain));
 
     return invar_json_write(stdout, object);
 }
@@ -134,6 +136,10 @@ static void print(const invar_replay_scene *scene, const invar_replay_result *r,
     else
         printf("%sidentical%s", invar_term_escape(colour, INVAR_TERM_STYLE_GREEN),
                invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    if (r->differs < 0 && r->corrected)
+        printf(" in all bits; version 0.1.0 recorded other metrics or samples for %" PRId64
+               " step%s (docs/changelog.md)",
+               r->corrected, invar_text_plural(r->corrected));
     putchar('\n');
 }
 

@@ -228,10 +228,15 @@ static invar_status execute(const invar_replay *replay, int64_t after)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* The steps of the newest segment beside the execution that counted before. */
+/*
+ * The steps of the newest segment beside the execution that counted before. Version 0.1.0, which
+ * recorded no facts of the model, also recorded metrics of comparisons that were not made, so the
+ * content of such a step may differ although all its bits are the same.
+ */
 static const char sql[] =
-    "SELECT n.step, n.chain, o.step IS NOT NULL, "
-    "n.root = o.root AND n.chain = o.chain AND n.content = o.content "
+    "SELECT n.step, n.chain, o.step IS NOT NULL, n.root = o.root AND n.chain = o.chain, "
+    "n.content = o.content, NOT EXISTS (SELECT 1 FROM fact f WHERE f.run = o.run AND "
+    "f.seg = o.seg AND f.scope = '" INVAR_LEDGER_MODEL_SCOPE "') "
     "FROM step n LEFT JOIN step o ON o.run = n.run AND o.step = n.step AND o.seg = "
     "(SELECT max(p.seg) FROM step p WHERE p.run = n.run AND p.step = n.step AND p.seg < n.seg) "
     "WHERE n.run = :run AND n.seg = (SELECT max(seg) FROM segment WHERE run = :run) "
@@ -246,7 +251,7 @@ static invar_status take_step(void *payload, const char *const *columns,
     (void)columns;
     if (!values)
         return INVAR_OK;
-    INVAR_CHECK(count == 4 && values[1].bytes == sizeof out->chain);
+    INVAR_CHECK(count == 6 && values[1].bytes == sizeof out->chain);
     step = values[0].integer;
     if (out->last < 0)
         out->first = step;
@@ -255,7 +260,8 @@ static invar_status take_step(void *payload, const char *const *columns,
     if (!values[2].integer)
         return INVAR_OK;
     out->compared++;
-    if (!values[3].integer && out->differs < 0)
+    out->corrected += values[3].integer && !values[4].integer && values[5].integer;
+    if (!(values[3].integer && (values[4].integer || values[5].integer)) && out->differs < 0)
         out->differs = step;
     return INVAR_OK;
 }

@@ -36,6 +36,7 @@ typedef struct invar_replay_result {
     int64_t last;       /* -1: none */
     int64_t compared;   /* of them */
     int64_t differs;    /* the first that differs; -1: none */
+    int64_t corrected;  /* steps of version 0.1.0 with the same bits and other metrics or samples */
     invar_digest chain; /* at `last`, as executed now */
     char ledger[INVAR_PATH_SIZE]; /* the copy, with both executions of the steps */
 } invar_replay_result;

@@ -61,8 +61,11 @@ def main():
     chains = json.loads((FOLDER / "chains.json").read_text())
     for name in RUNS:
         run("ledger", "verify", f"{name}/ledger.db", says="clean")
-    for name in ("plain", "sft", "clock"):
-        run("replay", name, "--step", "3", says="identical")
+    for name in ("plain", "clock"):
+        run("replay", name, "--step", "3", says="identical\n")
+    # 0.1.0 recorded comparisons that an SFT run does not make
+    run("replay", "sft", "--step", "3",
+        says="identical in all bits; version 0.1.0 recorded other metrics or samples for 2 steps")
     run("replay", "judge", "--step", "2", says="identical")
     run("replay", "agents", "--step", "1", says="identical")
     run("replay", "plain.pack", says="identical")
