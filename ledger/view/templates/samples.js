@@ -85,9 +85,11 @@ const InvarSamples = (() => {
   }
 
   function card(data, one, colour, most) {
-    const facts = [['reward', format(one.reward, 5)],
+    const loss = ((data.facts.identity || {})['loss-type'] || [])[one.run];
+    const rewarded = !loss || loss[0] !== 'sft_loss'; // an answer from the data has no reward
+    const facts = [...rewarded ? [['reward', format(one.reward, 5)],
       ...one.parts.map(([name, bits]) => [name, format(double(bits), 5)]),
-      ['advantage', format(one.advantage, 5)], ['tokens', group(one.tokens)]];
+      ['advantage', format(one.advantage, 5)]] : [], ['tokens', group(one.tokens)]];
     return html('article', {class: 'sample', '--run': color(one.run)},
       html('header', {},
         html('h3', {}, data.runs.length > 1 ? [runName(data, one.run), ', '] : null,

@@ -569,6 +569,38 @@ static void test_saved__what_was_not_compared_is_absent(void **state)
     invar_recipe_free(recipe);
 }
 
+/* A file of another program has tokens and no log-probs: there is nothing to compare with. */
+static void test_saved__without_logprobs_nothing_is_compared(void **state)
+{
+    const run_pair bare[] = {{"load-debug-rollout-data", run_below("bare/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {NULL, NULL}};
+    float *logp[64];
+    invar_rollout_data data;
+
+    (void)state;
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_true(data.samples.count <= 64);
+    data.header.run.bytes[0] ^= 1;
+    for (int64_t i = 0; i < data.samples.count; i++) {
+        logp[i] = data.samples.items[i].logp;
+        data.samples.items[i].logp = NULL;
+    }
+    assert_ok(invar_rollout_file_write(run_below("bare/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    for (int64_t i = 0; i < data.samples.count; i++)
+        data.samples.items[i].logp = logp[i];
+    invar_rollout_data_release(&data);
+    assert_ok(run_with("bare.run", sampled, bare));
+    assert_true(run_asked("bare.run", "SELECT count(*) FROM metrics WHERE name = 'train/loss'") ==
+                1.0);
+    assert_true(run_asked("bare.run",
+                          "SELECT count(*) FROM metrics WHERE name GLOB "
+                          "'train/logp_diff_*' OR name = 'rollout/rollout_log_probs'") == 0.0);
+    assert_true(run_asked("bare.run", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+                0.0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_saved__importance_acts_on_foreign_rollouts),
         cmocka_unit_test(test_saved__importance_cannot_act_on_own_rollouts),
         cmocka_unit_test(test_saved__what_was_not_compared_is_absent),
+        cmocka_unit_test(test_saved__without_logprobs_nothing_is_compared),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);
