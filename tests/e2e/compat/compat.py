@@ -2,7 +2,7 @@
 # compat.py INVAR FOLDER - runs of version 0.1.0 (make.py): they verify, replay and continue.
 #
 # A step that is executed again must have the bits that 0.1.0 recorded. Journals of version 1 are
-# read, and reported as unchecked.
+# read, and reported as unchecked; a changed number in one is found by the step that it changes.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -54,6 +54,18 @@ def unchecked(name):
     return column(name, "SELECT count(*) FROM event WHERE kind = 'unchecked-journal'") == [1]
 
 
+def check_changed():
+    """Without sums, a changed number of the schedule is found by the step that the ledger has."""
+    shutil.copytree(FOLDER / "clock", FOLDER / "changed")
+    record = FOLDER / "changed/schedule.jsonl"
+    text = record.read_text()
+    record.write_text(text.replace("[[13,2]", "[[13,3]"))  # sample 13, of the batch of step 3
+    code, said, _ = train(INVAR, FOLDER, "clock", "--ckpt-step", "1", run="changed")
+    expect(record.read_text() != text and code == 1 and
+           "step 3 was executed again and differs from segment 0 of the ledger: the first point "
+           "that differs is " in said, f"a changed schedule: exit code {code}: {said}")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     with tarfile.open(HERE / "runs-0.1.0.tar.gz") as archive:
@@ -72,6 +84,7 @@ def main():
     run("train", "tiny.ini", "--run", "new", "--no-report", "--golden", "plain.golden",
         says="identical, 4 of 4")
 
+    check_changed()
     for name in ("plain", "sft"):
         resume(name, chains[name], "--ckpt-step", "1")
         expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")

@@ -9,7 +9,6 @@
 # unit.engine.agent.log). BENT, whose rollouts are wrong, stands for any other cause of a step that
 # differs.
 # SPDX-License-Identifier: Apache-2.0
-import json
 import os
 import pathlib
 import random
@@ -230,20 +229,6 @@ def check_journal(name, file, chains, other, chance):
                    chains[name], ("found", file))
 
 
-def check_unchecked(chains):
-    """Without sums a changed number is found by the step that the ledger has."""
-    def damage(run):
-        path = run / "schedule.jsonl"
-        lines = without_sums(lines_of(path), "schedule.jsonl")
-        ticks = [json.loads(x) for x in lines[1:]]
-        drawn = next(t for t in ticks if t["tick"] >= 1 and t.get("drawn"))
-        drawn["drawn"][0][1] += 1
-        path.write_text(lines[0] + "".join(json.dumps(t, separators=(",", ":")) + "\n"
-                                           for t in ticks))
-    try_damage("edits", "schedule.jsonl, no sums and a changed number", "clock", damage,
-               chains["clock"], ("found", ""))
-
-
 def check_bent():
     """Whatever makes a step differ: the first point is named, and the ledger keeps what it had."""
     for words in ([], ["--ranks", "2"], ["--debug-determinism", "full"]):
@@ -281,7 +266,6 @@ def main():
         try_damage("undamaged", name, name, lambda run: None, chains[name], ("harmless", ""))
     check_journal("clock", "schedule.jsonl", chains, others["clock"], chance)
     check_journal("agents", "sessions.jsonl", chains, others["agents"], chance)
-    check_unchecked(chains)
     for what, damage, must in ledger_edits():
         try_damage("edits", what, "judge", damage, chains["judge"], must)
     bits = 8 * sum(map(len, reply_of(FOLDER / "judge").values()))

@@ -23,7 +23,7 @@ import sys
 import tarfile
 
 HERE = pathlib.Path(__file__).absolute().parent
-ALWAYS = ["--no-report", "--save-interval", "2", "--keep-checkpoints", "9"]
+ALWAYS = ["--no-report", "--save-interval", "2", "--keep-checkpoints", "9", "--async-save", "false"]
 RUNS = {
     "plain": [],
     "sft": ["--loss-type", "sft_loss", "--n-samples-per-prompt", "1", "--eval-prompt-data",
