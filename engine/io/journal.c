@@ -167,9 +167,7 @@ void invar_journal_read(invar_journal_reader *out, const char *kind, const char 
 /* Whether the line ends with the text of a sum, right or wrong. */
 static bool has_sum(const char *line, size_t bytes)
 {
-    const char *sum = line + bytes - SUM_BYTES;
-
-    return bytes > SUM_BYTES && memcmp(sum, SUM_KEY, SUM_KEY_BYTES) == 0 &&
+    return bytes > SUM_BYTES && memcmp(line + bytes - SUM_BYTES, SUM_KEY, SUM_KEY_BYTES) == 0 &&
            memcmp(line + bytes - 2, SUM_END, 2) == 0;
 }
 
