@@ -39,7 +39,9 @@ struct invar_plugin {
     const invar_plugin_replies *stored;
     invar_ledger_reply *replies; /* (n_replies), their data owned */
     size_t n_replies, capacity;
-    invar_json_text text; /* the request of a program */
+    invar_json_text text;            /* the request of a program */
+    int64_t restarts, most_restarts; /* of a program that died */
+    bool titled;                     /* as in the options */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -123,6 +125,8 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     plugin->kinds = options->kinds;
     plugin->apart = options->apart && options->spec;
     plugin->step = -1;
+    plugin->most_restarts = options->restarts;
+    plugin->titled = options->titled;
     if (options->url)
         status = attach_server(plugin, options);
     else if (options->teacher)
@@ -328,6 +332,80 @@ static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *ca
     return keep(plugin, call, request, data, bytes);
 }
 
+/*
+ * Whether a program that died may be asked the same again. A leader of turns may have kept
+ * something of earlier turns, which died with it.
+ */
+static bool may_restart(const invar_plugin *plugin, const invar_plugin_call *call)
+{
+    for (size_t i = 0; call->turns && i < call->count; i++)
+        if (call->turns[i].turn > 1)
+            return false;
+    return plugin->restarts < plugin->most_restarts &&
+           invar_line_program_may_restart(plugin->program);
+}
+
+/* The program must be the one that the run began with. */
+static invar_status restart(invar_plugin *plugin)
+{
+    char title[INVAR_PLUGIN_TITLE_SIZE];
+    invar_json_text request = plugin->text;
+    invar_digest hash = plugin->hash;
+    uint32_t offered = 0;
+    bool hashed = false;
+    invar_status status = INVAR_OK;
+
+    invar_error_clear();
+    plugin->restarts++;
+    memcpy(title, plugin->title, sizeof title);
+    plugin->text = (invar_json_text){0}; // of the greeting
+    if (!plugin->titled)
+        status = invar_command_hash(&hashed, &hash, plugin->name,
+                                    invar_line_program_command(plugin->program));
+    if (status == INVAR_OK)
+        status = invar_line_program_restart(plugin->program);
+    if (status == INVAR_OK)
+        status = greet(&offered, plugin);
+    invar_json_text_release(&plugin->text);
+    plugin->text = request;
+    if (status != INVAR_OK || (strcmp(title, plugin->title) == 0 && !(plugin->kinds & ~offered) &&
+                               memcmp(&hash, &plugin->hash, sizeof hash) == 0))
+        return status;
+    invar_line_program_kill(plugin->program);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "plug-in %s: it died, and its files have changed since it was started; start "
+                      "the run again to use the new ones",
+                      plugin->name);
+}
+
+/* Sends the request in `text`, if necessary to a program that is started again. */
+static invar_status exchange(const char **line_out, size_t *bytes_out, invar_plugin *plugin,
+                             const invar_plugin_call *call)
+{
+    const invar_json_text *text = &plugin->text;
+    char died[1024];
+    invar_status status =
+        invar_line_program_exchange(line_out, bytes_out, plugin->program, text->data, text->bytes);
+
+    while (status != INVAR_OK && may_restart(plugin, call)) {
+        status = restart(plugin);
+        if (status == INVAR_OK)
+            status = invar_line_program_exchange(line_out, bytes_out, plugin->program, text->data,
+                                                 text->bytes);
+    }
+    if (status == INVAR_OK || plugin->restarts == 0)
+        return status;
+    (void)snprintf(died, sizeof died, "%.1000s", invar_error_last()->message);
+    return INVAR_FAIL(status, invar_error_last()->native,
+                      "%s; it was started again %" PRId64 " times (max-restarts)", died,
+                      plugin->restarts);
+}
+
+int64_t invar_plugin_restarts(const invar_plugin *plugin)
+{
+    return plugin->restarts;
+}
+
 static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *call,
                                 const invar_digest *request)
 {
@@ -338,8 +416,7 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
     invar_json_text_reset(&plugin->text);
     invar_plugin_call_write(&plugin->text, call);
     INVAR_TRY(plugin->text.status);
-    INVAR_TRY(invar_line_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
-                                          plugin->text.bytes));
+    INVAR_TRY(exchange(&line, &bytes, plugin, call));
     status = invar_plugin_call_read(call, line, bytes, true);
     if (status != INVAR_OK) {
         invar_line_program_kill(plugin->program);

@@ -58,11 +58,12 @@ typedef struct invar_plugin_options {
                          NULL: there is none, everything comes from stored replies */
     const char *url;  /* in place of `spec`: a server that is asked for rewards; NULL: none */
     const invar_teacher_options *teacher; /* likewise one that is asked for log-probs */
-    bool titled;    /* who it is, is the name that it gives itself, not a file */
-    bool apart;     /* somebody else starts `spec`: here it is known, and its replies are kept */
-    uint32_t kinds; /* what it is wanted for; one that it does not offer is an error */
-    double timeout; /* seconds that a program may take for its start or a reply; 0: no limit */
-    int log_fd;     /* where a program's standard error goes; -1: nowhere */
+    bool titled;      /* who it is, is the name that it gives itself, not a file */
+    bool apart;       /* somebody else starts `spec`: here it is known, and its replies are kept */
+    uint32_t kinds;   /* what it is wanted for; one that it does not offer is an error */
+    double timeout;   /* seconds that a program may take for its start or a reply; 0: no limit */
+    int log_fd;       /* where a program's standard error goes; -1: nowhere */
+    int64_t restarts; /* how often a program that died is started again, in all */
 } invar_plugin_options;
 
 /* Loads or starts it. `name` and `spec` are copied. */
@@ -81,6 +82,9 @@ void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void
 
 /* The name that it has given itself; "" when there is none behind it. Borrowed. */
 const char *invar_plugin_title(const invar_plugin *plugin);
+
+/* How often the program was started again because it had died. */
+int64_t invar_plugin_restarts(const invar_plugin *plugin);
 
 /* Its role. Borrowed. */
 const char *invar_plugin_name(const invar_plugin *plugin);

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,10 +35,13 @@
 
 struct invar_line_program {
     const char *name;
+    char *command;      /* owned */
+    pthread_t thread;   /* that opened it */
     int64_t timeout_ms; /* 0: none */
     int log_fd;
     size_t logged; /* bytes since the last request */
     bool spoken;   /* there was an exchange */
+    bool died;     /* it ended by itself, or closed its output */
     invar_ext_child child;
     int in, out, err; /* our ends; -1: closed */
     char *line;       /* what came from it */
@@ -107,6 +111,15 @@ static invar_status cut_and_start(invar_line_program *program, const char *text)
     return status;
 }
 
+static invar_status copy_text(char **out, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a program's command"));
+    memcpy(*out, text, bytes);
+    return INVAR_OK;
+}
+
 invar_status invar_line_program_open(invar_line_program **out, const char *name,
                                      const char *command, double timeout, int log_fd)
 {
@@ -123,7 +136,10 @@ invar_status invar_line_program_open(invar_line_program **out, const char *name,
     program->timeout_ms += timeout > 0 && program->timeout_ms == 0;
     program->log_fd = log_fd;
     program->in = program->out = program->err = -1;
-    status = cut_and_start(program, command);
+    program->thread = pthread_self();
+    status = copy_text(&program->command, command);
+    if (status == INVAR_OK)
+        status = cut_and_start(program, command);
     if (status != INVAR_OK) {
         invar_line_program_close(program);
         return status;
@@ -200,6 +216,7 @@ void invar_line_program_close(invar_line_program *program)
     if (program->child.pid)
         ends_within(program, END_MS);
     invar_line_program_kill(program);
+    invar_free(program->command);
     invar_free(program->line);
     invar_free(program);
 }
@@ -222,6 +239,7 @@ static invar_status report_end(invar_line_program *program)
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
     int how;
 
+    program->died = true;
     invar_line_program_kill(program);
     how = program->child.wait_status;
     last_words(words, program);
@@ -364,6 +382,24 @@ void invar_line_program_guard(invar_line_program *program, invar_status (*check)
 {
     program->check = check;
     program->check_payload = payload;
+}
+
+const char *invar_line_program_command(const invar_line_program *program)
+{
+    return program->command;
+}
+
+bool invar_line_program_may_restart(const invar_line_program *program)
+{
+    return program->died && pthread_equal(program->thread, pthread_self());
+}
+
+invar_status invar_line_program_restart(invar_line_program *program)
+{
+    invar_line_program_kill(program);
+    program->died = program->spoken = false;
+    memset(&program->tail, 0, sizeof program->tail);
+    return cut_and_start(program, program->command);
 }
 
 /* Both directions until the reply is there. */

@@ -9,6 +9,7 @@
 #ifndef INVAR_ENGINE_EXT_PROGRAM_H
 #define INVAR_ENGINE_EXT_PROGRAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -53,6 +54,18 @@ invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_ou
  */
 void invar_line_program_hint(char out[INVAR_LINE_PROGRAM_HINT_SIZE], const char *text,
                              size_t bytes);
+
+/*
+ * Whether the last exchange failed because the program ended or closed its output, and this thread
+ * may start the program again: it ends with the thread that starts it.
+ */
+bool invar_line_program_may_restart(const invar_line_program *program);
+
+/* The command that it was opened with. Borrowed. */
+const char *invar_line_program_command(const invar_line_program *program);
+
+/* Starts the same command again. Returns what _open returns for a command that does not start. */
+invar_status invar_line_program_restart(invar_line_program *program) INVAR_MUST_USE;
 
 /* Ends it after a line that made no sense. Later exchanges fail. */
 void invar_line_program_kill(invar_line_program *program);

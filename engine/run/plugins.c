@@ -30,6 +30,7 @@ static invar_status attach(invar_plugin **out, const invar_recipe *recipe, invar
     invar_recipe_entry e;
     invar_plugin_options o = {.kinds = kinds,
                               .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
                               .log_fd = 2};
 
     invar_recipe_entry_get(&e, recipe, (int)key);
@@ -234,6 +235,26 @@ invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder 
         if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
             INVAR_TRY(
                 tell_change(plugins->of[i], plugins->of[INVAR_PLUGINS_TEACHER], recorder, step));
+    return INVAR_OK;
+}
+
+invar_status invar_plugins_tell_restarts(invar_plugins *plugins, invar_recorder *recorder,
+                                         int64_t step)
+{
+    for (int i = 0; i < INVAR_PLUGINS; i++) {
+        int64_t now = plugins->of[i] ? invar_plugin_restarts(plugins->of[i]) : 0;
+        char line[160];
+
+        if (now == plugins->restarts[i])
+            continue;
+        (void)snprintf(line, sizeof line,
+                       "plug-in %s: it died and was started again, %" PRId64
+                       " times in this step, %" PRId64 " in all (max-restarts)",
+                       invar_plugin_name(plugins->of[i]), now - plugins->restarts[i], now);
+        plugins->restarts[i] = now;
+        invar_recorder_say(recorder, "%s", line);
+        INVAR_TRY(invar_recorder_event(recorder, step, "warning", "plugin-restart", line));
+    }
     return INVAR_OK;
 }
 

@@ -33,6 +33,7 @@ enum {
 typedef struct invar_plugins {
     invar_plugin *of[INVAR_PLUGINS];           /* NULL: not attached */
     invar_plugin_stored stored[INVAR_PLUGINS]; /* their replies to the step before */
+    int64_t restarts[INVAR_PLUGINS];           /* that the ledger knows of */
     double factor;                             /* for the loss, as the last hook has given it */
     invar_step_measures measures[INVAR_PLUGINS - INVAR_PLUGINS_HOOKS]; /* since the last step */
     bool replay;          /* they are not started: their replies come from the ledger */
@@ -54,6 +55,10 @@ invar_status invar_plugins_locate(const invar_recipe *recipe) INVAR_MUST_USE;
 /* Tells, and notes in the ledger, which are others than when `step` was executed. */
 invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder *recorder,
                                    int64_t step) INVAR_MUST_USE;
+
+/* Records an event for each plug-in program that was started again since the last call. */
+invar_status invar_plugins_tell_restarts(invar_plugins *plugins, invar_recorder *recorder,
+                                         int64_t step) INVAR_MUST_USE;
 
 /*
  * A new step for a plug-in that is asked; without one nothing happens. It is answered from the

@@ -58,6 +58,8 @@ static invar_status record_step(invar_loop *loop, invar_step *step)
     if (status == INVAR_OK)
         status = invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
                                        step->first == 0);
+    if (status == INVAR_OK)
+        status = invar_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
     if (status == INVAR_OK) {
         step->replies = replies;
         step->measures = loop->plugins.measures;

@@ -53,6 +53,7 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe, 
     invar_plugin_options o = {.kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
                                               : INVAR_PLUGIN_KIND_REWARD,
                               .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
                               .log_fd = 2};
 
     *out = NULL;

@@ -29,6 +29,7 @@ invar_status invar_turns_attach(invar_plugin **out, const invar_recipe *recipe, 
                                     .kinds = INVAR_PLUGIN_KIND_GENERATE,
                                     .timeout =
                                         (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                                    .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
                                     .log_fd = 2};
 
     *out = NULL;

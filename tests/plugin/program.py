@@ -164,7 +164,19 @@ def late(reply):
         file.write("done")
 
 
-MODES = {"crash": crash, "exit": exit_code, "rubbish": rubbish, "deep": deep, "partial": partial,
+def mortal(reply):
+    """Dies as often as the file says, whoever starts it again; then a good reply."""
+    with open(sys.argv[2], encoding="ascii") as file:
+        left = int(file.read())
+    with open(sys.argv[2], "w", encoding="ascii") as file:
+        file.write(str(left - 1))
+    if left > 0:
+        sys.exit(3)
+    say(json.dumps(reply) + "\n")
+
+
+MODES = {"mortal": mortal, "crash": crash, "exit": exit_code, "rubbish": rubbish, "deep": deep,
+         "partial": partial,
          "huge": huge, "wrong-id": wrong_id, "no-id": no_id, "close": close_output,
          "flood": flood, "two-lines": two_lines, "late": late, "count": count, "nan": nan,
          "overflow": overflow, "text": text, "nothing": nothing, "refuse": refuse,

@@ -367,6 +367,37 @@ holds [ "$(sqlite3 -readonly judged/ledger.db "SELECT count(*) FROM event, fact 
     AND b.scope = 'plugin' AND b.seg = 2 AND a.value <> b.value
     AND message LIKE '%hash ' || b.value || ', was ' || a.value || ';%'")" = 1 ]
 
+# a plug-in that dies is started again, as often as the recipe says, and the chain is the same
+cat >mortal.py <<'PLUGIN'
+import json, os, sys
+
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "judge", "kinds": ["reward"]}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if os.path.exists(f"dies-{request['step']}"):
+        os.remove(f"dies-{request['step']}")
+        os.abort()
+    rewards = [float(len(set(s["tokens"]))) for s in request["samples"]]
+    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
+PLUGIN
+mortal=(train judged.ini --no-report --custom-rm-path "python3 mortal.py" --until 3)
+expect 0 'steps     4 executed' "${mortal[@]}" --run lives
+touch dies-1 dies-3
+expect 0 'plug-in custom-rm-path: it died and was started again' "${mortal[@]}" --run reborn \
+    --max-restarts 2
+expect 0 'identical' diff lives reborn
+holds [ "$(sqlite3 -readonly reborn/ledger.db "SELECT group_concat(step || ' ' || kind) FROM event
+    WHERE level = 'warning'")" = '1 plugin-restart,3 plugin-restart' ]
+expect 0 'clean' ledger verify reborn
+expect 0 'identical' replay reborn --step 3 # which asks no plug-in
+touch dies-1
+expect 2 'custom-rm-path: it was killed by signal 6' "${mortal[@]}" --run dead
+touch dies-1 dies-2
+expect 2 'it was started again 1 times (max-restarts)' "${mortal[@]}" --run dead --max-restarts 1
+expect 0 'steps' "${mortal[@]}" --run dead
+expect 0 'identical' diff lives dead
+
 # ---- whose weights are evaluated ---------------------------------------------------------------
 mkdir eval && cp tiny.ini eval/tiny.ini
 eval_of() {

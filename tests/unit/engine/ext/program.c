@@ -401,6 +401,53 @@ static void test_ext_program__deaths(void **state)
     fails_in_call("close", INVAR_E_IO, "it closed its output");
 }
 
+/* Asks a program that dies `deaths` times and may be started again twice. */
+static invar_status ask_mortal(invar_plugin **out, const char *mode, int deaths, double reward[6])
+{
+    char spec[1024];
+    FILE *file = fopen(INVAR_TEST_WORK "/deaths", "w");
+
+    assert_non_null(file);
+    fprintf(file, "%d", deaths);
+    assert_int_equal(fclose(file), 0);
+    snprintf(spec, sizeof spec, PROGRAM "%s '" INVAR_TEST_WORK "/deaths'", mode);
+    assert_ok(invar_plugin_open(out, &(invar_plugin_options){.name = "judge",
+                                                             .spec = spec,
+                                                             .kinds = INVAR_PLUGIN_KIND_REWARD,
+                                                             .timeout = PATIENT,
+                                                             .restarts = 2,
+                                                             .log_fd = -1}));
+    return ask(*out, reward);
+}
+
+static void test_ext_program__is_started_again_after_its_death(void **state)
+{
+    double reward[6], expected[6];
+    invar_plugin *plugin, *good = open_mode("good", PATIENT);
+
+    (void)state;
+    assert_ok(ask(good, expected));
+    for (int deaths = 0; deaths <= 2; deaths++) {
+        assert_ok(ask_mortal(&plugin, "mortal", deaths, reward));
+        assert_memory_equal(reward, expected, sizeof reward);
+        assert_int_equal(invar_plugin_restarts(plugin), deaths);
+        assert_int_equal(invar_plugin_replies_take(plugin).count, 1);
+        assert_ok(ask(plugin, reward)); // the counter is below 0 now
+        assert_int_equal(invar_plugin_restarts(plugin), deaths);
+        invar_plugin_close(plugin);
+    }
+    assert_fails(ask_mortal(&plugin, "mortal", 3, reward), INVAR_E_IO,
+                 "it ended with exit code 3; it was started again 2 times (max-restarts)");
+    assert_int_equal(invar_plugin_replies_take(plugin).count, 0);
+    invar_plugin_close(plugin);
+    // a reply that makes no sense would make none the second time
+    assert_fails(ask_mortal(&plugin, "wrong-id", 0, reward), INVAR_E_CORRUPT, "the reply has id 1");
+    assert_int_equal(invar_plugin_restarts(plugin), 0);
+    invar_plugin_close(plugin);
+    invar_plugin_close(good);
+    assert_no_child();
+}
+
 static void test_ext_program__silences(void **state)
 {
     (void)state;
@@ -609,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_ext_program__early_greeting),
         cmocka_unit_test(test_ext_program__bad_greetings),
         cmocka_unit_test(test_ext_program__deaths),
+        cmocka_unit_test(test_ext_program__is_started_again_after_its_death),
         cmocka_unit_test(test_ext_program__silences),
         cmocka_unit_test(test_ext_program__rubbish),
         cmocka_unit_test(test_ext_program__late_line),
