@@ -244,19 +244,34 @@ static int count_ranks(const draft *d)
     return d->ranks > least ? d->ranks : least;
 }
 
+/* A model beside the actor, if the recipe names one of another shape; *out holds its spec. */
+static const invar_model_spec *find_beside(invar_model_spec *out, const draft *d, const scene *s,
+                                           invar_key key)
+{
+    const invar_model_spec *named = find_folder(s, d->recipe, key);
+
+    if (!named || named == find_actor(s, d->recipe))
+        return NULL;
+    *out = *named;
+    out->logical_tp = invar_recipe_int(d->recipe, INVAR_KEY_LOGICAL_TP);
+    out->logical_etp = invar_recipe_int(d->recipe, INVAR_KEY_LOGICAL_ETP);
+    return out;
+}
+
 static invar_status admit(const draft *d, const scene *s)
 {
-    const invar_model_spec *actor = find_actor(s, d->recipe);
-    const invar_model_spec *reference = find_folder(s, d->recipe, INVAR_KEY_REF_LOAD);
-    invar_model_spec spec = *actor;
+    invar_model_spec actor = *find_actor(s, d->recipe), reference, teacher, critic;
+    const invar_admission facts = {.recipe = d->recipe,
+                                   .ranks = count_ranks(d),
+                                   .actor = &actor,
+                                   .reference = find_beside(&reference, d, s, INVAR_KEY_REF_LOAD),
+                                   .teacher =
+                                       find_beside(&teacher, d, s, INVAR_KEY_OPD_TEACHER_LOAD),
+                                   .critic = find_beside(&critic, d, s, INVAR_KEY_CRITIC_LOAD)};
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = d->recipe}));
-    INVAR_TRY(invar_session_complete_spec(&spec, d->recipe));
-    return invar_admission_check(
-        &(invar_admission){.recipe = d->recipe,
-                           .ranks = count_ranks(d),
-                           .actor = &spec,
-                           .reference_apart = reference && reference != actor});
+    INVAR_TRY(invar_session_complete_spec(&actor, d->recipe));
+    return invar_admission_check(&facts);
 }
 
 static invar_status try_recipe(const scene *s, const feature *first, const feature *second)

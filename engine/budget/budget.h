@@ -29,6 +29,11 @@
 extern "C" {
 #endif
 
+/* Ends of messages about a model of another shape than the actor: which key names it. */
+#define INVAR_BUDGET_IS_REFERENCE "this is the reference (ref-load)"
+#define INVAR_BUDGET_IS_TEACHER "this is the teacher (opd-teacher-load)"
+#define INVAR_BUDGET_IS_CRITIC "this is the critic (critic-load)"
+
 /* What is sampled; zeroed, nothing. */
 typedef struct invar_budget_rollout {
     int64_t prompts, per_prompt; /* at a time */

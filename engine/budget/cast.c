@@ -68,7 +68,7 @@ static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
 
     if (own)
         return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
-                          "this is the reference (ref-load)");
+                          INVAR_BUDGET_IS_REFERENCE);
     if (!invar_model_is_adapted(cast->actor))
         return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
                          name);
@@ -265,7 +265,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     if (ask->teacher)
         INVAR_TRY(
             name_model(add_teacher(out, cast, ask->teacher_spec ? ask->teacher_spec : &teacher),
-                       ask->teacher_spec, "this is the teacher (opd-teacher-load)"));
+                       ask->teacher_spec, INVAR_BUDGET_IS_TEACHER));
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
@@ -274,7 +274,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
         INVAR_TRY(name_model(add_model(&cast->critic, out, cast,
                                        ask->critic_spec ? ask->critic_spec : &critic, false,
                                        "critic: weights"),
-                             ask->critic_spec, "this is the critic (critic-load)"));
+                             ask->critic_spec, INVAR_BUDGET_IS_CRITIC));
     INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/budget/budget.h"
 #include "engine/config/check.h"
 #include "engine/run/session/session.h"
 #include "engine/run/settings.h"
@@ -106,6 +107,24 @@ static invar_status check_several(const invar_admission *a, const invar_sides_si
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
+/* Models beside the actor are held by the ranks that train. */
+static invar_status check_beside(const invar_admission *a, invar_format format,
+                                 const invar_layout *layout)
+{
+    const struct {
+        const invar_model_spec *spec;
+        const char *which;
+    } models[] = {{a->teacher, INVAR_BUDGET_IS_TEACHER},
+                  {a->reference, INVAR_BUDGET_IS_REFERENCE},
+                  {a->critic, INVAR_BUDGET_IS_CRITIC}};
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (models[i].spec)
+            INVAR_TRY(invar_error_advise(invar_model_check(models[i].spec, format, layout),
+                                         INVAR_E_INVALID, models[i].which));
+    return INVAR_OK;
+}
+
 /* The actor as the ranks hold it that train, and as those hold it that sample. */
 static invar_status check_parts(const invar_admission *a, const invar_sides *sides)
 {
@@ -114,6 +133,7 @@ static invar_status check_parts(const invar_admission *a, const invar_sides *sid
     const bool apart = sides->first < a->ranks;
 
     INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
+    INVAR_TRY(check_beside(a, format, &sides->train));
     return apart || sampled != format
                ? invar_model_check(a->actor, sampled, apart ? &sides->rollout : &sides->train)
                : INVAR_OK;
@@ -124,7 +144,7 @@ static invar_status check_models(const invar_admission *a)
     if (!a->actor)
         return INVAR_OK;
     INVAR_TRY(invar_session_check_actor(a->recipe, a->actor));
-    if (a->reference_apart && invar_settings_reference_moves(a->recipe))
+    if (a->reference && invar_settings_reference_moves(a->recipe))
         return invar_config_refuse(a->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
                                    "would copy the actor into a reference of another shape "
                                    "(ref-load)");
@@ -176,6 +196,14 @@ static invar_status check_recorded(const invar_admission *a)
     return invar_config_refuse(r, INVAR_KEY_DEBUG_DETERMINISM,
                                "shows samples of a batch alone, and the clock does not say which "
                                "these are: give rollout-record, or replay the run");
+}
+
+void invar_admission_take_models(invar_admission *facts, const invar_session *s)
+{
+    facts->actor = &s->spec;
+    facts->reference = s->ref_apart ? &s->ref_spec : NULL;
+    facts->teacher = s->teacher_apart ? &s->teacher_spec : NULL;
+    facts->critic = s->critic_apart ? &s->critic_spec : NULL;
 }
 
 invar_status invar_admission_check(const invar_admission *facts)

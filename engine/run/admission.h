@@ -17,20 +17,28 @@
 extern "C" {
 #endif
 
+struct invar_session;
+
 /* What is known of a run; rules about a fact that is not known yet are skipped. */
 typedef struct invar_admission {
-    const invar_recipe *recipe;    /* borrowed */
-    int ranks;                     /* number of ranks; 0 if unknown */
-    const invar_model_spec *actor; /* model that is trained, borrowed; NULL if unknown */
-    bool reference_apart;          /* ref-load names a model of another shape than the actor */
-    bool data_known;               /* prompt-data was read, or the recipe has none */
-    int64_t prompts;               /* number of prompts in prompt-data, if `data_known` */
-    bool replay;                   /* recorded steps are executed again, by one rank */
+    const invar_recipe *recipe;        /* borrowed */
+    int ranks;                         /* number of ranks; 0 if unknown */
+    const invar_model_spec *actor;     /* model that is trained, borrowed; NULL if unknown */
+    const invar_model_spec *reference; /* if its shape is not the actor's, borrowed; else NULL */
+    const invar_model_spec *teacher;   /* if its shape is not the actor's, borrowed; else NULL */
+    const invar_model_spec *critic;    /* if its shape is not the actor's, borrowed; else NULL */
+    bool data_known;                   /* prompt-data was read, or the recipe has none */
+    int64_t prompts;                   /* number of prompts in prompt-data, if `data_known` */
+    bool replay;                       /* recorded steps are executed again, by one rank */
 } invar_admission;
+
+/* Sets the models of a session, which must outlive the facts. */
+void invar_admission_take_models(invar_admission *facts, const struct invar_session *session);
 
 /*
  * Returns INVAR_E_INVALID with the key to change if the run cannot be carried out. The rules of a
- * recipe alone are those of invar_config_check.
+ * recipe alone are those of invar_config_check. Returns INVAR_E_UNSUPPORTED if the model has no
+ * extents for its dtype.
  */
 invar_status invar_admission_check(const invar_admission *facts) INVAR_MUST_USE;
 

@@ -282,12 +282,11 @@ static invar_status check_folders(const invar_recipe *r)
 static invar_status admit(const invar_memory_view *v)
 {
     const invar_session *s = &v->session;
-    const invar_admission facts = {.recipe = s->recipe,
-                                   .actor = &s->spec,
-                                   .reference_apart = s->ref_apart,
-                                   .data_known = s->data,
-                                   .prompts = s->data ? invar_dataset_size(s->data) : 0};
+    invar_admission facts = {.recipe = s->recipe,
+                             .data_known = s->data,
+                             .prompts = s->data ? invar_dataset_size(s->data) : 0};
 
+    invar_admission_take_models(&facts, s);
     return invar_admission_check(&facts);
 }
 

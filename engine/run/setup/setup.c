@@ -185,14 +185,13 @@ static invar_status connect_devices(invar_loop *loop)
 static invar_status admit(const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
-    const invar_admission facts = {.recipe = loop->recipe,
-                                   .ranks = invar_agree_size(loop->world),
-                                   .actor = &s->spec,
-                                   .reference_apart = s->ref_apart,
-                                   .data_known = true,
-                                   .prompts = s->data ? invar_dataset_size(s->data) : 0,
-                                   .replay = loop->options->replay};
+    invar_admission facts = {.recipe = loop->recipe,
+                             .ranks = invar_agree_size(loop->world),
+                             .data_known = true,
+                             .prompts = s->data ? invar_dataset_size(s->data) : 0,
+                             .replay = loop->options->replay};
 
+    invar_admission_take_models(&facts, s);
     return invar_admission_check(&facts);
 }
 

@@ -26,14 +26,15 @@ TOKENIZER = TREE / "tests" / "oracle" / "folders" / "4.57.6" / "qwen3-fp16"
 STRIDES = (1, 37)  # the sample has the pairs of features that are so far apart in the table
 WORKERS = 2
 SECONDS = 120  # a run that takes longer hangs
-CONTENT = re.compile(r"invar: (?:saved-\d+|data\.jsonl)\b")  # messages about what a file holds
+# messages about what a file holds
+CONTENT = re.compile(r"invar: (?:saved-\d+|data\.jsonl|(?:dense|moe)/config\.json)\b")
 # Late refusals that are known: routing, dtype and lengths of other models and of files.
 KNOWN = re.compile(r"was routed to \d+ experts|no recorded routing to replay|"
                    r"log-probabilities of rollout and scoring differ|responses of 0 to 0 tokens")
 LAYOUT = ("tensor-model-parallel-size", "context-parallel-size", "expert-model-parallel-size",
           "pipeline-model-parallel-size")
 
-Feature = collections.namedtuple("Feature", "key value needs")
+Feature = collections.namedtuple("Feature", "name keys needs")
 Result = collections.namedtuple("Result", "pair refused why problem")
 
 
@@ -62,20 +63,21 @@ class Table:
             elif kind == "MODEL":
                 self.models[arguments[0]] = keys_of(arguments[1])
             else:
-                key, value = keys_of(arguments[0])[0]
-                self.features.append(Feature(key, value, keys_of(arguments[1])))
+                self.features.append(Feature(arguments[0], *map(keys_of, arguments)))
 
     def pairs(self):
         """All pairs of features with different keys, by their places."""
         return [(i, k) for i, k in itertools.combinations(range(len(self.features)), 2)
-                if self.features[i].key != self.features[k].key]
+                if self.features[i].keys[0][0] != self.features[k].keys[0][0]]
 
     def recipe(self, features):
         """Keys of the recipe that has these features and what they need; the first set stays."""
         words = {word for feature in features for word, value in feature.needs if value is None}
         kinds = {"all", "file" if "file" in words else "task",
                  "folder" if words & {"file", "folder"} else "own"}
-        keys = {feature.key: feature.value for feature in features}
+        keys = {}
+        for key, text in (pair for feature in features for pair in feature.keys):
+            keys.setdefault(key, text)
         for feature in features:
             for word, value in feature.needs:
                 wanted = [(word, value)] if value is not None else [
@@ -139,14 +141,14 @@ class Bench:
         (files / "data.jsonl").write_text("\n".join(lines) + "\n", "ascii")
         shutil.copy(pathlib.Path(__file__).with_name("plugin.py"), files)
         for name, keys in self.table.models.items():
-            own = self.table.recipe([Feature(*pair, []) for pair in keys])[0]
+            own = self.table.recipe([Feature(name, keys, [])])[0]
             self.make(files, own, "--save-hf", name + "-{rollout_id}")
             (files / f"{name}-1").rename(files / name)
             for path in TOKENIZER.iterdir() if kind == "folder" else []:
                 if not path.name.startswith(("config", "generation", "model")):
                     shutil.copy(path, files / name)
         needs = [("folder", None)] if kind == "folder" else []
-        base = self.table.recipe([Feature("seed", "1234", needs)])[0]
+        base = self.table.recipe([Feature("", [], needs)])[0]
         self.make(files, base, "--save-debug-rollout-data", "saved-{rollout_id}")
 
     def make(self, files, keys, *words):
@@ -165,7 +167,7 @@ class Bench:
             shutil.rmtree(folder)
 
     def compare(self, pair, folder):
-        name = " with ".join(f"{feature.key} = {feature.value}" for feature in pair)
+        name = " with ".join(feature.name for feature in pair)
         dry = []
         for features in variants(*pair):
             flags = self.place(folder / str(len(dry)), features)

@@ -99,6 +99,9 @@ static void test_admission__refuses_by_model(void **state)
     const pair experts[] = {{"num-rollout", "2"}, {"logical-etp", "2"}, {NULL, NULL}};
     const pair layers[] = {
         {"num-rollout", "2"}, {"pipeline-model-parallel-size", "4"}, {NULL, NULL}};
+    invar_model_spec shallow = dense;
+    const pair stages[] = {
+        {"num-rollout", "2"}, {"pipeline-model-parallel-size", "2"}, {NULL, NULL}};
     const pair moves[] = {
         {"num-rollout", "2"}, {"use-kl-loss", "true"}, {"ref-update-interval", "1"}, {NULL, NULL}};
 
@@ -107,8 +110,12 @@ static void test_admission__refuses_by_model(void **state)
                       (invar_admission){.ranks = 1, .actor = &dense}, "the model has none");
     assert_refused_by(layers, (invar_admission){.ranks = 4},
                       (invar_admission){.ranks = 4, .actor = &dense}, "only 2 layers");
+    shallow.layers = 1;
+    assert_refused_by(stages, (invar_admission){.ranks = 2, .actor = &dense},
+                      (invar_admission){.ranks = 2, .actor = &dense, .critic = &shallow},
+                      "only 1 layers; this is the critic (critic-load)");
     assert_refused_by(moves, (invar_admission){.actor = &dense},
-                      (invar_admission){.actor = &dense, .reference_apart = true},
+                      (invar_admission){.actor = &dense, .reference = &dense},
                       "a reference of another shape");
 }
 
