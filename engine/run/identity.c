@@ -391,6 +391,23 @@ static invar_status check_recorded(const invar_loop *loop)
     return status;
 }
 
+invar_status invar_loop_check_existing(const invar_loop *loop)
+{
+    invar_ledger_summary summary;
+    invar_ledger *ledger = NULL;
+    invar_status status = INVAR_OK;
+
+    if (!invar_path_exists(loop->home.at.ledger))
+        return INVAR_OK;
+    if (invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}) == INVAR_OK &&
+        invar_ledger_find(&summary, ledger, NULL) == INVAR_OK)
+        status = check_same(loop, ledger, &summary);
+    else
+        invar_error_clear(); // the run itself opens the ledger to write, and may repair it
+    invar_ledger_close(ledger);
+    return status;
+}
+
 invar_status invar_loop_identify(invar_loop *loop)
 {
     identity id;

@@ -186,6 +186,9 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
 
+/* Refuses, without writing, a folder whose ledger has a run with another identity. */
+invar_status invar_loop_check_existing(const invar_loop *loop) INVAR_MUST_USE;
+
 /*
  * INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. Before
  * ranks divide anything: what they make of a recipe depends on it.

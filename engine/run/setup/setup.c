@@ -278,7 +278,10 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
     INVAR_TRY(prepare(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
-    return invar_agree_leads(loop->world) ? check_files(loop) : INVAR_OK;
+    if (!invar_agree_leads(loop->world))
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_check_existing(loop));
+    return check_files(loop);
 }
 
 void invar_loop_close(invar_loop *loop)
