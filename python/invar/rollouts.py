@@ -51,6 +51,7 @@ class Header:
     """What holds for all samples of a rollout; hashes are texts of 32 hexadecimal digits.
 
     dtype, numerics and model name the arithmetic that sampled. They are None if it is unknown.
+    filtered_groups is the number of groups that a filter rejected, None if there was no filter.
     """
     rollout: int
     run: str
@@ -58,6 +59,7 @@ class Header:
     weights_hash: str
     tokenizer: str
     n_samples_per_prompt: int
+    filtered_groups: Optional[int] = None
     sampling: Sampling
     dtype: Optional[str] = None
     numerics: Optional[str] = None
@@ -101,7 +103,7 @@ _START = b'{"format":"invar-rollout","version":%d,'  # of the header
 
 # Members that a line does not have, where they say nothing.
 _ABSENT: dict[str, Any] = {"weights_first": None, "parts": {}, "turns": 0, "dtype": None,
-                           "numerics": None, "model": None}
+                           "numerics": None, "model": None, "filtered_groups": None}
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -34,26 +34,13 @@ static bool name_folder(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *path)
     return strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
 }
 
-/*
- * The key `name`; without it, or if only --run is on the command line, the name of the run's
- * folder; without a folder, the file name of the recipe.
- */
-static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_recipe *recipe,
-                     const char *path)
+/* The key `name`; without it, the file name of the recipe, or "run". */
+static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name, const char *path)
 {
-    invar_recipe_entry name, run;
     const char *slash, *dot;
-    bool moved;
 
-    invar_recipe_entry_get(&name, recipe, INVAR_KEY_NAME);
-    invar_recipe_entry_get(&run, recipe, INVAR_KEY_RUN);
-    moved = run.source == INVAR_RECIPE_SOURCE_FLAG && name.source != INVAR_RECIPE_SOURCE_FLAG;
-    if (run.text && run.text[0] && (moved || !name.text || !name.text[0]) &&
-        name_folder(out, run.text))
-        return;
-    if ((name.text && name.text[0]) || !path) {
-        (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s",
-                       name.text && name.text[0] ? name.text : "run");
+    if (name[0] || !path) {
+        (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s", name[0] ? name : "run");
         return;
     }
     slash = strrchr(path, '/');
@@ -61,6 +48,22 @@ static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_recipe *
     dot = strrchr(path, '.');
     (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%.*s",
                    dot && dot > path ? (int)(dot - path) : (int)strlen(path), path);
+}
+
+/* The name of the run's folder, if the recipe has no name or only --run is on the command line. */
+static void name_run(invar_folders *out, const invar_recipe *recipe)
+{
+    const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
+    invar_recipe_entry name, run;
+    bool moved;
+
+    invar_recipe_entry_get(&name, recipe, INVAR_KEY_NAME);
+    invar_recipe_entry_get(&run, recipe, INVAR_KEY_RUN);
+    moved = run.source == INVAR_RECIPE_SOURCE_FLAG && name.source != INVAR_RECIPE_SOURCE_FLAG;
+    if (folder[0] && (moved || !invar_recipe_string(recipe, INVAR_KEY_NAME)[0]) &&
+        name_folder(out->name, folder))
+        return;
+    memcpy(out->name, out->recipe_name, sizeof out->name);
 }
 
 /* It is the name of a folder below runs/. */
@@ -96,7 +99,8 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     out->usual = !save[0];
     if (!invar_recipe_string(recipe, INVAR_KEY_RUN)[0]) // otherwise the name is only a name
         INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
-    name_run(out->name, recipe, path);
+    name_recipe(out->recipe_name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
+    name_run(out, recipe);
     INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
     INVAR_TRY(
         place(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run, "ledger.db"));

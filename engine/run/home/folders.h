@@ -22,7 +22,8 @@ extern "C" {
 #define INVAR_FOLDERS_CHECKPOINTS "checkpoints"
 
 typedef struct invar_folders {
-    char name[INVAR_LEDGER_NAME_BYTES + 1]; /* of the run */
+    char name[INVAR_LEDGER_NAME_BYTES + 1];        /* of the run */
+    char recipe_name[INVAR_LEDGER_NAME_BYTES + 1]; /* independent of the folder; in checkpoints */
     char run[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char save[INVAR_PATH_SIZE]; /* "": none */

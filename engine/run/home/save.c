@@ -147,7 +147,7 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     fill_optimizer(&out->actor, loop->actor.optimizer);
     fill_optimizer(&out->critic, loop->critic.optimizer);
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
-    (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.name);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.recipe_name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));

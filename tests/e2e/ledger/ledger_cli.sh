@@ -83,7 +83,7 @@ deep=${deep%/*}
 mkdir -p "$deep" && cp runs/a/ledger.db "$deep" && echo frob >"$deep/wrong.ini"
 expect 2 "ledger $deep/ledger.db: no run has the number" ledger show "$deep:frob"
 expect 129 "$deep/wrong.ini:1: neither [section]" train "$deep/wrong.ini"
-expect 2 "$deep/none/config.json: cannot be opened" convert "$deep/none" converted
+expect 2 "$deep/none: no such folder" convert "$deep/none" converted
 expect 129 "$deep/ledger.db: there is a file of that name" ledger backup runs/a \
     --out "$deep/ledger.db"
 rm -r "${deep%%/*}"

@@ -32,7 +32,7 @@ import invar  # noqa: E402  pylint: disable=wrong-import-position
 
 EXPERTS = {"model-type": "qwen3_moe", "num-experts": 4, "moe-router-topk": 2}
 OTHERS = (None, True, 7, -1, 1 << 63, 0.5, "x", "", [], [True], {}, {"a": 1})  # of each type
-ABSENT = {"weights_first", "parts", "turns"}
+ABSENT = {"weights_first", "parts", "turns", "filtered_groups"}
 
 
 def signed(*lines):
