@@ -180,7 +180,10 @@ static piece credentials_at(piece text)
     return scheme;
 }
 
-/* The value of a name before '=' or ':', which may have quotes and blanks around the colon. */
+/*
+ * The value of a name before '=' or ':', which may have quotes and blanks around the colon. The
+ * number in "token: 5" is a count of tokens; a number behind any other name may be a secret.
+ */
 static piece value_after(piece name, piece text, bool colon)
 {
     piece value;
@@ -188,7 +191,7 @@ static piece value_after(piece name, piece text, bool colon)
     while (colon && text.bytes > 0 && text.text[0] == ' ')
         text = rest_of(text, 1);
     value = ends_with(name, "authorization") ? credentials_at(text) : value_at(text);
-    return colon && is_number(value) ? (piece){text.text, 0} : value;
+    return colon && is_number(value) && equals(name, "token") ? (piece){text.text, 0} : value;
 }
 
 /*
