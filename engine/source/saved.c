@@ -403,10 +403,11 @@ static invar_status count_consumed(int64_t *out, const invar_source *source)
 static invar_status count_filtered(int64_t *out, const invar_source *source, int64_t consumed)
 {
     const invar_rollout_header *h = &source->loaded.header;
+    bool own = source->options.saved->own;
     int64_t most = consumed - source->options.prompts;
 
-    *out = most == 0 ? 0 : h->filters ? h->filtered : -1;
-    if (*out <= most)
+    *out = own && most == 0 ? 0 : h->filters ? h->filtered : -1;
+    if (!own || *out <= most) // the rounds of another run are unknown
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "the loaded rollout %" PRId64 " has filtered_groups %" PRId64

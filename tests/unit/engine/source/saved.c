@@ -200,11 +200,16 @@ static void test_saved__files_that_do_not_fit(void **state)
     invar_rollout_data_release(&data);
 }
 
-/* Writes the first own rollout with another count of rejected groups, and trains from it. */
-static invar_status train_with_filtered(bool filters, int64_t filtered)
+/*
+ * Writes the first rollout with another count of rejected groups, and trains from the file. The
+ * rollout belongs to the run with the learning rate 0.01.
+ */
+static invar_status train_with_filtered(const char *name, const char *lr, bool filters,
+                                        int64_t filtered)
 {
     const run_pair read[] = {{"load-debug-rollout-data", run_below("filtered/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
+                             {"lr", lr},
                              {NULL, NULL}};
     invar_rollout_data data;
 
@@ -214,7 +219,7 @@ static invar_status train_with_filtered(bool filters, int64_t filtered)
     assert_ok(invar_rollout_file_write(run_below("filtered/0"), &data.header, data.samples.items,
                                        data.samples.count));
     invar_rollout_data_release(&data);
-    return run_with(filters ? "filtered.new" : "filtered.old", sampled, read);
+    return run_with(name, sampled, read);
 }
 
 static void test_saved__a_file_without_filtered_groups_gives_no_count(void **state)
@@ -224,9 +229,22 @@ static void test_saved__a_file_without_filtered_groups_gives_no_count(void **sta
 
     (void)state;
     assert_true(run_asked("write", count) == 1.0);
-    assert_ok(train_with_filtered(false, 0)); // as 0.1.0 wrote files
+    assert_ok(train_with_filtered("filtered.old", "0.01", false, 0)); // as 0.1.0 wrote files
     assert_true(run_asked("filtered.old", count) == 0.0);
-    assert_fails(train_with_filtered(true, 1000), INVAR_E_CORRUPT, "has filtered_groups 1000");
+    assert_fails(train_with_filtered("filtered.new", "0.01", true, 1000), INVAR_E_CORRUPT,
+                 "has filtered_groups 1000");
+    assert_ok(train_with_filtered("filtered.foreign.old", "0.02", false, 0));
+    assert_true(run_asked("filtered.foreign.old", count) == 0.0);
+}
+
+static void test_saved__takes_filtered_groups_from_files_of_another_run(void **state)
+{
+    static const char dropped[] = "SELECT value FROM metrics WHERE step = 0 AND name = "
+                                  "'rollout/dynamic_filter/dropped'";
+
+    (void)state;
+    assert_ok(train_with_filtered("filtered.foreign", "0.02", true, 1000));
+    assert_true(run_asked("filtered.foreign", dropped) == 1000.0);
 }
 
 /* ---- own rollouts that were changed ---------------------------------------------------------- */
@@ -610,6 +628,7 @@ int main(void)
         cmocka_unit_test(test_saved__demands_equality_of_version_1_with_own_weights),
         cmocka_unit_test(test_saved__files_that_do_not_fit),
         cmocka_unit_test(test_saved__a_file_without_filtered_groups_gives_no_count),
+        cmocka_unit_test(test_saved__takes_filtered_groups_from_files_of_another_run),
         cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
         cmocka_unit_test(test_saved__no_sample_is_passed_over),
         cmocka_unit_test(test_saved__files_need_no_rollout_engine),
