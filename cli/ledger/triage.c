@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/console/term.h"
-#include "base/file.h"
 #include "base/process/program.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
@@ -21,8 +20,7 @@ typedef struct settings {
     const char *ledger;
     const char *run; /* as typed */
     bool json;
-    char model[INVAR_LOCATE_PATH_SIZE];  /* the run's hf-checkpoint; empty if it has none */
-    char recipe[INVAR_LOCATE_PATH_SIZE]; /* the recipe beside the ledger; empty if it has none */
+    char model[INVAR_LOCATE_PATH_SIZE]; /* the run's hf-checkpoint; empty if it has none */
 } settings;
 
 static const char *rule_name(const invar_ledger_query *rule)
@@ -50,7 +48,7 @@ static bool begins(const char *text, const char *word)
 /* A command of a rule, with the words that the run gives a value put in. */
 static void print_command(FILE *out, const char *command, int64_t step, const settings *s)
 {
-    static const char run[] = "RUN", step_word[] = "STEP", model[] = "MODEL", recipe[] = "RECIPE";
+    static const char run[] = "RUN", step_word[] = "STEP", model[] = "MODEL";
 
     for (const char *at = command; *at;) {
         if (begins(at, run)) {
@@ -62,9 +60,6 @@ static void print_command(FILE *out, const char *command, int64_t step, const se
         } else if (s->model[0] && begins(at, model)) {
             invar_text_print_word(out, s->model);
             at += strlen(model);
-        } else if (s->recipe[0] && begins(at, recipe)) {
-            invar_text_print_word(out, s->recipe);
-            at += strlen(recipe);
         } else {
             fputc(*at++, out);
         }
@@ -84,17 +79,12 @@ static invar_status take_model(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* The folder of the run's model and the recipe that the run keeps beside its ledger. */
-static invar_status find_files(settings *s, const invar_located *at)
+/* The folder of the run's model. */
+static invar_status find_model(settings *s, const invar_located *at)
 {
     const invar_ledger_argument run = {"run",
                                        {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
-    const char *slash = strrchr(at->path, '/');
 
-    (void)snprintf(s->recipe, sizeof s->recipe, "%.*srecipe.ini",
-                   slash ? (int)(slash + 1 - at->path) : 0, at->path);
-    if (!invar_path_exists(s->recipe))
-        s->recipe[0] = '\0';
     return invar_ledger_select(
         at->ledger,
         &(invar_ledger_request){.sql = "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
@@ -218,7 +208,7 @@ static invar_status look(int *code_out, settings *s)
     if (status == INVAR_OK)
         status = invar_triage_look(&found, at.ledger, at.run.run);
     if (status == INVAR_OK)
-        status = find_files(s, &at);
+        status = find_model(s, &at);
     if (status == INVAR_OK && s->json)
         status = write_json(&found, &at.run, s);
     else if (status == INVAR_OK)

@@ -9,9 +9,8 @@
 -- check: generate --hf-checkpoint MODEL --prompt 'The capital of France is' --json
 -- cause: chat template: excluded if prompts of the page's samples are what apply_chat_template gives
 -- check: ledger report RUN --out triage.html
--- cause: temperature: confirmed if rollout/log_probs of this short run is much closer to 0
--- check: train RECIPE --run triage-temperature --debug-exit-after-rollout 1
---   --rollout-temperature 0.5
+-- cause: temperature: excluded if the value is 1 or "temperature" of generation_config.json
+-- check: ledger sql "SELECT run, value FROM identity WHERE key = 'rollout-temperature'" RUN
 -- cause: length limit: confirmed if "finish" becomes "stop" with more tokens
 -- check: generate --hf-checkpoint MODEL --prompt 'The capital of France is' --json
 --   --rollout-max-response-len 1024

@@ -92,6 +92,21 @@ for one in finding["causes"]:
     done = subprocess.run([sys.argv[1], *shlex.split(one["check"])], capture_output=True, text=True)
     assert done.returncode == 0, (one, done.stderr)
 PYTHON
+# the check of the temperature shows that of the run: it may exclude the cause
+train hot hf.ini --rollout-temperature 1.5
+for case in loaded:1 hot:1.5; do
+    "$invar" triage "${case%:*}" --json >triage.json
+    holds python3 - "$invar" "${case#*:}" <<'PYTHON'
+import json
+import shlex
+import subprocess
+import sys
+[finding] = [f for f in json.load(open("triage.json"))["findings"] if f["rule"] == "template"]
+[check] = [c["check"] for c in finding["causes"] if c["cause"].startswith("temperature:")]
+done = subprocess.run([sys.argv[1], *shlex.split(check), "--json"], capture_output=True, text=True)
+assert f'"{sys.argv[2]}"' in done.stdout, (check, done.stdout, done.stderr)
+PYTHON
+done
 holds test "$(column loaded "SELECT count(*) FROM event WHERE kind = 'triage' AND
     message LIKE 'template: the mean log-prob of %; this may mean: weights, tokenizer, %'")" -eq 1
 holds grep -q "may mean: weights.* 'invar triage' says how to find out" loaded.err
