@@ -248,8 +248,8 @@ invar_status invar_plugins_tell_restarts(invar_plugins *plugins, invar_recorder 
         if (now == plugins->restarts[i])
             continue;
         (void)snprintf(line, sizeof line,
-                       "plug-in %s: it died and was started again, %" PRId64
-                       " times in this step, %" PRId64 " in all (max-restarts)",
+                       "plug-in %s: it died and was started again %" PRId64 " times, %" PRId64
+                       " times since the start of the program (max-restarts)",
                        invar_plugin_name(plugins->of[i]), now - plugins->restarts[i], now);
         plugins->restarts[i] = now;
         invar_recorder_say(recorder, "%s", line);

@@ -46,6 +46,11 @@ static invar_status look_after_save(invar_loop *loop)
     return invar_loop_finish_save(loop);
 }
 
+static invar_status tell_restarts(invar_loop *loop)
+{
+    return invar_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
+}
+
 /* With the replies of plug-ins, and of the clock, which a replay wants. */
 static invar_status record_step(invar_loop *loop, invar_step *step)
 {
@@ -59,7 +64,7 @@ static invar_status record_step(invar_loop *loop, invar_step *step)
         status = invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
                                        step->first == 0);
     if (status == INVAR_OK)
-        status = invar_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
+        status = tell_restarts(loop);
     if (status == INVAR_OK) {
         step->replies = replies;
         step->measures = loop->plugins.measures;
@@ -367,7 +372,7 @@ static invar_status evaluate(invar_loop *loop)
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
     invar_trace_end(loop->recorder.trace);
-    return status;
+    return status == INVAR_OK ? tell_restarts(loop) : status;
 }
 
 static invar_course_place place_of(const invar_loop *loop, int64_t done)
@@ -509,6 +514,8 @@ static invar_status finish(invar_loop *loop, invar_status status)
     if (loop->summary->finished)
         return status;
     status = finish_save(&first, loop, status);
+    if (status == INVAR_OK)
+        INVAR_TRY(tell_restarts(loop));
     if (status == INVAR_OK && loop->summary->stopped)
         return invar_ledger_finish(loop->recorder.ledger,
                                    invar_process_stop_code(loop->summary->stopped), "stopped");
@@ -517,7 +524,8 @@ static invar_status finish(invar_loop *loop, invar_status status)
     rescue(&first, loop);
     code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
                                       : invar_process_exit_code(status);
-    if (invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
+    if (tell_restarts(loop) != INVAR_OK ||
+        invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
                              first.message) != INVAR_OK ||
         invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)
         invar_error_clear(); // it may be the ledger itself that failed

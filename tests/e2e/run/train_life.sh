@@ -375,9 +375,10 @@ json.loads(sys.stdin.readline())
 print(json.dumps({"invar": 1, "name": "judge", "kinds": ["reward"]}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
-    if os.path.exists(f"dies-{request['step']}"):
-        os.remove(f"dies-{request['step']}")
-        os.abort()
+    for name in (f"dies-{request['step']}", f"dies-{request['step']}-again"):
+        if os.path.exists(name):
+            os.remove(name)
+            os.abort()
     rewards = [float(len(set(s["tokens"]))) for s in request["samples"]]
     print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
 PLUGIN
@@ -397,6 +398,20 @@ touch dies-1 dies-2
 expect 2 'it was started again 1 times (max-restarts)' "${mortal[@]}" --run dead --max-restarts 1
 expect 0 'steps' "${mortal[@]}" --run dead
 expect 0 'identical' diff lives dead
+# restarts in an evaluation after the last step, and in a step that fails, are in the ledger, too
+# restarts RUN: the steps with a restart, and how often each plug-in was started again.
+restarts() {
+    sqlite3 -readonly "$1/ledger.db" "SELECT step || message FROM event
+        WHERE kind = 'plugin-restart'" | sed 's/plug-in .* started again / /; s/ times,.*//'
+}
+touch dies-4
+expect 0 'steps     4 executed' "${mortal[@]}" --run judged-last --max-restarts 1 \
+    --eval-prompt-data 'm task:max' --eval-interval 4 --skip-eval-before-train
+holds [ "$(restarts judged-last)" = '4 1' ]
+touch dies-1 dies-1-again
+expect 2 'it was started again 1 times (max-restarts)' "${mortal[@]}" --run dies-twice \
+    --max-restarts 1
+holds [ "$(restarts dies-twice)" = '1 1' ]
 
 # ---- whose weights are evaluated ---------------------------------------------------------------
 mkdir eval && cp tiny.ini eval/tiny.ini
