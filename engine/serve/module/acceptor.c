@@ -35,7 +35,8 @@ typedef struct pending {
     int fd;
     invar_address from;
     socklen_t from_bytes;
-    int64_t since, due;
+    int64_t number; /* of the connection, in the order of arrival */
+    int64_t due;
     int64_t again; /* when its bytes are looked at again; 0: as soon as there are any */
     int64_t pause; /* milliseconds between two looks at a head that arrives in pieces */
     bool ready;    /* the head is complete */
@@ -51,6 +52,7 @@ struct invar_acceptor {
     bool full;          /* no table or file for another connection: not before the next round */
     pending *table;     /* (options.most) the first `count` are used */
     size_t count;
+    int64_t arrivals;
     struct pollfd *polls; /* (options.most + 2) */
     char head[HEAD_BYTES + 1];
 };
@@ -109,17 +111,17 @@ static bool has_more(const pending *p, const invar_framing *f)
            (uint64_t)arrived > f->head + f->body;
 }
 
-/* Looks at the bytes of a connection. False: the connection has ended. */
-static bool look(invar_acceptor *a, pending *p, int64_t now)
+/* Looks at the bytes of a connection, which may end the connection. */
+static void look(invar_acceptor *a, pending *p, int64_t now)
 {
     ssize_t bytes = recv(p->fd, a->head, sizeof a->head, MSG_PEEK | MSG_DONTWAIT);
     invar_framing f;
 
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return true;
+        return;
     if (bytes <= 0) {
         drop(a, p);
-        return false;
+        return;
     }
     invar_framing_read(&f, a->head, (size_t)bytes);
     if (!f.wrong && f.head > 0 && has_more(p, &f))
@@ -127,15 +129,30 @@ static bool look(invar_acceptor *a, pending *p, int64_t now)
     if (f.wrong || (f.head == 0 && (size_t)bytes > HEAD_BYTES)) {
         refuse(a, p, f.wrong ? "400 Bad Request" : "431 Request Header Fields Too Large",
                f.wrong ? f.wrong : "its head is too long");
-        return false;
+        return;
     }
     p->ready = f.head > 0;
     p->pause = p->pause * 2 < INVAR_ACCEPTOR_TICK_MS ? p->pause * 2 : INVAR_ACCEPTOR_TICK_MS;
     p->again = now + p->pause;
-    return true;
 }
 
-/* Passes the connection on if there is room. False: it has left the table. */
+/* ---- the oldest first ------------------------------------------------------------------------ */
+
+/* The oldest connection that has a complete head, or that has none. NULL if there is none. */
+static pending *oldest(invar_acceptor *a, bool ready)
+{
+    pending *found = NULL;
+
+    for (size_t i = 0; i < a->count; i++) {
+        pending *p = &a->table[i];
+
+        if (p->ready == ready && (!found || p->number < found->number))
+            found = p;
+    }
+    return found;
+}
+
+/* Passes the connection on if there is room. True: the connection has left the table. */
 static bool pass(invar_acceptor *a, pending *p)
 {
     const invar_acceptor_options *o = &a->options;
@@ -148,72 +165,94 @@ static bool pass(invar_acceptor *a, pending *p)
     (void)pthread_mutex_unlock(&a->lock);
     if (passed)
         *p = a->table[--a->count];
-    return !passed;
+    return passed;
 }
 
-static void serve_pending(invar_acceptor *a, size_t index, bool readable, int64_t now)
+static void pass_ready(invar_acceptor *a)
 {
-    pending *p = &a->table[index];
-    bool looks = !p->ready && (p->again ? p->again <= now : readable);
+    pending *p = oldest(a, true);
 
-    if (looks && !look(a, p, now))
-        return;
-    if (p->ready && !pass(a, p))
-        return;
-    if (p->due > now)
-        return;
-    if (p->ready)
-        refuse(a, p, "503 Service Unavailable", "all connections are in use, try again later");
-    else
-        drop(a, p);
+    while (p && pass(a, p))
+        p = oldest(a, true);
+}
+
+/* Looks at the bytes that have arrived. A row that leaves is replaced by the last row. */
+static void look_at_all(invar_acceptor *a, int64_t now)
+{
+    for (size_t i = a->count; i > 0; i--) {
+        pending *p = &a->table[i - 1];
+
+        if (!p->ready && (p->again ? p->again <= now : a->polls[i + 1].revents != 0))
+            look(a, p, now);
+    }
+}
+
+static void end_overdue(invar_acceptor *a, int64_t now)
+{
+    for (size_t i = a->count; i > 0; i--) {
+        pending *p = &a->table[i - 1];
+
+        if (p->due <= now && p->ready)
+            refuse(a, p, "503 Service Unavailable", "all connections are in use, try again later");
+        else if (p->due <= now)
+            drop(a, p);
+    }
 }
 
 /* ---- new connections ------------------------------------------------------------------------- */
 
 /*
- * Room in the table, if necessary that of the oldest connection without a head. If half of the
- * table waits for room, no connection is accepted: a client that has just connected would be the
- * only one without a head, and lose its place at once.
+ * Drops the oldest connection without a head. If half of the table waits for room, no connection is
+ * dropped: a client that has just connected would be the only one without a head, and lose its
+ * place at once.
  */
-static bool make_room(invar_acceptor *a)
+static bool drop_oldest(invar_acceptor *a)
 {
-    pending *oldest = NULL;
     size_t idle = 0;
 
-    if (a->count < a->options.most)
-        return true;
-    for (size_t i = 0; i < a->count; i++) {
-        pending *p = &a->table[i];
-
-        idle += !p->ready;
-        if (!p->ready && (!oldest || p->since < oldest->since))
-            oldest = p;
-    }
-    if (idle <= a->options.most / 2)
+    for (size_t i = 0; i < a->count; i++)
+        idle += !a->table[i].ready;
+    if (idle <= a->count / 2)
         return false;
-    drop(a, oldest);
+    drop(a, oldest(a, false));
     return true;
+}
+
+/* accept4 reports a lack of files even if no client waits, so the queue is asked first. */
+static bool client_waits(const invar_acceptor *a)
+{
+    struct pollfd queue = {.fd = a->listener, .events = POLLIN};
+
+    return poll(&queue, 1, 0) > 0;
+}
+
+static bool lacks_resources(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
 static void accept_some(invar_acceptor *a, int64_t now)
 {
-    for (int i = 0; i < ACCEPTS && !a->full; i++) {
+    for (int i = 0; i < ACCEPTS && !a->full && client_waits(a); i++) {
         pending *p;
 
-        a->full = !make_room(a);
+        a->full = a->count == a->options.most && !drop_oldest(a);
         if (a->full)
             return;
         p = &a->table[a->count];
-        *p = (pending){.since = now,
+        *p = (pending){.number = a->arrivals,
                        .due = now + a->options.client_ms,
                        .pause = 1,
                        .from_bytes = sizeof p->from};
         p->fd = accept4(a->listener, &p->from.any, &p->from_bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (p->fd < 0) {
-            a->full = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+        if (p->fd >= 0) {
+            a->count++;
+            a->arrivals++;
+        } else if (!lacks_resources(errno)) {
             return;
+        } else {
+            a->full = !drop_oldest(a); // the next round of this loop tries again
         }
-        a->count++;
     }
 }
 
@@ -260,8 +299,9 @@ static void *run(void *payload)
 
         wait_for_news(a);
         now = invar_acceptor_clock_ms();
-        for (size_t i = a->count; i > 0; i--) // from the end: a row that leaves gets the last one
-            serve_pending(a, i - 1, a->polls[i + 1].revents != 0, now);
+        look_at_all(a, now);
+        pass_ready(a);
+        end_overdue(a, now);
         if (a->polls[1].revents && !shut)
             accept_some(a, now);
         a->options.tick(a->options.payload);

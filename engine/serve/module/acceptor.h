@@ -3,8 +3,10 @@
  * has arrived and its framing is unambiguous.
  *
  * A connection that has sent no complete head costs a row of a table, no thread. If the table is
- * full, the oldest such connection is closed for a new one, so idle connections cannot keep others
- * out. The bytes of a head are only peeked at: the HTTP server that takes the socket reads them.
+ * full or the process has no more files, the oldest such connection is closed for a new one, so
+ * idle connections cannot keep others out. Complete requests are passed on in the order in which
+ * their connections arrived. The bytes of a head are only peeked at: the HTTP server that takes the
+ * socket reads them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

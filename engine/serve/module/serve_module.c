@@ -17,11 +17,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,6 +36,7 @@
 #define STACK_BYTES ((size_t)512 << 10)
 #define HEAD_BYTES ((size_t)32 << 10)
 #define SPARE_CONNECTIONS 64 // of the library, and for heads: connections are counted here
+#define OWN_FILES 64         // that the process keeps open beside its connections
 
 /* A connection, from its start to its end. */
 typedef struct visitor {
@@ -392,17 +395,34 @@ static bool parse_host(invar_address *out, const char *host, uint16_t port)
     return true;
 }
 
+static unsigned smaller(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Connections that the limit of open files allows, at least 2. */
+static unsigned most_connections(void)
+{
+    struct rlimit limit;
+    rlim_t files;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT_MAX)
+        return INT_MAX;
+    files = limit.rlim_cur > 2 * OWN_FILES ? limit.rlim_cur - OWN_FILES : limit.rlim_cur / 2;
+    return files > 2 ? (unsigned)files : 2;
+}
+
 static struct MHD_Daemon *start_daemon(server *s, const invar_serve_settings *settings)
 {
     unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC |
                      MHD_USE_NO_LISTEN_SOCKET;
 
-    return MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
-        settings->connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        settings->client_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEAD_BYTES,
-        MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_CONNECTION_LIMIT,
+                            s->connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+                            settings->client_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            HEAD_BYTES, MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES,
+                            MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_END);
 }
 
 static void close_door(void *payload)
@@ -429,13 +449,16 @@ static void stop(void *payload)
 static bool start_parts(server *s, const invar_serve_settings *settings, const invar_address *at,
                         uint16_t *port_out)
 {
-    const invar_acceptor_options options = {.at = *at,
-                                            .most = settings->connections + SPARE_CONNECTIONS,
-                                            .client_ms = s->client_ms,
-                                            .payload = s,
-                                            .has_room = has_room,
-                                            .pass = pass,
-                                            .tick = tick};
+    unsigned files = most_connections();
+    invar_acceptor_options options = {.at = *at,
+                                      .client_ms = s->client_ms,
+                                      .payload = s,
+                                      .has_room = has_room,
+                                      .pass = pass,
+                                      .tick = tick};
+
+    s->connections = smaller(settings->connections, files / 2);
+    options.most = smaller(s->connections + SPARE_CONNECTIONS, files - s->connections);
 
     s->acceptor = invar_acceptor_open(port_out, &options);
     if (!s->acceptor)
@@ -466,7 +489,6 @@ static void *start(const invar_serve_settings *settings, uint16_t *port_out,
     s->handler = settings->handler;
     s->most_body = settings->most_body;
     s->client_ms = (int64_t)settings->client_seconds * 1000;
-    s->connections = settings->connections;
     (void)pthread_mutex_init(&s->lock, NULL);
     if (!start_parts(s, settings, &at, port_out)) {
         (void)snprintf(why, INVAR_SERVE_WHY_SIZE, "%s",

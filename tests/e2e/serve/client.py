@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -30,10 +31,13 @@ def finish():
 class Server:
     """A program that serves from when it is made to when it is stopped."""
 
-    def __init__(self, invar, *words, env=None):
+    def __init__(self, invar, *words, env=None, files=None):
+        def limit_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
         self.process = subprocess.Popen(
             [invar, "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **(env or {})})
+            env={**os.environ, **(env or {})}, preexec_fn=limit_files if files else None)
         self.said = ""
         self.port = None
         for line in self.process.stderr:

@@ -120,6 +120,46 @@ def check_idle():
         server.stop()
 
 
+def check_files():
+    """Idle connections keep no client out if the process may open few files."""
+    for files in (40, 256):
+        server = Server(INVAR, *WORDS, "--client-seconds", "600", files=files)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n" % server.port
+        body = b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        for data in (b"", head, head + body):
+            held = opened(server.port, 300, data)
+            for _ in range(3):
+                status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}')
+                expect(status == 200, f"{files} files, {data}: {status} {body}")
+            for s in held:
+                s.close()
+        server.stop()
+
+
+def is_open(s):
+    """Whether the server has left the connection open and sent nothing."""
+    s.setblocking(False)
+    try:
+        return s.recv(1) is None
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+    finally:
+        s.setblocking(True)
+
+
+def check_full_table():
+    """A table that is just full loses no connection: no other client needs the place."""
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1")
+    held = opened(server.port, 128, b"GET")  # the table has 129 rows
+    expect(server.raw("GET", "/health")[0] == 200, "the last row of the table")
+    expect(all(is_open(s) for s in held), "a connection was closed although no other came")
+    for s in held:
+        s.close()
+    server.stop()
+
+
 # ---- framing ------------------------------------------------------------------------------------
 
 
@@ -176,6 +216,8 @@ def main():
     check_values()
     check_budget()
     check_idle()
+    check_files()
+    check_full_table()
     check_framing()
     finish()
 
