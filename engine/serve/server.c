@@ -22,7 +22,6 @@
 #define TEXT_OF(name) #name
 #define RETRY_SECONDS 1    // that a client is told to wait
 #define MOST_VALUES 131072 // JSON values of a request, beside the tokens of one context
-#define BODY_COPIES 2      // of a body while it is received: its buffer grows by doubling
 #define PARSE_COPIES 4     // of a body while it is parsed: strings, messages, their JSON
 #define VALUE_BYTES 320    // of memory that a JSON value of few characters takes
 #define TYPE_JSON "application/json"
@@ -98,6 +97,14 @@ static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t b
                           most);
     return INVAR_FAIL(INVAR_E_BUSY, 0,
                       "other requests have the memory that this one needs: try again later");
+}
+
+static void give_back(invar_server *s, invar_serve_exchange *e)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->memory -= e->memory;
+    e->memory = 0;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
 /* Refuses a body whose parsing would take too much memory, before it is parsed. */
@@ -369,25 +376,27 @@ static void count_reply(invar_server *s, const invar_serve_exchange *e)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* A body of unknown length may become as long as any. */
-static bool reserve_body(invar_server *s, invar_serve_exchange *e)
-{
-    uint64_t bytes = e->announced ? e->announced : (uint64_t)s->options.most_body;
-
-    if (strcmp(e->method, "POST") != 0 || reserve(s, e, BODY_COPIES * bytes) == INVAR_OK)
-        return true;
-    refuse_failed(e, invar_error_last(), NULL);
-    invar_error_clear();
-    return false;
-}
-
 static bool admit(void *payload, invar_serve_exchange *e)
 {
-    bool admitted = may_ask(payload, e) && reserve_body(payload, e);
+    bool admitted = may_ask(payload, e);
 
     if (!admitted)
         count_reply(payload, e);
     return admitted;
+}
+
+/* Memory is reserved as the body arrives, so a client that sends nothing takes none from others. */
+static bool grow(void *payload, invar_serve_exchange *e, size_t bytes)
+{
+    invar_server *s = payload;
+
+    if (reserve(s, e, (uint64_t)bytes - (uint64_t)e->memory) == INVAR_OK)
+        return true;
+    refuse_failed(e, invar_error_last(), NULL);
+    invar_error_clear();
+    count_reply(s, e);
+    give_back(s, e);
+    return false;
 }
 
 /* Counts the request; false: no more are answered. */
@@ -423,8 +432,8 @@ static void release(void *payload, invar_serve_exchange *e)
     if (e->stream)
         end_talk(s, e->stream);
     invar_free(e->reply);
+    give_back(s, e);
     (void)pthread_mutex_lock(&s->lock);
-    s->memory -= e->memory;
     s->busy -= e->working;
     (void)pthread_cond_broadcast(&s->idle);
     (void)pthread_mutex_unlock(&s->lock);
@@ -484,14 +493,17 @@ static invar_status start(invar_server *s)
 {
     const invar_server_options *o = &s->options;
     const char *host = strcmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host;
-    const invar_serve_settings settings = {
-        .host = host,
-        .port = (uint16_t)o->port,
-        .connections = (unsigned)o->connections,
-        .most_body = (size_t)o->most_body,
-        .client_seconds = (unsigned)o->client_seconds,
-        .handler = {
-            .payload = s, .admit = admit, .answer = answer, .release = release, .next = next}};
+    const invar_serve_settings settings = {.host = host,
+                                           .port = (uint16_t)o->port,
+                                           .connections = (unsigned)o->connections,
+                                           .most_body = (size_t)o->most_body,
+                                           .client_seconds = (unsigned)o->client_seconds,
+                                           .handler = {.payload = s,
+                                                       .admit = admit,
+                                                       .grow = grow,
+                                                       .answer = answer,
+                                                       .release = release,
+                                                       .next = next}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
     uint16_t port = 0;
 

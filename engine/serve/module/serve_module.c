@@ -35,8 +35,9 @@
 #define STREAM_BLOCK 16384
 #define STACK_BYTES ((size_t)512 << 10)
 #define HEAD_BYTES ((size_t)32 << 10)
-#define SPARE_CONNECTIONS 64 // of the library, and for heads: connections are counted here
-#define OWN_FILES 64         // that the process keeps open beside its connections
+#define FIRST_BYTES ((size_t)4096) // of the buffer of a body
+#define SPARE_CONNECTIONS 64       // of the library, and for heads: connections are counted here
+#define OWN_FILES 64               // that the process keeps open beside its connections
 
 /* A connection, from its start to its end. */
 typedef struct visitor {
@@ -287,27 +288,65 @@ static inquiry *begin(server *s, struct MHD_Connection *connection, const char *
     return q;
 }
 
+static void set_refused(inquiry *q)
+{
+    server *s = q->owner;
+    visitor *v = visitor_of((struct MHD_Connection *)(uintptr_t)q->exchange.connection);
+
+    q->refused = true;
+    (void)pthread_mutex_lock(&s->lock);
+    if (v)
+        v->refused = true;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Bytes of a buffer for a body of at least `bytes`: twice as large each time, up to the limit. */
+static size_t room_for(const inquiry *q, size_t bytes)
+{
+    uint64_t announced = q->exchange.announced;
+    size_t most = announced > 0 ? (size_t)announced : q->owner->most_body;
+    size_t room = q->room ? q->room : FIRST_BYTES;
+
+    while (room <= bytes)
+        room *= 2;
+    return room <= most || bytes > most ? room : most + 1;
+}
+
+/* False: there is no memory for the larger buffer, or the handler has refused the request. */
+static bool grow(inquiry *q, size_t room)
+{
+    const invar_serve_handler *h = &q->owner->handler;
+    char *larger = NULL;
+
+    if (h->grow && !h->grow(h->payload, &q->exchange, q->room + room)) {
+        set_refused(q);
+        invar_free(q->body);
+        q->body = NULL;
+        q->room = 0;
+        return false;
+    }
+    if (invar_alloc((void **)&larger, room, 1, "the body of a request") != INVAR_OK)
+        return false;
+    if (q->exchange.bytes > 0)
+        memcpy(larger, q->body, q->exchange.bytes);
+    invar_free(q->body);
+    q->body = larger;
+    q->room = room;
+    return true;
+}
+
 /* Appends to the body; what is too long is counted and not kept. */
 static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
 {
     invar_serve_exchange *e = &q->exchange;
-    size_t room = q->room ? q->room : 4096;
-    char *larger = NULL;
+    size_t room;
 
     q->too_long = q->too_long || bytes > q->owner->most_body - e->bytes;
     if (q->too_long || q->refused)
         return MHD_YES;
-    while (room < e->bytes + bytes + 1)
-        room *= 2;
-    if (room > q->room) {
-        if (invar_alloc((void **)&larger, room, 1, "the body of a request") != INVAR_OK)
-            return MHD_NO;
-        if (e->bytes > 0)
-            memcpy(larger, q->body, e->bytes);
-        invar_free(q->body);
-        q->body = larger;
-        q->room = room;
-    }
+    room = room_for(q, e->bytes + bytes);
+    if (room > q->room && !grow(q, room))
+        return q->refused ? MHD_YES : MHD_NO;
     memcpy(q->body + e->bytes, data, bytes);
     e->bytes += bytes;
     return MHD_YES;
@@ -317,17 +356,14 @@ static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
 static enum MHD_Result on_head(inquiry *q, struct MHD_Connection *connection)
 {
     server *s = q->owner;
-    visitor *v = visitor_of(connection);
 
-    q->refused = !s->handler.admit(s->handler.payload, &q->exchange);
-    if (q->refused && q->exchange.announced > s->most_body) {
+    if (s->handler.admit(s->handler.payload, &q->exchange))
+        return MHD_YES;
+    set_refused(q);
+    if (q->exchange.announced > s->most_body) {
         set_due(s, connection, true);
         return send_reply(q, connection);
     }
-    (void)pthread_mutex_lock(&s->lock);
-    if (v)
-        v->refused = q->refused;
-    (void)pthread_mutex_unlock(&s->lock);
     return MHD_YES;
 }
 

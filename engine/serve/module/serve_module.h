@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SERVE_ABI 3
+#define INVAR_SERVE_ABI 4
 #define INVAR_SERVE_TABLE invar_serve_v1 /* the symbol of the table */
 #define INVAR_SERVE_WHY_SIZE 256
 
@@ -50,6 +50,9 @@ typedef struct invar_serve_handler {
     void *payload;
     /* The head of a request is there. False: the reply is, too, and no body is read. */
     bool (*admit)(void *payload, invar_serve_exchange *exchange);
+    /* The body needs `bytes` of memory in all while its buffer grows. False: the reply is set, and
+       the body is dropped. NULL if the body may have any memory. */
+    bool (*grow)(void *payload, invar_serve_exchange *exchange, size_t bytes);
     /* The whole request is there: sets the reply. */
     void (*answer)(void *payload, invar_serve_exchange *exchange);
     /* The reply is sent, or nobody waits for one: frees its body or its stream. */

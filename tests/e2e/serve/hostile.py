@@ -59,22 +59,57 @@ def check_values():
     server.stop()
 
 
+def started(server, headers, data=b""):
+    """A client whose request has been admitted, and whose body begins with this data."""
+    s = socket.create_connection(("127.0.0.1", server.port))
+    s.settimeout(120)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nExpect: 100-continue\r\n"
+              b"Content-Type: application/json\r\n%s\r\n" % (server.port, headers))
+    got = b""
+    while not got.endswith(b"\r\n\r\n") and (more := s.recv(1)):
+        got += more
+    expect(got.startswith(b"HTTP/1.1 100 "), f"a request that has only begun: {got}")
+    s.sendall(data)
+    return s
+
+
+def check_unsent():
+    """Bodies that do not arrive take no memory from other requests."""
+    server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    held = [started(server, headers, data) for _ in range(30) for headers, data in (
+        (chunked, b"1\r\n{\r\n"), (b"Content-Length: 500000\r\n", b"{"))]
+    body = b'{"prompt":"a","max_tokens":1}'
+    long = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
+    status, _, reply = server.raw("POST", TEXT, long)
+    expect(status == 200, f"beside {len(held)} bodies that do not arrive: {status} {reply}")
+    for headers, data, code in (
+            (b"Connection: close\r\n" + chunked, b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), 200),
+            (b"Content-Length: 0\r\n", b"", 400)):
+        got = exchange(server.port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n"
+                       b"Content-Type: application/json\r\n%s\r\n%s" % (server.port, headers, data))
+        expect(got.startswith(b"HTTP/1.1 %d " % code) and b"memory" not in got,
+               f"a short body, {headers}: {got}")
+    for s in held:
+        s.close()
+    server.stop()
+
+
 def check_budget():
     """Requests that together need more memory than there is are told to come again."""
     server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
-    text = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 20000})
+    text = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
     expect(server.raw("POST", TEXT, text)[0] == 200, "a request that fits")
     status, _, body = server.raw("POST", TEXT, json.dumps({"user": "x" * 600000}))
     expect(status == 400 and "--max-memory-bytes" in body.decode(), f"a body: {status} {body}")
     status, _, body = server.raw("POST", TEXT, '{"user": [' + ",".join(["1"] * 4000) + "]}")
     expect(status == 400 and "--max-memory-bytes" in body.decode(), f"values: {status} {body}")
-    held = server.connect()  # its body never comes
-    held.putrequest("POST", TEXT)
-    for name, value in {**JSON, "Content-Length": "500000", "Expect": "100-continue"}.items():
-        held.putheader(name, value)
-    held.endheaders()
-    held.sock.recv(12)  # 100 Continue: the memory is reserved
-    status, headers, body = server.raw("POST", TEXT, text)
+    held = started(server, b"Content-Length: 524000\r\n")
+    held.sendall(b"x" * 500000)  # the rest never comes
+    for _ in range(500):  # until the server has received these bytes
+        status, headers, body = server.raw("POST", TEXT, text)
+        if status != 200:
+            break
     expect(status == 429 and headers["Retry-After"] == "1" and b"memory" in body,
            f"beside a large request: {status} {body}")
     expect(server.raw("GET", "/health")[0] == 200, "what has no body needs none")
@@ -215,6 +250,7 @@ def check_framing():
 def main():
     check_values()
     check_budget()
+    check_unsent()
     check_idle()
     check_files()
     check_full_table()
