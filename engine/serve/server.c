@@ -307,7 +307,7 @@ static bool has_key(const invar_server *s, const invar_serve_exchange *e)
 
     if (gate->knows)
         return given && gate->knows(gate->payload, given);
-    return !s->options.key || (given && same_key(given, s->options.key));
+    return s->options.key && given && same_key(given, s->options.key);
 }
 
 static bool is_json(const char *type)
@@ -316,6 +316,11 @@ static bool is_json(const char *type)
 
     return type && strncmp(type, TYPE_JSON, length) == 0 &&
            (type[length] == '\0' || type[length] == ';' || type[length] == ' ');
+}
+
+static bool asks_for_key(const invar_server *s)
+{
+    return s->options.gate.knows || s->options.key;
 }
 
 static bool may_ask(const invar_server *s, invar_serve_exchange *e)
@@ -336,7 +341,7 @@ static bool may_ask(const invar_server *s, invar_serve_exchange *e)
                                     "invalid_request_error", NULL, "not_found"});
         return false;
     }
-    if (!r->open && !has_key(s, e)) {
+    if (!r->open && asks_for_key(s) && !e->keyed) {
         refuse(e, 401,
                &(invar_reply_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
                                     "is another one",
@@ -378,8 +383,10 @@ static void count_reply(invar_server *s, const invar_serve_exchange *e)
 
 static bool admit(void *payload, invar_serve_exchange *e)
 {
-    bool admitted = may_ask(payload, e);
+    bool admitted;
 
+    e->keyed = has_key(payload, e);
+    admitted = may_ask(payload, e);
     if (!admitted)
         count_reply(payload, e);
     return admitted;

@@ -8,8 +8,9 @@
  * The acceptor's thread also ends connections that have not brought a complete request in time,
  * however slowly they drip, or not taken the last bytes of a stream. Connections that take nothing
  * of a complete reply are ended by the library, whose clock would also run while a stream waits for
- * its next bytes. If all connections are in use, one whose body is incomplete is ended for a new
- * one, first one whose request is refused already: clients with a key keep their connections.
+ * its next bytes. If all connections are in use, a connection whose body is incomplete and that has
+ * not shown the key of the server is ended for a new one, first a connection whose request is
+ * refused already. Clients with the key keep their connections.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,6 +48,7 @@ typedef struct visitor {
     int64_t due;  /* when its request must be there, or bytes be taken; 0: it waits for a reply */
     bool refused; /* the request brings no key, or is refused for another reason */
     bool asked;   /* the request is complete */
+    bool keyless; /* the head has been read, and does not bring the key of the server */
     bool ended;   /* the connection was shut down and is about to leave */
 } visitor;
 
@@ -163,7 +165,7 @@ static bool goes_first(const visitor *a, const visitor *b)
     return !b || (a->refused != b->refused ? a->refused : a->since < b->since);
 }
 
-/* If there is no room, a connection that still sends its request makes some. */
+/* If there is no room, a connection without the key that still sends its request makes some. */
 static bool has_room(void *payload)
 {
     server *s = payload;
@@ -174,7 +176,7 @@ static bool has_room(void *payload)
     room = s->open < s->connections;
     for (visitor *v = s->visitors; v && !room; v = v->next) {
         leaving = leaving || v->ended;
-        if (!v->asked && !v->ended && goes_first(v, first))
+        if (v->keyless && !v->asked && !v->ended && goes_first(v, first))
             first = v;
     }
     if (first && !leaving)
@@ -288,15 +290,17 @@ static inquiry *begin(server *s, struct MHD_Connection *connection, const char *
     return q;
 }
 
-static void set_refused(inquiry *q)
+static void set_refused(inquiry *q, bool refused)
 {
     server *s = q->owner;
     visitor *v = visitor_of((struct MHD_Connection *)(uintptr_t)q->exchange.connection);
 
-    q->refused = true;
+    q->refused = refused;
     (void)pthread_mutex_lock(&s->lock);
-    if (v)
-        v->refused = true;
+    if (v) {
+        v->refused = refused;
+        v->keyless = !q->exchange.keyed;
+    }
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -319,7 +323,7 @@ static bool grow(inquiry *q, size_t room)
     char *larger = NULL;
 
     if (h->grow && !h->grow(h->payload, &q->exchange, q->room + room)) {
-        set_refused(q);
+        set_refused(q, true);
         invar_free(q->body);
         q->body = NULL;
         q->room = 0;
@@ -357,10 +361,8 @@ static enum MHD_Result on_head(inquiry *q, struct MHD_Connection *connection)
 {
     server *s = q->owner;
 
-    if (s->handler.admit(s->handler.payload, &q->exchange))
-        return MHD_YES;
-    set_refused(q);
-    if (q->exchange.announced > s->most_body) {
+    set_refused(q, !s->handler.admit(s->handler.payload, &q->exchange));
+    if (q->refused && q->exchange.announced > s->most_body) {
         set_due(s, connection, true);
         return send_reply(q, connection);
     }

@@ -41,6 +41,7 @@ typedef struct invar_serve_exchange {
     char *reply;       /* its body; NULL: it has a stream */
     size_t reply_bytes;
     void *stream;   /* NULL: it has a body */
+    bool keyed;     /* set by `admit`: the request brings the key that the server asks for */
     bool working;   /* private to the handler; false at first */
     int64_t memory; /* bytes reserved for the request; private to the handler; 0 at first */
 } invar_serve_exchange;

@@ -6,6 +6,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
+import select
 import socket
 import sys
 import threading
@@ -195,15 +196,10 @@ def check_full_table():
     server.stop()
 
 
-# ---- framing ------------------------------------------------------------------------------------
-
-
-def exchange(port, data):
-    """All bytes that come back until the server closes the connection."""
-    s = socket.create_connection(("127.0.0.1", port))
-    s.settimeout(60)
-    s.sendall(data)
+def rest_of(s):
+    """All bytes that still come until the server closes the connection."""
     got = b""
+    s.settimeout(60)
     try:
         while more := s.recv(1 << 16):
             got += more
@@ -211,6 +207,40 @@ def exchange(port, data):
         pass
     s.close()
     return got
+
+
+def check_keyed():
+    """Clients with the key lose no connection to others, and wait in the order of arrival."""
+    key, body = b"Authorization: Bearer secret\r\n", b'{"prompt":"a","max_tokens":1}'
+    length = b"Content-Length: %d\r\n" % len(body)
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1",
+                    env={"INVAR_API_KEY": "secret"})
+    keyed = [started(server, key + length, body[:1]) for _ in range(65)]  # all that are served
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            b"application/json\r\n" + length)
+    waiting = opened(server.port, 1, head + b"\r\n" + body)
+    waiting += opened(server.port, 3, head + key + b"Expect: 100-continue\r\n\r\n")
+    for _ in range(3):  # refused by the thread that has looked at the others by then
+        expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
+    expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
+    expect(all(is_open(s) for s in waiting), "a client was not made to wait")
+    keyed[0].sendall(body[1:])
+    expect(keyed[0].recv(12) == b"HTTP/1.1 200", "a client with the key that sends its body")
+    expect(b" 401 " in rest_of(waiting[0]), "the client without the key was the first to wait")
+    expect(select.select(waiting[1:], [], [], 120)[0] == waiting[1:2], "not the oldest is next")
+    for s in keyed + waiting:
+        s.close()
+    server.stop()
+
+
+# ---- framing ------------------------------------------------------------------------------------
+
+
+def exchange(port, data):
+    """All bytes that come back until the server closes the connection."""
+    s = socket.create_connection(("127.0.0.1", port))
+    s.sendall(data)
+    return rest_of(s)
 
 
 def check_framing():
@@ -254,6 +284,7 @@ def main():
     check_idle()
     check_files()
     check_full_table()
+    check_keyed()
     check_framing()
     finish()
 
