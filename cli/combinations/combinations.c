@@ -347,8 +347,9 @@ static invar_status show_pairs(const scene *s)
             show_refusal(&features[i], &features[k]);
             refused++;
         }
-    printf("\n%lld of %lld pairs of %d features are refused.\n", (long long)refused,
-           (long long)pairs, FEATURES);
+    printf("\n%lld of %lld pairs of %d features are refused. Each was tried with one set of other "
+           "keys that it needs; with other ones some are accepted: ask train --dry-run.\n",
+           (long long)refused, (long long)pairs, FEATURES);
     return INVAR_OK;
 }
 

@@ -491,7 +491,7 @@ static size_t hub_name_length(const char *text)
     return text[0] == '.' || text[0] == '-' ? 0 : strspn(text, usual);
 }
 
-/* True if `path` has the form OWNER/NAME and OWNER is not a folder here. */
+/* True if `path` has the form OWNER/NAME and OWNER names no local folder, existing or advised. */
 static bool is_hub_name(const char *path)
 {
     size_t owner = hub_name_length(path);
@@ -501,7 +501,7 @@ static bool is_hub_name(const char *path)
     if (name == 0 || path[owner + 1 + name] != '\0')
         return false;
     (void)snprintf(folder, sizeof folder, "%.*s", (int)owner, path);
-    return !invar_path_exists(folder);
+    return !invar_path_exists(folder) && strcmp(folder, "models") != 0;
 }
 
 invar_status invar_hf_check_folder(const char *key, const char *dir)

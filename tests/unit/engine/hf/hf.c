@@ -551,8 +551,9 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
 
 static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
 {
-    static const char *const others[] = {"Qwen",    "Qwen/",    "/Qwen/Qwen3", "a/b/c", "../Qwen3",
-                                         "./Qwen3", "-a/Qwen3", "tests/Qwen3", "a b/c", "Qwen/.x"};
+    static const char *const others[] = {"Qwen",     "Qwen/",   "/Qwen/Qwen3", "a/b/c",
+                                         "../Qwen3", "./Qwen3", "-a/Qwen3",    "tests/Qwen3",
+                                         "a b/c",    "Qwen/.x", "models/Qwen3"};
     (void)state;
 
     assert_fails(invar_hf_check_folder("hf-checkpoint", "Qwen/Qwen3-0.6B"), INVAR_E_NOTFOUND,
