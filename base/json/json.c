@@ -54,7 +54,7 @@ typedef struct blocks {
 static _Thread_local struct {
     jmp_buf *caller; /* NULL while no parser runs */
     blocks made;     /* blocks that are not freed yet, in any order */
-    blocks dropped;  /* those of them that jansson has freed; they are kept until the end */
+    blocks dropped;  /* blocks that jansson has freed; released after the parse */
 } parser;
 
 static bool add_block(blocks *list, void *block)

@@ -75,9 +75,9 @@ enum {
     FOLDERS = sizeof folders / sizeof *folders
 };
 
-/* What the recipes of all pairs share. */
+/* State that the recipes of all pairs share. */
 typedef struct scene {
-    invar_recipe *recipe;            /* of the pair that is tried */
+    invar_recipe *recipe;            /* recipe of the current pair */
     invar_session sessions[FOLDERS]; /* the models of all folders */
     int count;                       /* number of sessions that are open */
 } scene;
@@ -230,7 +230,7 @@ static const invar_model_spec *find_actor(const scene *s, const invar_recipe *re
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* As many ranks as the layout has at least; a layout that contradicts itself is refused later. */
+/* Returns the least number of ranks of the layout. Contradictory layouts are refused later. */
 static int count_ranks(const draft *d)
 {
     invar_sides_sizes sides;

@@ -24,7 +24,7 @@ typedef struct listing {
     json_t *array;    /* with --json, else NULL */
     const char *path; /* of the ledger that is being read */
     invar_ledger *ledger;
-    bool by_uuid; /* which is below runs/, so that a uuid is enough to find its runs */
+    bool by_uuid; /* the ledger is below runs/, so that a uuid is enough to find its runs */
     int64_t now_ns;
     int64_t ledgers;
     int64_t runs;

@@ -63,18 +63,6 @@ static invar_status find_or_add(invar_agent_session **out, invar_agent_logged *t
     return INVAR_OK;
 }
 
-static invar_status read_digest(invar_digest *out, const json_t *object, const char *key,
-                                const char *where)
-{
-    const char *text;
-
-    INVAR_TRY(invar_json_string(&text, object, key, where));
-    if (invar_digest_parse(out, text) != INVAR_OK)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 hexadecimal digits",
-                          where, key);
-    return INVAR_OK;
-}
-
 static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
 {
     return a->number == b->number && invar_digest_equal(&a->run, &b->run) &&
@@ -110,12 +98,12 @@ static invar_status read_head(invar_agent_logged *to, bool *ours_out, const json
     invar_agent_rollout is = {0};
 
     INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
-    INVAR_TRY(read_digest(&is.run, line, "run", where));
-    INVAR_TRY(read_digest(&is.weights, line, "weights", where));
+    INVAR_TRY(invar_journal_digest(&is.run, line, "run", where));
+    INVAR_TRY(invar_journal_digest(&is.weights, line, "weights", where));
     if (json_object_get(line, "uuid"))
-        INVAR_TRY(read_digest(&is.uuid, line, "uuid", where));
+        INVAR_TRY(invar_journal_digest(&is.uuid, line, "uuid", where));
     if (json_object_get(line, "agent"))
-        INVAR_TRY(read_digest(&is.agent, line, "agent", where));
+        INVAR_TRY(invar_journal_digest(&is.agent, line, "agent", where));
     INVAR_TRY(check_run(&is.uuid, rollout, where));
     to->agent = is.agent;
     *ours_out = is_same(&is, rollout);

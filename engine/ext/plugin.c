@@ -40,8 +40,8 @@ struct invar_plugin {
     invar_ledger_reply *replies; /* (n_replies), their data owned */
     size_t n_replies, capacity;
     invar_json_text text;            /* the request of a program */
-    int64_t restarts, most_restarts; /* of a program that died */
-    bool titled;                     /* as in the options */
+    int64_t restarts, most_restarts; /* restarts of the program so far; their limit */
+    bool titled;                     /* copy of the option `titled` */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -358,7 +358,7 @@ static invar_status restart(invar_plugin *plugin)
     invar_error_clear();
     plugin->restarts++;
     memcpy(title, plugin->title, sizeof title);
-    plugin->text = (invar_json_text){0}; // of the greeting
+    plugin->text = (invar_json_text){0}; // the greeting needs a text of its own
     if (!plugin->titled)
         status = invar_command_hash(&hashed, &hash, plugin->name,
                                     invar_line_program_command(plugin->program));

@@ -60,9 +60,9 @@ typedef struct invar_plugin_options {
     const invar_teacher_options *teacher; /* likewise one that is asked for log-probs */
     bool titled;      /* who it is, is the name that it gives itself, not a file */
     bool apart;       /* somebody else starts `spec`: here it is known, and its replies are kept */
-    uint32_t kinds;   /* what it is wanted for; one that it does not offer is an error */
+    uint32_t kinds;   /* kinds of calls that must be offered; a missing kind is an error */
     double timeout;   /* seconds that a program may take for its start or a reply; 0: no limit */
-    int log_fd;       /* where a program's standard error goes; -1: nowhere */
+    int log_fd;       /* file for a program's standard error; -1 if it is discarded */
     int64_t restarts; /* how often a program that died is started again, in all */
 } invar_plugin_options;
 

@@ -36,7 +36,7 @@
 struct invar_line_program {
     const char *name;
     char *command;      /* owned */
-    pthread_t thread;   /* that opened it */
+    pthread_t thread;   /* thread that opened the program */
     int64_t timeout_ms; /* 0: none */
     int log_fd;
     size_t logged; /* bytes since the last request */

@@ -241,3 +241,15 @@ invar_status invar_journal_next(json_t **out, invar_journal_reader *r)
     }
     return status;
 }
+
+invar_status invar_journal_digest(invar_digest *out, const json_t *line, const char *key,
+                                  const char *where)
+{
+    const char *text;
+
+    INVAR_TRY(invar_json_string(&text, line, key, where));
+    if (invar_digest_parse(out, text) != INVAR_OK)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is no hash of 32 hexadecimal digits",
+                          where, key);
+    return INVAR_OK;
+}

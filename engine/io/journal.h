@@ -2,9 +2,9 @@
  * journal.h - line journals: files of JSON lines, each of them durable when it was appended, and
  * protected by a chain of sums.
  *
- * File format, version 2. A journal is a sequence of lines, each one JSON object. The first member
- * of the first line names the kind of the journal and the version, as {"invar_schedule":2,...}. The
- * last member of every line is its sum:
+ * File format, version 2. A journal is a sequence of lines, each one JSON object. The first line
+ * begins with the kind of the journal and its version, as in {"invar_schedule":2,...}. The last
+ * member of every line is its sum:
  *
  *     {"invar_schedule":2,"run":"fa9b...","sum":"5c1d..."}
  *     {"tick":0,"batch":[0,1,5,6],"sum":"07aa..."}
@@ -92,6 +92,10 @@ void invar_journal_read(invar_journal_reader *out, const char *kind, const char 
  * that follows from the line before, is not JSON, or has an unknown version.
  */
 invar_status invar_journal_next(json_t **out, invar_journal_reader *reader) INVAR_MUST_USE;
+
+/* Reads the hash `key` of a line. Returns INVAR_E_CORRUPT, with `where`, for any other text. */
+invar_status invar_journal_digest(invar_digest *out, const json_t *line, const char *key,
+                                  const char *where) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -297,25 +297,13 @@ static invar_status take_event(invar_ticks *to, const json_t *line, bool before,
                       tick);
 }
 
-static invar_status take_digest(invar_digest *out, const json_t *line, const char *key,
-                                const char *where)
-{
-    const char *text;
-
-    INVAR_TRY(invar_json_string(&text, line, key, where));
-    if (invar_digest_parse(out, text) != INVAR_OK)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is not a hash of 32 hexadecimal digits",
-                          where, key);
-    return INVAR_OK;
-}
-
 static invar_status take_head(invar_ticks_head *out, const json_t *line,
                               const invar_journal_reader *reader)
 {
     out->found = true;
     out->checked = reader->checked;
-    INVAR_TRY(take_digest(&out->run, line, "run", reader->where));
-    return out->checked ? take_digest(&out->uuid, line, "uuid", reader->where) : INVAR_OK;
+    INVAR_TRY(invar_journal_digest(&out->run, line, "run", reader->where));
+    return out->checked ? invar_journal_digest(&out->uuid, line, "uuid", reader->where) : INVAR_OK;
 }
 
 /* `head_out` gets the first line; if it is NULL, all lines are events. */
