@@ -496,6 +496,8 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
 
     INVAR_TRY(
         invar_alloc((void **)&routes, (size_t)axis->size, sizeof *routes, "choices of experts"));
+    /* The transport of a plan moves no bytes: a plan adds zeros for the other ranks. */
+    memset(routes, 0, (size_t)axis->size * sizeof *routes);
     for (int r = 0; r < axis->size; r++)
         trainer->bytes[r] = sizeof *routes;
     routes[axis->rank][0] = result->routes;
