@@ -395,9 +395,10 @@ static invar_status wait(const invar_device *dev)
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /*
- * True for an address that is mapped and lies outside the region of the far device. Other numbers in
- * arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide range
- * of addresses, in which two 32-bit numbers side by side can fall, so its build looks for none.
+ * True for an address that is mapped and lies outside the region of the far device. Other numbers
+ * in arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide
+ * range of addresses, in which two 32-bit numbers side by side can fall, so its build looks for
+ * none.
  */
 static bool is_host_address(uintptr_t word)
 {
