@@ -21,6 +21,89 @@
 const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI,   INVAR_MODULE_NCCL,
                                           INVAR_MODULE_HTTP, INVAR_MODULE_SERVE, NULL};
 
+/* What a message about a missing module says. */
+typedef struct facts {
+    const char *file;
+    const char *target;  /* of CMake */
+    const char *package; /* that has the module */
+    const char *purpose; /* what needs the module */
+    const char *setup;   /* the command that installs what the module is built with */
+    const char *option;  /* of CMake, without which the module is not built; may be empty */
+} facts;
+
+static const facts all_facts[] = {
+    {INVAR_MODULE_CUDA, "invar_cuda", "invar-cuda", "a GPU needs it", "scripts/setup build cuda",
+     "-DINVAR_CUDA=ON "},
+    {INVAR_MODULE_MPI, "invar_mpi", "invar-mpi", "ranks over MPI need it", "scripts/setup mpi",
+     "-DINVAR_MPI=ON "},
+    {INVAR_MODULE_NCCL, "invar_nccl", "invar-nccl", "NCCL between GPUs needs it",
+     "apt-get install libnccl-dev", "-DINVAR_CUDA=ON -DINVAR_NCCL=ON "},
+    {INVAR_MODULE_HTTP, "invar_http", "invar", "servers are asked through it",
+     "scripts/setup build", ""},
+    {INVAR_MODULE_SERVE, "invar_serve", "invar", "HTTP goes through it", "scripts/setup build", ""},
+};
+
+/* `file` is one of invar_module_names. */
+static const facts *facts_of(const char *file)
+{
+    for (size_t i = 0; i < sizeof all_facts / sizeof *all_facts; i++)
+        if (strcmp(all_facts[i].file, file) == 0)
+            return &all_facts[i];
+    INVAR_CHECK(!"a module that has a name has facts");
+}
+
+/* Whether the build of this code makes a module: INVAR_MODULES_MADE is like "mpi,http,serve". */
+static bool is_made(const char *file)
+{
+    const char *cursor = INVAR_MODULES_MADE, *item;
+    char name[32];
+    size_t bytes;
+
+    while (invar_text_item(&item, &bytes, &cursor, ',')) {
+        (void)snprintf(name, sizeof name, "invar-%.*s.so", (int)bytes, item);
+        if (strcmp(name, file) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A folder as a shell reads it. */
+static void print_folder(char out[INVAR_PATH_SIZE], const char *folder)
+{
+    FILE *text = fmemopen(out, INVAR_PATH_SIZE, "w");
+
+    out[0] = '\0';
+    if (!text)
+        return;
+    invar_text_print_word(text, folder);
+    (void)fclose(text);
+    out[INVAR_PATH_SIZE - 1] = '\0';
+}
+
+void invar_module_remedy(char *out, size_t size, const char *folder, const char *name, bool made)
+{
+    const facts *f = facts_of(name);
+    char cache[INVAR_PATH_SIZE], build[INVAR_PATH_SIZE];
+    bool in_build;
+
+    (void)snprintf(cache, sizeof cache, "%s/CMakeCache.txt", folder);
+    in_build = access(cache, F_OK) == 0;
+    print_folder(build, folder);
+    if (in_build && made)
+        (void)snprintf(out, size, "run cmake --build %s --target %s", build, f->target);
+    else if (in_build)
+        (void)snprintf(out, size, "run %s && cmake %s%s && cmake --build %s --target invar",
+                       f->setup, f->option, build, build);
+    else if (made)
+        (void)snprintf(out, size, "install the package %s of the build of this program",
+                       f->package);
+    else
+        (void)snprintf(out, size,
+                       "this program was built without it: in Invar's source tree run %s && cmake "
+                       "--preset cpu %s&& cmake --build --preset cpu, and install what that makes",
+                       f->setup, f->option);
+}
+
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
 {
     static const char *const places[] = {"", "/../lib/invar"};
@@ -73,24 +156,28 @@ static void own_folder(char out[INVAR_PATH_SIZE / 2])
 
 invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file)
 {
-    char folder[INVAR_PATH_SIZE / 2];
+    char folder[INVAR_PATH_SIZE / 2], remedy[INVAR_PATH_SIZE];
     const char *asked = getenv("INVAR_MODULES");
-    const char *place = own_library() ? "beside the library" : "beside the program";
 
     if (strchr(file, '/')) {
-        place = "there";
         if (snprintf(out, INVAR_PATH_SIZE, "%s", file) < INVAR_PATH_SIZE && access(out, F_OK) == 0)
             return INVAR_OK;
-    } else if (asked && asked[0]) {
-        place = "in the folder INVAR_MODULES";
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s is not there", file);
+    }
+    if (asked && asked[0]) {
         if (invar_module_find(out, asked, file))
             return INVAR_OK;
-    } else {
-        own_folder(folder);
-        if (invar_module_find(out, folder, file))
-            return INVAR_OK;
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "the module %.200s is not in the folder INVAR_MODULES; %s: unset "
+                          "INVAR_MODULES, or let it name a folder that has the module",
+                          file, facts_of(file)->purpose);
     }
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s is not %s", file, place);
+    own_folder(folder);
+    if (invar_module_find(out, folder, file))
+        return INVAR_OK;
+    invar_module_remedy(remedy, sizeof remedy, folder, file, is_made(file));
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s is not beside the %s; %s: %s",
+                      file, own_library() ? "library" : "program", facts_of(file)->purpose, remedy);
 }
 
 invar_status invar_module_load(const void **out, const char *file, const char *symbol, bool global)
@@ -110,7 +197,10 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
         return INVAR_OK;
     text = dlerror();
     invar_text_quote(why, sizeof why, text ? text : "", text ? strlen(text) : 0);
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s cannot be loaded: %s", file, why);
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "the module %.200s cannot be loaded: %s; install the library that is named "
+                      "there, or build the program with its modules again",
+                      file, why);
 }
 
 /* Where the module of a program, or of this one, is; false: a program without it is another one. */

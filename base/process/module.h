@@ -14,6 +14,7 @@
 #define INVAR_BASE_PROCESS_MODULE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -40,8 +41,16 @@ bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char
  */
 void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const char *ending);
 
-/* Where the module `file` of this program is; INVAR_E_UNSUPPORTED: it is not there. */
+/* Where the module `file` of this program is; INVAR_E_UNSUPPORTED: it is not there, and the message
+   says what brings it there. */
 invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVAR_MUST_USE;
+
+/*
+ * Writes which command brings the module `name` to a program in `folder`: one for a build folder,
+ * which has a CMakeCache.txt, another one for an installed program. `made` is true if the build of
+ * the program makes the module, and false if its library was not found. `size` is the room, > 0.
+ */
+void invar_module_remedy(char *out, size_t size, const char *folder, const char *name, bool made);
 
 /*
  * What a module exports by this name; it stays loaded. `file` is a module's name, or a path if it

@@ -465,10 +465,7 @@ static invar_status load_module(const invar_mpi_table **out, const char *wanted)
     const void *symbol;
 
     // global: MPI loads parts of itself that look for its symbols
-    INVAR_TRY(invar_error_advise(invar_module_load(&symbol, file, TEXT(INVAR_MPI_TABLE), true),
-                                 INVAR_E_UNSUPPORTED,
-                                 "ranks over MPI need it: install MPI (scripts/setup mpi: Open "
-                                 "MPI), then build again"));
+    INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_MPI_TABLE), true));
     *out = symbol;
     if ((*out)->abi != INVAR_MPI_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,

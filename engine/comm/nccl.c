@@ -248,9 +248,7 @@ static invar_status load_module(const invar_nccl_table **out, const char *wanted
     const void *symbol;
 
     INVAR_TRY(invar_error_advise(invar_module_load(&symbol, file, TEXT(INVAR_NCCL_TABLE), false),
-                                 INVAR_E_UNSUPPORTED,
-                                 "NCCL between GPUs needs it: build with CUDA where nccl.h is, or "
-                                 "choose distributed-backend = host"));
+                                 INVAR_E_UNSUPPORTED, "or choose distributed-backend = host"));
     *out = symbol;
     if ((*out)->abi != INVAR_NCCL_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,

@@ -83,10 +83,7 @@ static invar_status load(const invar_http_table **out, const char *file)
 {
     const void *symbol;
 
-    INVAR_TRY(invar_error_advise(
-        invar_module_load(&symbol, file, TEXT(INVAR_HTTP_TABLE), false), INVAR_E_UNSUPPORTED,
-        "servers are asked through it: install libcurl's headers (scripts/setup build), then "
-        "build again"));
+    INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_HTTP_TABLE), false));
     *out = symbol;
     if ((*out)->abi != INVAR_HTTP_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,

@@ -483,10 +483,7 @@ invar_status invar_server_load(const invar_serve_table **out, const char *file)
     const void *symbol;
 
     file = file ? file : INVAR_MODULE_SERVE;
-    INVAR_TRY(invar_error_advise(
-        invar_module_load(&symbol, file, TEXT(INVAR_SERVE_TABLE), false), INVAR_E_UNSUPPORTED,
-        "HTTP goes through it: install libmicrohttpd's headers (scripts/setup build), then "
-        "build again"));
+    INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_SERVE_TABLE), false));
     *out = symbol;
     if ((*out)->abi != INVAR_SERVE_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,

@@ -16,11 +16,9 @@
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
-#define WHY_SIZE 512
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const invar_backend *backend;
-static char why[WHY_SIZE]; /* there is none */
+static char why[INVAR_ERROR_MESSAGE_SIZE]; /* there is none */
 
 invar_status invar_cuda_module_load(const invar_backend **out, const char *file)
 {
@@ -41,7 +39,7 @@ static void load(void)
 {
     if (invar_cuda_module_load(&backend, INVAR_MODULE_CUDA) == INVAR_OK)
         return;
-    (void)snprintf(why, sizeof why, "%.*s", WHY_SIZE - 1, invar_error_last()->message);
+    (void)snprintf(why, sizeof why, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
@@ -53,9 +51,6 @@ const invar_backend *invar_cuda_module_backend(void)
 
 invar_status invar_backend_cuda_absent(void)
 {
-    return INVAR_FAIL(
-        INVAR_E_NODEVICE, 0,
-        "no CUDA here: %s; configure with -DINVAR_CUDA=ON and build, or choose device "
-        "= cpu",
-        why[0] ? why : "this program has no such backend");
+    return INVAR_FAIL(INVAR_E_NODEVICE, 0, "no CUDA here: %s; or choose device = cpu",
+                      why[0] ? why : "this program has no such backend");
 }

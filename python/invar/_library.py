@@ -9,6 +9,7 @@ import ctypes
 import operator
 import os
 import pathlib
+import shlex
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any, Iterable, Mapping, Optional
 
@@ -143,14 +144,22 @@ def _declare(library: ctypes.CDLL) -> None:
         function.restype = c_int32
 
 
+def _remedy(path: str) -> str:
+    """What brings the library there: the build of its folder, or an installation."""
+    folder = pathlib.Path(path).absolute().parent
+    if (folder / "CMakeCache.txt").exists():
+        return f"run cmake --build {shlex.quote(str(folder))} --target invar_api"
+    return ("install the package with `pip install ./python`, or let INVAR_LIBRARY name "
+            "libinvar.so of a build")
+
+
 def _load() -> ctypes.CDLL:
     path = _path()
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
-            f"{path}: cannot be loaded: {error}; install the package with `pip install ./python`, "
-            "or let INVAR_LIBRARY name libinvar.so of a build") from error
+            f"{path}: cannot be loaded: {error}; {_remedy(path)}") from error
     library.invar_api_abi.restype = c_int32
     abi = library.invar_api_abi()
     if abi != ABI:

@@ -5,7 +5,6 @@
 import os
 import pathlib
 import pty
-import re
 import shutil
 import subprocess
 import sys
@@ -256,17 +255,6 @@ class Usage(unittest.TestCase):
             code, text = self.run_script(name, "--fast")
             self.assertEqual(code, 2)
             self.assertIn('"--fast"', text)
-
-    def test_quickstart_builds_what_the_readme_runs(self):
-        root = SCRIPTS.parent
-        targets = re.search(r"--target (.*)", (SCRIPTS / "quickstart").read_text())[1].split()
-        examples = "".join((root / name / "CMakeLists.txt").read_text()
-                           for name in ("ledger", "engine"))
-        programs = re.findall(r"^build/(\w+)", (root / "README.md").read_text(), re.MULTILINE)
-        self.assertTrue(programs)
-        for program in programs:
-            self.assertTrue(program in targets or f"add_dependencies(examples {program})" in
-                            examples and "examples" in targets, program)
 
     def test_arguments_that_contradict(self):
         self.assertEqual(self.run_script("test", "--full", "--asan")[0], 2)

@@ -58,8 +58,9 @@ static void test_module__that_is_missing_says_what_to_do(void **state)
     setenv("INVAR_MODULES", PLUGINS, 1);
     for (int i = 0; i < 2; i++) {
         assert_fails(invar_backend_find(&backend, INVAR_DEVICE_CUDA), INVAR_E_NODEVICE,
-                     "no CUDA here: the module invar-cuda.so is not in the folder INVAR_MODULES; "
-                     "configure with -DINVAR_CUDA=ON and build, or choose device = cpu");
+                     "no CUDA here: the module invar-cuda.so is not in the folder INVAR_MODULES; a "
+                     "GPU needs it: unset INVAR_MODULES, or let it name a folder that has the "
+                     "module; or choose device = cpu");
         unsetenv("INVAR_MODULES");
     }
     assert_ok(invar_backend_find(&backend, INVAR_DEVICE_CPU));
