@@ -39,8 +39,10 @@ class BuildPy(build_py):
         super().run()
         work = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        subprocess.run(["cmake", "-S", TREE, "-B", work, *generator, "-DBUILD_TESTING=OFF",
-                        "-DINVAR_BISECT=OFF", *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
+        # fresh: the tree may have been moved since
+        subprocess.run(["cmake", "--fresh", "-S", TREE, "-B", work, *generator,
+                        "-DBUILD_TESTING=OFF", "-DINVAR_BISECT=OFF",
+                        *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
                        check=True)
         cache = (work / "CMakeCache.txt").read_text(encoding="utf-8")
         made = {"invar_api": "libinvar.so"}

@@ -28,6 +28,35 @@ fail() {
     exit 2
 }
 
+# elsewhere FOLDER: prints the path that CMake's cache in FOLDER knows FOLDER or the source tree by,
+# if that is not this FOLDER or the current folder.
+elsewhere() {
+    local cache=$1/CMakeCache.txt folder tree
+    [[ -e $cache ]] || return 0
+    folder=$(sed -n 's/^CMAKE_CACHEFILE_DIR:[A-Z]*=//p' "$cache")
+    tree=$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' "$cache")
+    if [[ $folder && ! $folder -ef $1 ]]; then
+        echo "$folder"
+    elif [[ $tree && ! $tree -ef . ]]; then
+        echo "$tree"
+    fi
+}
+
+# configure FOLDER CMAKE-ARGUMENT ...: configures the build folder FOLDER of the tree in the current
+# folder. CMake refuses a folder that was moved or copied, with the tree or without. Then its cache
+# and CMakeFiles/ are made anew; all other files in FOLDER stay.
+configure() {
+    local folder=$1 was fresh=()
+    shift
+    was=$(elsewhere "$folder")
+    if [[ $was ]]; then
+        step "$folder/ was configured for $was: it is configured from scratch and compiled again;" \
+            "options that were given to CMake by hand have their defaults again"
+        fresh=(--fresh)
+    fi
+    cmake "${fresh[@]}" "$@"
+}
+
 # usage: prints the comment that stands below the first line of the running script.
 usage() {
     sed -n '2,/^# SPDX/{/^# SPDX/d;s/^# \{0,1\}//p}' "$0"

@@ -7,6 +7,8 @@
 # hashes and exits with 1 when one differs; golden.*_sums compares the others with an H200's.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
 invar=$1 folder=$2
 read -ra runner <<<"$3"
 shift 3
@@ -15,7 +17,7 @@ if ! command -v "${runner[0]}" >/dev/null; then
     echo "${runner[0]} is missing: scripts/setup test installs it" >&2
     exit 2
 fi
-cmake -B "$folder" "$@"
+configure "$folder" -B "$folder" "$@"
 cmake --build "$folder" --target invar step_sums elementary_sums
 
 # keys of a recipe are offered where there are recipes, as the presets without the ledger have none
