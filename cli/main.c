@@ -52,6 +52,7 @@ static void print_help(FILE *out)
     print_entry(out, "help combinations",
                 "list the pairs of recipe keys that are refused, and why");
 #endif
+    print_entry(out, "help exit-codes", "list the exit codes, and what they mean");
     print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
 }
 
@@ -162,6 +163,14 @@ static bool help_combinations(int *code_out, int argc, char **argv)
 #endif
 }
 
+static int help_exit_codes(void)
+{
+    fputs("invar help exit-codes - how every verb ends\n\n", stdout);
+    for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++)
+        invar_plain_wrap(stdout, e->meaning, printf("  %-3d  ", e->code));
+    return INVAR_EXIT_OK;
+}
+
 static int help(int argc, char **argv)
 {
     selection s;
@@ -173,6 +182,8 @@ static int help(int argc, char **argv)
     }
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
+    if (argc == 1 && strcmp(argv[0], "exit-codes") == 0)
+        return help_exit_codes();
     if (help_combinations(&code, argc, argv))
         return code;
     if (argc == 1 && !find(invar_verbs, argv[0]) && help_key(argv[0]))

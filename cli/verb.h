@@ -88,6 +88,15 @@ extern const invar_verb invar_verb_ci;
 /* All that this build has, as help lists them; NULL ends the list. */
 extern const invar_verb *const invar_verbs[];
 
+/* What an exit code means, whichever verb ends with it: help, pages and docs/verbs.md show it. */
+typedef struct invar_exit_meaning {
+    int code;
+    const char *meaning;
+} invar_exit_meaning;
+
+/* All that a verb ends with, ascending; a NULL meaning ends the list. */
+extern const invar_exit_meaning invar_exit_codes[];
+
 /* The option that every verb with threads has. */
 invar_option invar_option_threads(int64_t *value, const char *help);
 

@@ -1,11 +1,14 @@
 /*
- * verbs.c - which verbs this build has, in the order in which help lists them.
+ * verbs.c - which verbs this build has, in the order in which help lists them, and how they end.
  *
- * What people use most comes first.
+ * Verbs that people use most come first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/verb.h"
+
+#include <signal.h>
+#include <stddef.h>
 
 #include "base/invar_banned.h"
 
@@ -36,4 +39,25 @@ const invar_verb *const invar_verbs[] = {
     &invar_verb_bench,
     &invar_verb_version,
     NULL,
+};
+
+const invar_exit_meaning invar_exit_codes[] = {
+    {INVAR_EXIT_OK, "done, and nothing differs"},
+    {INVAR_EXIT_DIFFERENT,
+     "bits differ, or the answer is no: a run does not fit, there are findings"},
+    {INVAR_EXIT_TROUBLE,
+     "trouble: a file, a full disk or memory, a damaged ledger, a GPU that failed, a search that "
+     "finds nothing"},
+    {INVAR_EXIT_NONDETERMINISTIC,
+     "nondeterministic: the same program, inputs and keys gave different bits"},
+    {INVAR_EXIT_GOLDEN, "no golden, or one of another version or recipe"},
+    {INVAR_EXIT_NOTHING, "nothing to compare or to verify"},
+    {INVAR_EXIT_UNTESTABLE,
+     "cannot be tried here: no CUDA in this build, no GPU, an old driver, a commit that does not "
+     "build"},
+    {INVAR_EXIT_USAGE, "wrong arguments, keys or input"},
+    {128 + SIGINT, "stopped by SIGINT (Ctrl-C)"},
+    {128 + SIGTERM, "stopped by SIGTERM or SIGHUP"},
+    {128 + SIGXFSZ, "stopped by SIGXFSZ, a limit on file sizes"},
+    {0, NULL},
 };

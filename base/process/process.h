@@ -16,14 +16,14 @@
 extern "C" {
 #endif
 
-/* Exit codes. As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. */
+/* Exit codes. As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. What
+   they mean to users is in invar_exit_codes (cli/verb.h); what a signal stopped has its own. */
 enum {
     INVAR_EXIT_OK = 0,
     INVAR_EXIT_DIFFERENT = 1,
     INVAR_EXIT_TROUBLE = 2,
     INVAR_EXIT_NONDETERMINISTIC = 3,
-    INVAR_EXIT_GOLDEN = 4, /* missing or obsolete */
-    INVAR_EXIT_SLOW = 5,
+    INVAR_EXIT_GOLDEN = 4,       /* missing or obsolete */
     INVAR_EXIT_NOTHING = 6,      /* nothing was compared */
     INVAR_EXIT_UNTESTABLE = 125, /* not here: no such device; git bisect skips it */
     INVAR_EXIT_USAGE = 129

@@ -212,6 +212,11 @@ void invar_man_program(FILE *out)
           out);
     put_verbs(out, "", invar_verbs);
     fputs(".TP\n.B invar help \\fIVERB\\fR\nexplain a verb and its options\n", out);
+    fputs(".SH EXIT STATUS\n", out);
+    for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++) {
+        fprintf(out, ".TP\n.B %d\n", e->code);
+        put_text(out, "", e->meaning, "\n");
+    }
     put_end(out, ".BR invar\\-recipe (5)\n.PP\n");
 }
 
