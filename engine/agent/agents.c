@@ -130,9 +130,9 @@ static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
     a->log = NULL;
     INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_LOG));
     INVAR_TRY(invar_agent_log_open(&a->log, path, &now, &limits));
-    return invar_agent_log_unchecked(a->log)
-               ? a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG)
-               : INVAR_OK;
+    if (invar_agent_log_unchecked(a->log)) // the new file has sums, so the event comes first
+        INVAR_TRY(a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG));
+    return invar_agent_log_begin(a->log);
 }
 
 static invar_status find_record(errand *r, int64_t i)

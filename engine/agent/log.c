@@ -295,8 +295,7 @@ static void write_end(invar_json_text *text, int64_t sample, const invar_agent_s
     end_line(text);
 }
 
-/* The file anew, with the sessions that had ended. */
-static invar_status begin_file(invar_agent_log *log)
+invar_status invar_agent_log_begin(invar_agent_log *log)
 {
     write_head(&log->line, &log->rollout);
     for (int64_t i = 0; i < log->logged.count; i++) {
@@ -355,8 +354,6 @@ invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
     }
     if (status == INVAR_OK)
         status = check_agent(log);
-    if (status == INVAR_OK)
-        status = begin_file(log);
     if (status != INVAR_OK) {
         invar_agent_log_close(log);
         return status;

@@ -30,18 +30,24 @@ typedef struct invar_agent_rollout {
 typedef struct invar_agent_log invar_agent_log;
 
 /*
- * The file at `path` of this rollout, begun where there is none, or that of another one. What a
- * kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else is wrong with it.
- * INVAR_E_STATE: another agent has led sessions of this rollout to their ends, or the file belongs
- * to another run of the same recipe.
+ * Reads the file at `path`, and changes nothing; without a file, or with that of another rollout,
+ * the log is empty. What a kill has cut off at its end is dropped; INVAR_E_CORRUPT: something else
+ * is wrong with it. INVAR_E_STATE: another agent has led sessions of this rollout to their ends, or
+ * the file belongs to another run of the same recipe.
  */
 invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
                                   const invar_agent_rollout *rollout,
                                   const invar_agent_limits *limits) INVAR_MUST_USE;
 void invar_agent_log_close(invar_agent_log *log);
 
-/* Whether sessions were taken from a journal of version 1, whose lines have no sums. */
+/*
+ * Whether sessions were taken from a journal of version 1, whose lines have no sums. The caller
+ * records that before invar_agent_log_begin, which replaces the only evidence.
+ */
 bool invar_agent_log_unchecked(const invar_agent_log *log);
+
+/* Writes the file with the sessions that had ended. Call once, before sessions are logged. */
+invar_status invar_agent_log_begin(invar_agent_log *log) INVAR_MUST_USE;
 
 /* Was it opened for this rollout, whoever leads it? */
 bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout);

@@ -6,15 +6,17 @@
  * on with is out of memory, after it has drawn. Neither may change a bit. INVAR_TEST_STALE=N: from
  * the Nth copy of a model on nothing is copied. INVAR_TEST_PATIENCE=MS: ranks wait no longer for
  * one that does not get on, and of those that check beside training the first is slow: a pass takes
- * an eighth of that.
+ * an eighth of that. INVAR_TEST_KILL: the program is killed as soon as a journal is begun.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "engine/comm/comm.h"
+#include "engine/io/journal.h"
 #include "engine/model/forward.h"
 #include "engine/source/ahead.h"
 #include "engine/train/learner.h"
@@ -147,4 +149,21 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
     if (fails && samples[count - 1].pause > 0 && atomic_fetch_add(&left, 1) + 1 == atoi(fails))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "a test: no memory for samples ahead");
     return INVAR_OK;
+}
+
+/* ---- journals -------------------------------------------------------------------------------- */
+
+invar_status __real_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
+                                        size_t bytes);
+invar_status __wrap_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
+                                        size_t bytes);
+
+invar_status __wrap_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
+                                        size_t bytes)
+{
+    invar_status status = __real_invar_journal_begin(out, path, lines, bytes);
+
+    if (getenv("INVAR_TEST_KILL"))
+        (void)raise(SIGKILL);
+    return status;
 }

@@ -107,7 +107,10 @@ static invar_status open_own(invar_loop *loop)
     return status;
 }
 
-/* The file is written again, so that a line that a kill has cut off is gone. */
+/*
+ * The file is written again, so that a line that a kill has cut off is gone. The new file has sums,
+ * so the event about lines without sums is recorded first: a kill between the two repeats it.
+ */
 invar_status invar_loop_begin_timetable(invar_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
@@ -119,14 +122,14 @@ invar_status invar_loop_begin_timetable(invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
     INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
+    if (loop->timetable.unchecked)
+        INVAR_TRY(invar_loop_tell_unchecked(loop, INVAR_TIMETABLE_FILE));
     invar_ticks_write(&lines, &loop->timetable.own, &loop->identity.digest, &uuid);
     status = lines.status;
     if (status == INVAR_OK)
         status = invar_journal_begin(&loop->timetable.file, path, lines.data, lines.bytes);
     invar_json_text_release(&lines);
-    if (status != INVAR_OK || !loop->timetable.unchecked)
-        return status;
-    return invar_loop_tell_unchecked(loop, INVAR_TIMETABLE_FILE);
+    return status;
 }
 
 invar_status invar_loop_tell_unchecked(invar_loop *loop, const char *file)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-# compat.py INVAR FOLDER - runs of version 0.1.0 (make.py): they verify, replay and continue.
+# compat.py INVAR HINDERED FOLDER - runs of version 0.1.0 (make.py) verify, replay and continue.
 #
 # A step that is executed again must have the bits that 0.1.0 recorded. Journals of version 1 are
 # read, and reported as unchecked; a changed number in one is found by the step that it changes.
+# HINDERED is killed as soon as it has replaced a journal.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -15,7 +16,9 @@ import tarfile
 
 from make import HERE, RUNS, train
 
-INVAR, FOLDER = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).absolute()
+INVAR, HINDERED = map(os.path.abspath, sys.argv[1:3])
+FOLDER = pathlib.Path(sys.argv[3]).absolute()
+os.environ["INVAR_TEST_KILL"] = "1"  # read by HINDERED alone
 failures = []
 
 
@@ -54,6 +57,18 @@ def unchecked(name):
     return column(name, "SELECT count(*) FROM event WHERE kind = 'unchecked-journal'") == [1]
 
 
+def check_killed():
+    """A kill right after a journal of version 1 is replaced does not lose the event about it."""
+    for name, file, words in (("agents", "sessions.jsonl", []),
+                              ("clock", "schedule.jsonl", ["--ckpt-step", "1"])):
+        run = f"{name}-killed"
+        shutil.copytree(FOLDER / name, FOLDER / run)
+        code, said, _ = train(HINDERED, FOLDER, name, *words, run=run)
+        expect(code == -9 and '"sum"' in (FOLDER / run / file).read_text(),
+               f"{run}: exit code {code}, and a kill after {file} was replaced: {said}")
+        expect(unchecked(run), f"{run}: no event says that {file} was unchecked")
+
+
 def check_changed():
     """Without sums, a changed number of the schedule is found by the step that the ledger has."""
     shutil.copytree(FOLDER / "clock", FOLDER / "changed")
@@ -85,6 +100,7 @@ def main():
         says="identical, 4 of 4")
 
     check_changed()
+    check_killed()
     for name in ("plain", "sft"):
         resume(name, chains[name], "--ckpt-step", "1")
         expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")
