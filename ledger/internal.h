@@ -33,6 +33,8 @@ typedef struct invar_ledger_definition {
     bool *rooted; /* (points) part of the root */
 } invar_ledger_definition;
 
+enum { INVAR_LEDGER_NOTE_SIZE = INVAR_LEDGER_NAME_BYTES + 300 };
+
 struct invar_ledger {
     invar_sql *sql;
     int lock; /* of the writer; -1: a reader */
@@ -43,6 +45,8 @@ struct invar_ledger {
     invar_sql_stmt *insert_series;
     uint64_t *series; /* (n_series) hashes of names that are known to have a number */
     size_t n_series, series_room;
+    int64_t other_content; /* events "content-differs" that this writer has recorded */
+    char other_note[INVAR_LEDGER_NOTE_SIZE]; /* message of the first of them; empty if none */
 
     /* The transaction that is open: what it has written. */
     const char *kind;

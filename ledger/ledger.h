@@ -321,6 +321,12 @@ typedef struct invar_ledger_step {
 invar_status invar_ledger_append(invar_ledger *ledger,
                                  const invar_ledger_step *step) INVAR_MUST_USE;
 
+/*
+ * Returns the number of steps that this writer has recorded with an event "content-differs".
+ * *note_out is the message of the first of these events, or "", and belongs to the ledger.
+ */
+int64_t invar_ledger_other_content(const char **note_out, const invar_ledger *ledger);
+
 /* The last step of the writer's segment and the chain there; -1 and zeros before the first. */
 invar_status invar_ledger_chain(int64_t *step_out, invar_digest *chain_out,
                                 const invar_ledger *ledger) INVAR_MUST_USE;

@@ -28,7 +28,7 @@ typedef struct draft {
     int64_t seg;
     int64_t entry;
     invar_digest root, chain, content;
-    char note[INVAR_LEDGER_NAME_BYTES + 300]; /* event about an earlier execution; empty if none */
+    char note[INVAR_LEDGER_NOTE_SIZE]; /* event about an earlier execution; empty if none */
 } draft;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -476,9 +476,8 @@ static invar_status describe_content(draft *d, const invar_ledger *ledger, int64
     for (size_t t = INVAR_CONTENT_TABLES; t > 0; t--)
         INVAR_TRY(find_row(row, sizeof row, ledger, d, invar_content_tables[t - 1], seg));
     (void)snprintf(d->note, sizeof d->note,
-                   "the step was executed again: all points are those of segment %" PRId64
-                   ", but not %s",
-                   seg, row);
+                   "executed again: all points are those of segment %" PRId64 ", but not %s", seg,
+                   row);
     return INVAR_OK;
 }
 
@@ -621,7 +620,10 @@ static invar_status append(invar_ledger *ledger, draft *d)
     next.step = s->step;
     next.chain = d->chain;
     INVAR_TRY(invar_ledger_transact(ledger, "step", INVAR_DURABILITY_PROCESS));
-    return invar_ledger_commit(ledger, write_step(ledger, d), &next);
+    INVAR_TRY(invar_ledger_commit(ledger, write_step(ledger, d), &next));
+    if (d->note[0] && ledger->other_content++ == 0)
+        memcpy(ledger->other_note, d->note, sizeof d->note);
+    return INVAR_OK;
 }
 
 invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *step)
@@ -654,4 +656,10 @@ invar_status invar_ledger_chain(int64_t *step_out, invar_digest *chain_out,
     *step_out = ledger->at.step;
     *chain_out = ledger->at.chain;
     return INVAR_OK;
+}
+
+int64_t invar_ledger_other_content(const char **note_out, const invar_ledger *ledger)
+{
+    *note_out = ledger->other_note;
+    return ledger->other_content;
 }

@@ -391,6 +391,36 @@ static void print_model(const json_t *model)
     print_fact("weights", weights ? weights : "not recorded");
 }
 
+static invar_status take_count(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    if (values && count == 1)
+        *(int64_t *)payload = values[0].integer;
+    return INVAR_OK;
+}
+
+/* A line about steps that were executed again with the same bits and another content. */
+static invar_status print_other_content(const invar_located *at)
+{
+    const invar_ledger_argument argument = {
+        "run", {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
+    int64_t steps = 0;
+
+    INVAR_TRY(invar_ledger_select(
+        at->ledger, &(invar_ledger_request){.sql = "SELECT count(DISTINCT step) FROM event WHERE "
+                                                   "run = :run AND kind = 'content-differs'",
+                                            .arguments = &argument,
+                                            .n_arguments = 1,
+                                            .row = take_count,
+                                            .payload = &steps}));
+    if (steps > 0)
+        printf("%-10s %" PRId64 " step%s executed again: the same bits, but other metrics, samples "
+               "or replies\n",
+               "warning", steps, invar_text_plural(steps));
+    return INVAR_OK;
+}
+
 static void print_run(const invar_located *at, const char *state, const json_t *model)
 {
     char text[INVAR_PLAIN_TIME_SIZE];
@@ -464,6 +494,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
         INVAR_TRY(invar_run_model(&model, at->ledger, at->run.run));
         print_run(at, state, model);
         json_decref(model);
+        INVAR_TRY(print_other_content(at));
     } else
         print_step(at, step);
     for (; sections->name; sections++)

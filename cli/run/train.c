@@ -239,6 +239,15 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
              "the chain did");
 }
 
+static void print_next_diff(const char *word)
+{
+    printf("  %s diff ", invar_program());
+    invar_text_print_word(stdout, word);
+    putchar(' ');
+    invar_text_print_word(stdout, word);
+    putchar('\n');
+}
+
 static void print_next_command(const char *verb, const char *word, const char *rest)
 {
     printf("  %s %s ", invar_program(), verb);
@@ -259,6 +268,8 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
     else if (strcmp(usual, run->ledger) != 0)
         word = run->ledger;
     puts("\nnext:");
+    if (run->other_content)
+        print_next_diff(word);
     print_next_command("ledger show", word, "");
     // without a difference, worst-tokens finds nothing
     print_next_command(run->worst_diff > 0.0 ? "ledger query worst-tokens --run"
@@ -319,6 +330,10 @@ static void print_run(const invar_train_summary *run, const char *report, const 
     print_compared(run);
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);
+    if (run->other_content)
+        printf("warning   %" PRId64 " step%s executed again: the same bits, but other metrics, "
+               "samples or replies than before\n",
+               run->other_content, invar_text_plural(run->other_content));
     if (report[0])
         printf("report    %s\n", report);
 }
@@ -336,7 +351,7 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
 
     invar_digest_format(chain, &run->chain);
     out = json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s, s:s, s:b}",
+        "{s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:s, s:s, s:b}",
         "folder", invar_rows_json_string(run->folder), "uuid", run->uuid, "steps",
         (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
         (json_int_t)run->resumed_after, "first_reward", real_or_null(run->first_reward),
@@ -344,7 +359,8 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
         "last_loss", real_or_null(run->last_loss), "tokens_per_second",
         real_or_null(run->tokens_per_s), "mfu", real_or_null(run->mfu), "worst_diff",
         run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
-        "chain", chain, "content", content, "stopped", run->stopped != 0);
+        "other_content", (json_int_t)run->other_content, "chain", chain, "content", content,
+        "stopped", run->stopped != 0);
     if (out && c->word)
         (void)json_object_set_new(out, "golden",
                                   json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",

@@ -79,6 +79,27 @@ static double loss_of(const invar_step *step)
     return items[0].value;
 }
 
+/* One warning, however many of the repeated steps have another content. */
+static void tell_other_content(invar_loop *loop)
+{
+    invar_train_summary *sum = loop->summary;
+    char ledger[INVAR_PATH_SHOWN_SIZE];
+    const char *note;
+    int64_t before = sum->other_content;
+
+    if (!loop->recorder.ledger)
+        return;
+    sum->other_content = invar_ledger_other_content(&note, loop->recorder.ledger);
+    if (before > 0 || sum->other_content == 0)
+        return;
+    invar_path_show(ledger, loop->home.at.ledger);
+    invar_recorder_say(&loop->recorder,
+                       "warning: step %" PRId64 " was %s; the bits are the same, but another "
+                       "program, plug-in or file has given other metrics, samples or replies: "
+                       "'invar diff %s %s' compares the executions",
+                       sum->last_step, note, ledger, ledger);
+}
+
 void invar_loop_show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;
@@ -115,6 +136,7 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
     sum->foreign = sum->foreign || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
+    tell_other_content(loop);
     invar_loop_log_step(loop, &p);
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);

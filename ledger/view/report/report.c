@@ -13,7 +13,8 @@
  *                                                           exit null: it has no end
  *            tokens                                         of all samples; null: not known
  *            clock: [[step, ms]]                            computed for so long after the step
- *            again: {steps, differ, first}                  steps executed more than once
+ *            again: {steps, differ, first, other, first_other}  steps executed more than once;
+ *                                                           other: equal bits, other content
  *            nan: {step, point} | null                      the first tensor that is not finite
  *            series: [{name, kind, count, odd, at, bits}]   kind: metric gauge evaluation time
  *            checkpoints: [step], levels: {level: count},

@@ -124,9 +124,11 @@ static const char levels[] = "SELECT level, count(*) FROM event WHERE run = ?1 G
 
 static const char again[] =
     "SELECT count(*) AS steps, coalesce(sum(differs), 0) AS differ,"
-    " min(CASE WHEN differs THEN step END) AS first"
-    " FROM (SELECT step, count(DISTINCT content) > 1 AS differs FROM step WHERE run = ?1"
-    "       GROUP BY step HAVING count(*) > 1)";
+    " min(CASE WHEN differs THEN step END) AS first, coalesce(sum(other), 0) AS other,"
+    " min(CASE WHEN other THEN step END) AS first_other"
+    " FROM (SELECT step, count(DISTINCT root) > 1 AS differs,"
+    "       count(DISTINCT root) = 1 AND count(DISTINCT content) > 1 AS other"
+    "       FROM step WHERE run = ?1 GROUP BY step HAVING count(*) > 1)";
 
 /* ---- questions that the ledger has a name for ------------------------------------------------ */
 

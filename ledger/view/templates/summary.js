@@ -110,8 +110,10 @@ const InvarSummary = (() => {
     for (const one of run.ranks.filter(rank => rank.verdict))
       say('warn', `Rank ${one.rank}${one.host ? ` on ${one.host}` : ''} is a straggler: the ` +
         'others wait for it');
+    if (run.again.other) say('warn', `${plural(run.again.other, 'step')} executed twice with the ` +
+      `same bits, but other metrics, samples or replies, first ${group(run.again.first_other)}`);
     tell('warning', 'warn');
-    if (run.again.steps && !run.again.differ)
+    if (run.again.steps && !run.again.differ && !run.again.other)
       say('good', `${plural(run.again.steps, 'step')} executed twice, same bits`);
     const gap = run.series.find(one => one.name === 'train/logp_diff_max' && one.kind === 'metric');
     if (gap && zero(gap)) say('good', 'Log-probs of rollout and training equal, every token' +

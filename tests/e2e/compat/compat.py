@@ -8,6 +8,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -39,13 +40,17 @@ def column(name, query):
         return [row[0] for row in db.execute(query)]
 
 
-def resume(name, chain, *words, says=""):
+def resume(name, chain, *words, says="", warns=False):
     """The run continues to its end, with the chain of 0.1.0 if there is one."""
     code, said, answer = train(INVAR, FOLDER, name, *words)
+    warnings = re.findall("warning: step 2 was executed again: all points are those of segment 0, "
+                          f"but not metric .*'invar diff {name}/ledger.db {name}/ledger.db'", said)
+    expect(len(warnings) == said.count("warning") == warns, f"{name}: not {int(warns)}: {said}")
     expect(code == 0 and says in said, f"{name}: exit code {code}: {said}")
     expect(chain is None or answer.get("chain") == chain,
            f"{name}: chain {answer.get('chain')}, with 0.1.0 {chain}")
     run("ledger", "verify", f"{name}/ledger.db", says="clean")
+    return answer
 
 
 def repeated(name):
@@ -101,10 +106,12 @@ def main():
 
     check_changed()
     check_killed()
-    for name in ("plain", "sft"):
-        resume(name, chains[name], "--ckpt-step", "1")
+    for name, others in (("plain", 0), ("sft", 2)):  # the false metrics of sft are gone
+        answer = resume(name, chains[name], "--ckpt-step", "1", warns=others > 0)
         expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")
+        expect(answer["other_content"] == others, f"{name}: other content: {answer}")
         resume(name, None, "--num-rollout", "5")
+    run("ledger", "show", "sft", says="2 steps executed again: the same bits, but other metrics")
     resume("judge", None)
     expect(repeated("judge") == [2], f"judge: steps {repeated('judge')} were executed again")
 

@@ -317,14 +317,20 @@ static void test_ledger_segments__notes_other_content_of_repeated_step(void **st
         .must_match = true,
         .faults = {{INVAR_TEST_REWARD_SHIFT, .step = 3, .value = 0.5}}};
     const char *path = raw_path("content.db");
+    const char *note;
     invar_ledger *ledger = fresh("content.db", 5);
 
     (void)state;
     assert_ok(invar_test_ledger_resume(ledger, &reply, 2));
     assert_ok(invar_test_ledger_step(ledger, &reply, 1, 2));
+    assert_int_equal(invar_ledger_other_content(&note, ledger), 0);
+    assert_string_equal(note, "");
     assert_ok(invar_test_ledger_step(ledger, &reply, 1, 3));
     assert_ok(invar_test_ledger_resume(ledger, &metric, 3));
     assert_ok(invar_test_ledger_step(ledger, &metric, 2, 3));
+    assert_int_equal(invar_ledger_other_content(&note, ledger), 2);
+    assert_string_equal(note, "executed again: all points are those of segment 0, but not reply "
+                              "(step 3, seg 0, plugin reward, call 0)");
     invar_ledger_close(ledger);
     assert_int_equal(
         raw_int(path, "SELECT count(*) FROM event WHERE kind = 'content-differs' AND step = 3"), 2);
