@@ -137,7 +137,7 @@ static void print(const invar_replay_scene *scene, const invar_replay_result *r,
         printf("%sidentical%s", invar_term_escape(colour, INVAR_TERM_STYLE_GREEN),
                invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
     if (r->differs < 0 && r->corrected)
-        printf(" in all bits; version 0.1.0 recorded other metrics or samples for %" PRId64
+        printf(" in all bits; version 0.1.0 recorded false metrics for %" PRId64
                " step%s (docs/changelog.md)",
                r->corrected, invar_text_plural(r->corrected));
     putchar('\n');
@@ -153,7 +153,11 @@ static invar_status tell(int *code_out, invar_replay_scene *scene, const setting
     *code_out = r->differs >= 0 ? INVAR_EXIT_DIFFERENT
                 : r->compared   ? INVAR_EXIT_OK
                                 : INVAR_EXIT_NOTHING;
-    if (r->differs >= 0)
+    if (r->what[0])
+        (void)snprintf(headline, sizeof headline,
+                       "different: step %" PRId64 " has the same bits, but another %s", r->differs,
+                       r->what);
+    else if (r->differs >= 0)
         INVAR_TRY(explain(headline, r));
     if (s->json)
         return print_json(scene, r, headline);

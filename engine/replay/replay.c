@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/record/revisions.h"
+#include "engine/replay/corrected.h"
 #include "engine/run/session/session.h"
 
 #include "base/invar_banned.h"
@@ -229,14 +230,12 @@ static invar_status execute(const invar_replay *replay, int64_t after)
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 /*
- * The steps of the newest segment beside the execution that counted before. Version 0.1.0, which
- * recorded no facts of the model, also recorded metrics of comparisons that were not made, so the
- * content of such a step may differ although all its bits are the same.
+ * The steps of the newest segment beside the execution that counted before. The content of a step
+ * of version 0.1.0 may differ although all its bits are the same (corrected.h).
  */
 static const char sql[] =
     "SELECT n.step, n.chain, o.step IS NOT NULL, n.root = o.root AND n.chain = o.chain, "
-    "n.content = o.content, NOT EXISTS (SELECT 1 FROM fact f WHERE f.run = o.run AND "
-    "f.seg = o.seg AND f.scope = '" INVAR_LEDGER_MODEL_SCOPE "') "
+    "n.content = o.content, " INVAR_CORRECTED_OLD " "
     "FROM step n LEFT JOIN step o ON o.run = n.run AND o.step = n.step AND o.seg = "
     "(SELECT max(p.seg) FROM step p WHERE p.run = n.run AND p.step = n.step AND p.seg < n.seg) "
     "WHERE n.run = :run AND n.seg = (SELECT max(seg) FROM segment WHERE run = :run) "
@@ -266,7 +265,24 @@ static invar_status take_step(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status compare(invar_replay_result *out)
+/* Differences of content that no corrected metric explains. */
+static invar_status check_corrected(invar_replay_result *out, invar_ledger *copy, int64_t run,
+                                    const invar_recorded *keys)
+{
+    char what[INVAR_CORRECTED_SIZE];
+    int64_t step;
+
+    if (out->corrected == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_corrected_check(&step, what, copy, run, keys));
+    if (step < 0 || (out->differs >= 0 && out->differs < step))
+        return INVAR_OK;
+    out->differs = step;
+    memcpy(out->what, what, sizeof what);
+    return INVAR_OK;
+}
+
+static invar_status compare(invar_replay_result *out, const invar_recorded *keys)
 {
     invar_ledger_summary run;
     invar_ledger *copy = NULL;
@@ -283,6 +299,8 @@ static invar_status compare(invar_replay_result *out)
                                                                    .row = take_step,
                                                                    .payload = out});
     }
+    if (status == INVAR_OK)
+        status = check_corrected(out, copy, run.run, keys);
     invar_ledger_close(copy);
     return status;
 }
@@ -304,5 +322,5 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
     INVAR_TRY(invar_path_join(out->ledger, sizeof out->ledger, replay->folder, "ledger.db"));
     INVAR_TRY(invar_replay_copy(replay, out->ledger));
     INVAR_TRY(execute(replay, out->after));
-    return compare(out);
+    return compare(out, replay->keys);
 }

@@ -10,6 +10,7 @@
 #ifndef INVAR_ENGINE_REPLAY_REPLAY_H
 #define INVAR_ENGINE_REPLAY_REPLAY_H
 
+#include "engine/replay/corrected.h"
 #include "engine/replay/recorded.h"
 #include "engine/run/train.h"
 
@@ -31,14 +32,15 @@ typedef struct invar_replay {
 } invar_replay;
 
 typedef struct invar_replay_result {
-    int64_t after;      /* step of the checkpoint that it went on from; -1: from the start */
-    int64_t first;      /* steps executed again, whole rollouts */
-    int64_t last;       /* -1: none */
-    int64_t compared;   /* of them */
-    int64_t differs;    /* the first that differs; -1: none */
-    int64_t corrected;  /* steps of version 0.1.0 with the same bits and other metrics or samples */
-    invar_digest chain; /* at `last`, as executed now */
-    char ledger[INVAR_PATH_SIZE]; /* the copy, with both executions of the steps */
+    int64_t after;     /* step of the checkpoint that it went on from; -1: from the start */
+    int64_t first;     /* steps executed again, whole rollouts */
+    int64_t last;      /* -1: none */
+    int64_t compared;  /* of them */
+    int64_t differs;   /* the first that differs; -1: none */
+    int64_t corrected; /* steps of version 0.1.0 with the same bits and another content */
+    char what[INVAR_CORRECTED_SIZE]; /* row of `differs` that no correction explains; or "" */
+    invar_digest chain;              /* at `last`, as executed now */
+    char ledger[INVAR_PATH_SIZE];    /* the copy, with both executions of the steps */
 } invar_replay_result;
 
 /*

@@ -62,6 +62,34 @@ def unchecked(name):
     return column(name, "SELECT count(*) FROM event WHERE kind = 'unchecked-journal'") == [1]
 
 
+def check_excuses():
+    """Of a record of 0.1.0, a replay excuses the metrics that were false, and nothing else."""
+    series = "WHERE step = 3 AND series = (SELECT series FROM series WHERE name = '%s')"
+    other = "UPDATE step SET content = zeroblob(16) WHERE step = 3"
+    for name, change, what in (
+            ("sft", f"UPDATE metric SET value_bits = 1 {series % 'train/loss'}",
+             "metric train/loss"),
+            ("sft", "DELETE FROM metric " + series % "train/grad_norm", "metric train/grad_norm"),
+            ("sft", "UPDATE sample SET reward_bits = 1 WHERE step = 3 AND idx = 1", "sample 1"),
+            ("plain", other, "content hash, but no row"),
+            ("plain", f"UPDATE metric SET value_bits = 1 {series % 'rollout/raw_reward'}; {other}",
+             "metric rollout/raw_reward"),
+            ("plain", f"UPDATE sample SET diff_bits = 1 WHERE step = 3 AND idx = 2; {other}",
+             "diff of sample 2")):
+        shutil.rmtree(FOLDER / "excused", ignore_errors=True)
+        shutil.copytree(FOLDER / name, FOLDER / "excused")
+        with sqlite3.connect(FOLDER / "excused/ledger.db") as db:
+            triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            names, makes = zip(*triggers.fetchall())
+            db.executescript(";".join([*map("DROP TRIGGER {}".format, names), change, *makes]))
+        db.close()
+        done = subprocess.run([INVAR, "replay", "excused", "--step", "3", "--load",
+                               f"{name}/checkpoints"], cwd=FOLDER, capture_output=True, text=True)
+        headline = f"different: step 3 has the same bits, but another {what}\n"
+        expect(done.returncode == 1 and headline in done.stdout,
+               f"{name}, {change}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+
+
 def check_killed():
     """A kill right after a journal of version 1 is replaced does not lose the event about it."""
     for name, file, words in (("agents", "sessions.jsonl", []),
@@ -97,7 +125,8 @@ def main():
         run("replay", name, "--step", "3", says="identical\n")
     # 0.1.0 recorded comparisons that an SFT run does not make
     run("replay", "sft", "--step", "3",
-        says="identical in all bits; version 0.1.0 recorded other metrics or samples for 2 steps")
+        says="identical in all bits; version 0.1.0 recorded false metrics for 2 steps")
+    check_excuses()
     run("replay", "judge", "--step", "2", says="identical")
     run("replay", "agents", "--step", "1", says="identical")
     run("replay", "plain.pack", says="identical")
