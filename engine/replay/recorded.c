@@ -31,6 +31,7 @@ static const struct {
     {INVAR_KEY_SAVE_INTERVAL, false},
     {INVAR_KEY_SAVE_HF, false},
     {INVAR_KEY_NO_SAVE_OPTIM, false},
+    {INVAR_KEY_ASYNC_SAVE, false},
     {INVAR_KEY_KEEP_CHECKPOINTS, false},
     {INVAR_KEY_CKPT_STEP, false},
     {INVAR_KEY_SKIP_DAMAGED, false},

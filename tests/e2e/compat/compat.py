@@ -140,6 +140,7 @@ def main():
         expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")
         expect(answer["other_content"] == others, f"{name}: other content: {answer}")
         resume(name, None, "--num-rollout", "5")
+    run("replay", "sft", "--step", "3", says="identical\n")  # recorded with async-save = false
     run("ledger", "show", "sft", says="2 steps executed again: the same bits, but other metrics")
     resume("judge", None)
     expect(repeated("judge") == [2], f"judge: steps {repeated('judge')} were executed again")
