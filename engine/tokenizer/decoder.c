@@ -3,7 +3,8 @@
  *
  * The library's decoders are a chain from a list of strings to a list of strings. Read here are
  * those chains whose text can be shown token by token: steps on single tokens, then runs of bytes,
- * then all tokens joined, then what the text loses at its beginning.
+ * then all tokens joined, of which one character may be replaced and which may spell bytes, then
+ * what the text loses at its beginning.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/tokenizer/part_json.h"
 
 #include "base/invar_banned.h"
@@ -24,6 +26,7 @@ typedef enum stage {
     STAGE_TOKENS,  /* after steps on single tokens */
     STAGE_STRINGS, /* after runs of bytes */
     STAGE_FUSED,
+    STAGE_RESPELT, /* after the ByteLevel of the joined text */
     STAGE_END
 } stage;
 
@@ -32,17 +35,35 @@ typedef struct chain {
     stage at;
 } chain;
 
+/* Replaces one character, which no border between tokens divides and no broken run makes. */
+static invar_status read_joined_replace(chain *c, const invar_part *part,
+                                        const invar_token_step *step)
+{
+    uint32_t point;
+
+    if (c->at > STAGE_FUSED || c->out->from.bytes)
+        return invar_part_unknown(part, "Replace at this place of the Sequence");
+    if (invar_text_utf8(&point, step->from.text, step->from.bytes) != step->from.bytes ||
+        point == 0xFFFD)
+        return invar_part_unknown(part, "Replace of other than one character of joined tokens");
+    c->out->from = step->from;
+    c->out->to = step->to;
+    return INVAR_OK;
+}
+
 static invar_status read_replace(chain *c, const invar_part *part)
 {
     invar_token_step step = {.kind = INVAR_TOKEN_REPLACE};
     const char *regex;
 
-    if (c->at > STAGE_TOKENS || c->out->n_steps == INVAR_TOKEN_STEPS_MAX)
-        return invar_part_unknown(part, "Replace at this place of the Sequence");
     INVAR_TRY(invar_part_pattern(&regex, &step.from, part));
     if (regex)
         return invar_part_unknown(part, regex);
     INVAR_TRY(invar_part_literal(&step.to, part, "content"));
+    if (c->at > STAGE_TOKENS)
+        return read_joined_replace(c, part, &step);
+    if (c->out->n_steps == INVAR_TOKEN_STEPS_MAX)
+        return invar_part_unknown(part, "Replace at this place of the Sequence");
     c->out->steps[c->out->n_steps++] = step;
     c->at = STAGE_TOKENS;
     return INVAR_OK;
@@ -57,7 +78,7 @@ static invar_status read_strip(chain *c, const invar_part *part)
     INVAR_TRY(invar_json_int(&start, part->json, "start", part->where, 0, INVAR_STRIP_MAX));
     INVAR_TRY(invar_json_int(&stop, part->json, "stop", part->where, 0, 0));
     step.count = (size_t)start;
-    if (c->at == STAGE_FUSED) {
+    if (c->at == STAGE_FUSED || c->at == STAGE_RESPELT) {
         c->out->strip = step.from;
         c->out->n_strip = step.count;
         c->at = STAGE_END;
@@ -84,16 +105,28 @@ static invar_status read_metaspace(chain *c, const invar_part *part)
     return INVAR_OK;
 }
 
+/* Each token spells bytes or is text; after Fuse, the joined text is one token. */
+static invar_status read_byte_level(chain *c, const invar_part *part)
+{
+    if (c->at > STAGE_TOKENS && (c->at != STAGE_FUSED || c->out->byte_level))
+        return invar_part_unknown(part, "ByteLevel at this place of the Sequence");
+    if (c->at == STAGE_FUSED) {
+        c->out->respell = true;
+        c->at = STAGE_RESPELT;
+    } else {
+        c->out->byte_level = true;
+        c->at = STAGE_FUSED;
+    }
+    return INVAR_OK;
+}
+
 static invar_status read_one(void *out, const invar_part *part, const char *type, bool last)
 {
     chain *c = out;
 
     (void)last;
-    if (strcmp(type, "ByteLevel") == 0 && c->at == STAGE_BEGIN) {
-        c->out->byte_level = true;
-        c->at = STAGE_STRINGS; // one string: nothing but Fuse makes sense after it
-        return INVAR_OK;
-    }
+    if (strcmp(type, "ByteLevel") == 0)
+        return read_byte_level(c, part);
     if (strcmp(type, "Metaspace") == 0 && c->at == STAGE_BEGIN)
         return read_metaspace(c, part);
     if (strcmp(type, "ByteFallback") == 0 && c->at <= STAGE_TOKENS) {
@@ -101,8 +134,8 @@ static invar_status read_one(void *out, const invar_part *part, const char *type
         c->at = STAGE_STRINGS;
         return INVAR_OK;
     }
-    if (strcmp(type, "Fuse") == 0 && c->at <= STAGE_FUSED) {
-        c->at = STAGE_FUSED;
+    if (strcmp(type, "Fuse") == 0) {
+        c->at = c->at < STAGE_FUSED ? STAGE_FUSED : c->at;
         return INVAR_OK;
     }
     if (strcmp(type, "Replace") == 0)
@@ -182,6 +215,23 @@ static invar_status apply(char **text, size_t *bytes, const invar_token_step *st
     return INVAR_OK;
 }
 
+/* The bytes that *text spells; a text that does not spell bytes stays. */
+static invar_status spell(char **text, size_t *bytes, const invar_byte_chars *map)
+{
+    size_t length;
+    char *spelt;
+
+    INVAR_TRY(invar_alloc((void **)&spelt, *bytes, 1, "a token"));
+    if (!invar_byte_chars_read(spelt, &length, map, *text, *bytes)) {
+        invar_free(spelt);
+        return INVAR_OK;
+    }
+    invar_free(*text);
+    *text = spelt;
+    *bytes = length;
+    return INVAR_OK;
+}
+
 invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_out,
                                       const invar_text_decoder *decoder,
                                       const invar_byte_chars *map, const char *name)
@@ -192,19 +242,17 @@ invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_
     *byte_out = false;
     *bytes_out = strlen(name);
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a token"));
-    // a name that does not spell bytes is text itself
-    if (decoder->byte_level && invar_byte_chars_read(*out, bytes_out, map, name, strlen(name)))
-        return INVAR_OK;
-    *bytes_out = strlen(name);
     memcpy(*out, name, *bytes_out);
     for (size_t i = 0; i < decoder->n_steps && status == INVAR_OK; i++)
         status = apply(out, bytes_out, &decoder->steps[i]);
+    if (status == INVAR_OK && decoder->byte_level)
+        status = spell(out, bytes_out, map);
     if (status != INVAR_OK) {
         invar_free(*out);
         *out = NULL;
         return status;
     }
-    byte = decoder->byte_fallback ? byte_of(*out, *bytes_out) : -1;
+    byte = decoder->byte_fallback && !decoder->byte_level ? byte_of(*out, *bytes_out) : -1;
     if (byte >= 0) {
         (*out)[0] = (char)byte;
         *bytes_out = 1;

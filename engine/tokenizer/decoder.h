@@ -2,7 +2,8 @@
  * decoder.h - how tokens become text: what each has by itself, and what happens to the whole.
  *
  * Either all tokens are bytes, which make UTF-8 together (ByteLevel); or they are strings, of which
- * some may be single bytes ("<0x0A>", ByteFallback), whose runs make UTF-8.
+ * some may be single bytes ("<0x0A>", ByteFallback), whose runs make UTF-8. After Fuse, ByteLevel
+ * decodes the joined strings, all of them or none.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -44,6 +45,9 @@ typedef struct invar_text_decoder {
     size_t n_steps;
     invar_literal strip; /* a character that the whole text loses at its beginning, */
     size_t n_strip;      /* at most so often */
+    invar_literal from;  /* a character of the joined tokens that `to` replaces; empty: none */
+    invar_literal to;
+    bool respell; /* the joined tokens spell bytes if each of their characters stands for one */
 } invar_text_decoder;
 
 /* `json` is the member "decoder". What would change text and is not known is refused. */

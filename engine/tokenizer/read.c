@@ -164,6 +164,21 @@ static invar_status fill_tokens(reader *r)
     return INVAR_OK;
 }
 
+/* Looks for tokens that do not spell bytes, in a decoder that spells bytes of the joined text. */
+static invar_status find_plain(reader *r)
+{
+    for (int64_t id = 0; id < r->size && r->pipeline.decoder.respell; id++) {
+        invar_text_stream stream = {0};
+        invar_status status = invar_text_stream_push(&stream, r->t, (int32_t)id, false);
+        bool plain = stream.plain || r->t->flags[id] & INVAR_TOKEN_IS_BYTE;
+        invar_text_stream_release(&stream);
+        INVAR_TRY(status);
+        r->t->plain[0] |= plain;
+        r->t->plain[1] |= plain && !invar_tokenizer_special(r->t, (int32_t)id);
+    }
+    return INVAR_OK;
+}
+
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
 /* The text that stands for the token in normalized text, with a NUL; NULL when it is the same. */
@@ -351,6 +366,7 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
     INVAR_TRY(fill_added(r));
     INVAR_TRY(fill_tokens(r));
     INVAR_TRY(invar_tokenizer_fill_model(r));
+    INVAR_TRY(find_plain(r));
     INVAR_TRY(read_eos(r));
     hash(r, source);
     return INVAR_OK;

@@ -6,36 +6,63 @@
  * between strings (byte_fallback) that is not UTF-8 every byte becomes one: a run that was shown as
  * characters changes then. The tokenizers library does both.
  *
+ * A ByteLevel decoder after Fuse looks at the joined text. The stream shows the bytes that this
+ * text spells until a character comes that stands for no byte, and then the joined text itself.
+ * Such a character stays, since a run that changes becomes U+FFFD.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/tokenizer/parts.h"
 
 #include "base/invar_banned.h"
 
 static const char replacement[] = "\xEF\xBF\xBD";
 
-static invar_status append(invar_text_stream *stream, const char *text, size_t bytes)
+static invar_status append_as_is(invar_text_buffer *buffer, const char *text, size_t bytes)
 {
-    size_t capacity = stream->capacity ? stream->capacity : 64;
+    size_t capacity = buffer->capacity ? buffer->capacity : 64;
     char *grown;
 
-    while (capacity - 1 < stream->used + bytes)
+    while (capacity - 1 < buffer->used + bytes)
         capacity *= 2;
-    if (capacity > stream->capacity) {
+    if (capacity > buffer->capacity) {
         INVAR_TRY(invar_alloc((void **)&grown, capacity, 1, "text"));
-        if (stream->whole)
-            memcpy(grown, stream->whole, stream->used);
-        invar_free(stream->whole);
-        stream->whole = grown;
-        stream->capacity = capacity;
+        if (buffer->text)
+            memcpy(grown, buffer->text, buffer->used);
+        invar_free(buffer->text);
+        buffer->text = grown;
+        buffer->capacity = capacity;
     }
-    memcpy(stream->whole + stream->used, text, bytes);
-    stream->used += bytes;
-    stream->whole[stream->used] = '\0';
+    memcpy(buffer->text + buffer->used, text, bytes);
+    buffer->used += bytes;
+    buffer->text[buffer->used] = '\0';
     return INVAR_OK;
+}
+
+/* Whole characters with `to` for every `from`. */
+static invar_status append_replaced(invar_text_buffer *buffer, const invar_literal *from,
+                                    const invar_literal *to, const char *text, size_t bytes)
+{
+    for (size_t begin = 0, at; begin < bytes; begin = at + from->bytes) {
+        at = invar_literal_find(from, text, bytes, begin);
+        INVAR_TRY(append_as_is(buffer, text + begin, at - begin));
+        if (at < bytes)
+            INVAR_TRY(append_as_is(buffer, to->text, to->bytes));
+    }
+    return INVAR_OK;
+}
+
+static invar_status append(invar_text_buffer *buffer, const char *text, size_t bytes)
+{
+    const invar_text_decoder *decoder = buffer->joins ? &buffer->joins->pipeline.decoder : NULL;
+
+    return decoder && decoder->from.bytes
+               ? append_replaced(buffer, &decoder->from, &decoder->to, text, bytes)
+               : append_as_is(buffer, text, bytes);
 }
 
 /* ---- bytes to characters --------------------------------------------------------------------- */
@@ -52,13 +79,13 @@ static size_t length_of(unsigned char first)
 }
 
 /* True when the byte may follow what is pending: no overlong form, surrogate or number too high. */
-static bool continues(const invar_text_stream *stream, unsigned char byte)
+static bool continues(const invar_text_buffer *buffer, unsigned char byte)
 {
-    unsigned char first = (unsigned char)stream->pending[0], low = 0x80, high = 0xBF;
+    unsigned char first = (unsigned char)buffer->pending[0], low = 0x80, high = 0xBF;
 
-    if (stream->n_pending == 0)
+    if (buffer->n_pending == 0)
         return length_of(byte) > 0;
-    if (stream->n_pending == 1) {
+    if (buffer->n_pending == 1) {
         low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
         high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
     }
@@ -66,31 +93,31 @@ static bool continues(const invar_text_stream *stream, unsigned char byte)
 }
 
 /* A byte that continues: with it a character may be whole. */
-static invar_status take_byte(invar_text_stream *stream, char byte)
+static invar_status take_byte(invar_text_buffer *buffer, char byte)
 {
-    stream->pending[stream->n_pending++] = byte;
-    if (stream->n_pending < length_of((unsigned char)stream->pending[0]))
+    buffer->pending[buffer->n_pending++] = byte;
+    if (buffer->n_pending < length_of((unsigned char)buffer->pending[0]))
         return INVAR_OK;
-    INVAR_TRY(append(stream, stream->pending, stream->n_pending));
-    stream->n_pending = 0;
+    INVAR_TRY(append(buffer, buffer->pending, buffer->n_pending));
+    buffer->n_pending = 0;
     return INVAR_OK;
 }
 
-static invar_status replace_pending(invar_text_stream *stream)
+static invar_status replace_pending(invar_text_buffer *buffer)
 {
-    if (stream->n_pending == 0)
+    if (buffer->n_pending == 0)
         return INVAR_OK;
-    stream->n_pending = 0;
-    return append(stream, replacement, sizeof replacement - 1);
+    buffer->n_pending = 0;
+    return append(buffer, replacement, sizeof replacement - 1);
 }
 
-static invar_status push_byte(invar_text_stream *stream, char byte)
+static invar_status push_byte(invar_text_buffer *buffer, char byte)
 {
-    if (!continues(stream, (unsigned char)byte))
-        INVAR_TRY(replace_pending(stream));
-    if (!continues(stream, (unsigned char)byte))
-        return append(stream, replacement, sizeof replacement - 1);
-    return take_byte(stream, byte);
+    if (!continues(buffer, (unsigned char)byte))
+        INVAR_TRY(replace_pending(buffer));
+    if (!continues(buffer, (unsigned char)byte))
+        return append(buffer, replacement, sizeof replacement - 1);
+    return take_byte(buffer, byte);
 }
 
 /* ---- runs of bytes between strings ----------------------------------------------------------- */
@@ -99,28 +126,29 @@ static invar_status push_byte(invar_text_stream *stream, char byte)
 static invar_status spoil_run(invar_text_stream *stream)
 {
     stream->spoilt = true;
-    stream->n_pending = 0;
-    stream->used = stream->run_begin;
+    stream->joined.n_pending = 0;
+    stream->joined.used = stream->run_begin;
     stream->changed = stream->run_begin < stream->changed ? stream->run_begin : stream->changed;
     for (size_t i = 0; i < stream->n_run; i++)
-        INVAR_TRY(append(stream, replacement, sizeof replacement - 1));
+        INVAR_TRY(append(&stream->joined, replacement, sizeof replacement - 1));
     return INVAR_OK;
 }
 
 static invar_status push_run_byte(invar_text_stream *stream, char byte)
 {
     if (stream->n_run++ == 0) {
-        stream->run_begin = stream->used;
+        stream->run_begin = stream->joined.used;
         stream->spoilt = false;
     }
     if (stream->spoilt)
-        return append(stream, replacement, sizeof replacement - 1);
-    return continues(stream, (unsigned char)byte) ? take_byte(stream, byte) : spoil_run(stream);
+        return append(&stream->joined, replacement, sizeof replacement - 1);
+    return continues(&stream->joined, (unsigned char)byte) ? take_byte(&stream->joined, byte)
+                                                           : spoil_run(stream);
 }
 
 static invar_status end_run(invar_text_stream *stream)
 {
-    if (stream->n_run > 0 && stream->n_pending > 0)
+    if (stream->n_run > 0 && stream->joined.n_pending > 0)
         INVAR_TRY(spoil_run(stream));
     stream->n_run = 0;
     return INVAR_OK;
@@ -132,16 +160,11 @@ static invar_status end_run(invar_text_stream *stream)
 static invar_status append_metaspace(invar_text_stream *stream, const invar_text_decoder *decoder,
                                      const char *text, size_t bytes)
 {
+    static const invar_literal space = {" ", 1}, none = {"", 0};
     bool dropped = decoder->drop_first && !stream->begun;
 
-    for (size_t begin = 0; begin < bytes;) {
-        size_t at = invar_literal_find(&decoder->metaspace, text, bytes, begin);
-        INVAR_TRY(append(stream, text + begin, at - begin));
-        if (at < bytes && !dropped)
-            INVAR_TRY(append(stream, " ", 1));
-        begin = at + decoder->metaspace.bytes;
-    }
-    return INVAR_OK;
+    return append_replaced(&stream->joined, &decoder->metaspace, dropped ? &none : &space, text,
+                           bytes);
 }
 
 static invar_status push_string(invar_text_stream *stream, const invar_text_decoder *decoder,
@@ -151,14 +174,14 @@ static invar_status push_string(invar_text_stream *stream, const invar_text_deco
     if (decoder->metaspace.bytes)
         return append_metaspace(stream, decoder, text, bytes);
     if (decoder->spaced && stream->begun)
-        INVAR_TRY(append(stream, " ", 1));
-    return append(stream, text, bytes);
+        INVAR_TRY(append(&stream->joined, " ", 1));
+    return append(&stream->joined, text, bytes);
 }
 
 static invar_status push_bytes(invar_text_stream *stream, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
-        INVAR_TRY(push_byte(stream, text[i]));
+        INVAR_TRY(push_byte(&stream->joined, text[i]));
     return INVAR_OK;
 }
 
@@ -178,48 +201,109 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
     return INVAR_OK;
 }
 
-/* What is shown: the text without what the decoder takes from its beginning. */
-static void show(invar_text_stream *stream, const invar_tokenizer *tokenizer)
-{
-    const invar_text_decoder *decoder = &tokenizer->pipeline.decoder;
-    size_t hidden = invar_text_decoder_stripped(decoder, stream->whole, stream->used);
-    size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->used;
+/* ---- what is shown --------------------------------------------------------------------------- */
 
-    stream->text = stream->whole + hidden;
-    stream->bytes = stream->used - hidden;
-    stream->settled = settled > hidden ? settled - hidden : 0;
-    stream->fresh = stream->changed > hidden ? stream->changed - hidden : 0;
+/* Adds to `spelt` what is new in the joined text, up to a character that stands for no byte. */
+static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
+{
+    const invar_text_buffer *joined = &stream->joined;
+    size_t length, n;
+    uint32_t point;
+    char byte;
+
+    // what was read has changed: a run became U+FFFD, which stands for no byte
+    stream->plain = stream->plain || stream->changed < stream->read;
+    while (!stream->plain && stream->read < joined->used) {
+        const char *at = joined->text + stream->read;
+        length = invar_text_utf8(&point, at, joined->used - stream->read);
+        INVAR_CHECK(length > 0);
+        if (invar_byte_chars_read(&byte, &n, &t->symbols.spelt, at, length)) {
+            INVAR_TRY(push_byte(&stream->spelt, byte));
+            stream->read += length;
+        } else {
+            stream->plain = true;
+        }
+    }
+    return INVAR_OK;
 }
 
-static invar_status begin(invar_text_stream *stream)
+/* Shows the buffer, without what the decoder takes from its beginning. */
+static void show(invar_text_stream *stream, const invar_text_buffer *buffer, size_t settled,
+                 size_t changed)
 {
-    stream->changed = stream->used;
-    return stream->whole ? INVAR_OK : append(stream, "", 0);
+    const invar_text_decoder *decoder = &stream->joined.joins->pipeline.decoder;
+    size_t hidden = invar_text_decoder_stripped(decoder, buffer->text, buffer->used);
+
+    stream->text = buffer->text + hidden;
+    stream->bytes = buffer->used - hidden;
+    stream->settled = settled > hidden ? settled - hidden : 0;
+    stream->fresh = changed > hidden ? changed - hidden : 0;
+}
+
+static void show_joined(invar_text_stream *stream, bool was_plain)
+{
+    size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->joined.used;
+
+    show(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
+}
+
+/* `ends`: nothing follows; `may_end`: a token may come that does not spell bytes. */
+static invar_status show_respelt(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
+                                 bool may_end)
+{
+    size_t before = stream->spelt.used;
+    bool was_plain = stream->plain;
+
+    INVAR_TRY(respell(stream, t));
+    if (ends)
+        INVAR_TRY(replace_pending(&stream->spelt));
+    if (stream->plain) {
+        show_joined(stream, was_plain);
+        return INVAR_OK;
+    }
+    INVAR_TRY(append_as_is(&stream->spelt, "", 0));
+    show(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
+    return INVAR_OK;
+}
+
+static invar_status show_text(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
+                              bool may_end)
+{
+    if (t->pipeline.decoder.respell)
+        return show_respelt(stream, t, ends, may_end);
+    show_joined(stream, true);
+    return INVAR_OK;
+}
+
+static invar_status begin(invar_text_stream *stream, const invar_tokenizer *tokenizer)
+{
+    stream->joined.joins = tokenizer;
+    stream->changed = stream->joined.used;
+    return append_as_is(&stream->joined, "", 0);
 }
 
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
                                     int32_t id, bool skip_special)
 {
-    INVAR_TRY(begin(stream));
+    INVAR_TRY(begin(stream, tokenizer));
     if (id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_THERE &&
         !(skip_special && invar_tokenizer_special(tokenizer, id)))
         INVAR_TRY(push_token(stream, tokenizer, id));
-    show(stream, tokenizer);
-    return INVAR_OK;
+    return show_text(stream, tokenizer, false, tokenizer->plain[skip_special]);
 }
 
 invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
-    INVAR_TRY(begin(stream));
+    INVAR_TRY(begin(stream, tokenizer));
     INVAR_TRY(end_run(stream));
-    INVAR_TRY(replace_pending(stream));
-    show(stream, tokenizer);
-    return INVAR_OK;
+    INVAR_TRY(replace_pending(&stream->joined));
+    return show_text(stream, tokenizer, true, false);
 }
 
 void invar_text_stream_release(invar_text_stream *stream)
 {
-    invar_free(stream->whole);
+    invar_free(stream->joined.text);
+    invar_free(stream->spelt.text);
     *stream = (invar_text_stream){0};
 }
 
@@ -239,8 +323,10 @@ invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_t
         invar_text_stream_release(&stream);
         return status;
     }
-    memmove(stream.whole, stream.text, stream.bytes + 1);
-    *out = stream.whole;
     *bytes_out = stream.bytes;
-    return INVAR_OK;
+    status = invar_alloc((void **)out, stream.bytes + 1, 1, "text");
+    if (status == INVAR_OK)
+        memcpy(*out, stream.text, stream.bytes + 1);
+    invar_text_stream_release(&stream);
+    return status;
 }

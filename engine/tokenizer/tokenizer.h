@@ -87,6 +87,15 @@ const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *toke
 /* True for a special token, which decoding may skip. */
 bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id);
 
+/* Text that grows by characters. */
+typedef struct invar_text_buffer {
+    char *text; /* NUL-terminated; NULL before the first byte */
+    size_t used, capacity;
+    char pending[4]; /* the beginning of a character */
+    size_t n_pending;
+    const invar_tokenizer *joins; /* its decoder's Replace of joined tokens applies; may be NULL */
+} invar_text_buffer;
+
 /*
  * Text that grows token by token: what decode gives, without the beginning of a character at its
  * end. Zeroed at first; release.
@@ -98,13 +107,14 @@ typedef struct invar_text_stream {
     size_t fresh;   /* the last push changed nothing before this byte */
 
     /* its own */
-    char *whole; /* the text, with what decoders take from its beginning */
-    size_t used, capacity, changed;
-    bool begun;      /* there was a token */
-    char pending[4]; /* the beginning of a character */
-    size_t n_pending;
-    size_t run_begin, n_run; /* bytes that were tokens, after a string */
-    bool spoilt;             /* the run is no UTF-8 */
+    invar_text_buffer joined; /* the text, with what decoders take from its beginning */
+    size_t changed;           /* the last push changed nothing of `joined` before this byte */
+    bool begun;               /* there was a token */
+    invar_text_buffer spelt;  /* text of the bytes that `joined` spells, if the decoder asks */
+    size_t read;              /* bytes of `joined` that are in `spelt` */
+    bool plain;               /* `joined` does not spell bytes */
+    size_t run_begin, n_run;  /* bytes that were tokens, after a string */
+    bool spoilt;              /* the run is no UTF-8 */
 } invar_text_stream;
 
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,

@@ -139,6 +139,12 @@ def to_spaces(*more):
                               decoders.Fuse(), *more])
 
 
+def gguf_decoder(*more):
+    """What transformers up to 5.17 writes for a tokenizer that it read from a GGUF file."""
+    return decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(),
+                              decoders.Replace("\u2581", " "), *more])
+
+
 @dataclasses.dataclass
 class Kind:
     """
@@ -182,6 +188,20 @@ KINDS = {
                       AddedToken("   ", normalized=False)]),
     "metaspace": Kind(pre.Sequence([pre.Punctuation("contiguous"), pre.Digits(), pre.Metaspace()]),
                       None, {"unk_token": "<unk>"}, decoders.Metaspace(), 100),
+    "gguf_bytes": Kind(byte_level(LLAMA3), model={"ignore_merges": True}, sweep=0x1000,
+                       decoder=gguf_decoder(decoders.ByteLevel(), decoders.Strip(" ", 1, 0)),
+                       added=[AddedToken("<|\u2581|>", normalized=False, special=True)]),
+    "gguf_runs": Kind(byte_level(LLAMA3), sweep=0x1000, decoder=gguf_decoder(decoders.ByteLevel()),
+                      added=[AddedToken(name, normalized=False) for name in (
+                          "<0xC3>", "<0xA9>", "<0xE2>", "<0x96>", "<0x81>", "<0x41>", "\u2581")]),
+    "gguf_strings": Kind(
+        None, normalizers.Sequence([normalizers.Prepend("\u2581"),
+                                    normalizers.Replace(" ", "\u2581")]), SENTENCES,
+        gguf_decoder(decoders.Strip(" ", 1, 0)), 150, 0x1000),
+    "byte_tokens": Kind(pre.ByteLevel(add_prefix_space=False), normalizers.NFC(), sweep=0x1000,
+                        decoder=decoders.Sequence([
+                            decoders.Replace("\u0120", "\u0120\u0120"), decoders.ByteLevel(),
+                            decoders.Replace("e", "\u00e9"), decoders.Strip(" ", 2, 0)])),
     "lowercase": Kind(
         None, normalizers.Sequence([
             normalizers.NFKD(), normalizers.Sequence([normalizers.StripAccents(),
@@ -194,7 +214,7 @@ KINDS = {
 
 def learn(tokenizer, kind, seed):
     """The vocabulary; a tokenizer of characters learns it from words."""
-    byte_words = isinstance(kind.decoder, decoders.ByteLevel)
+    byte_words = "ByteLevel" in str(kind.decoder)
     tokenizer.pre_tokenizer = kind.pre_tokenizer if byte_words else pre.Metaspace()
     known = [kind.model["unk_token"]] if "unk_token" in kind.model else []
     if kind.model.get("byte_fallback"):
@@ -323,13 +343,16 @@ def large(tokenizer, seed):
     return out
 
 
-def decodes(tokenizer, seed):
+def decodes(tokenizer, name, seed, count):
     chance = random.Random(seed)
     size = tokenizer.get_vocab_size()
+    added = [tokenizer.token_to_id(token.content) for token in KINDS[name].added]
     out = []
-    for i in range(80):
+    for i in range(count):
         top = 256 if i % 2 else size + 20
         ids = [chance.randrange(top) for _ in range(chance.randrange(1, 16))]
+        if name in ("gguf_runs", "gguf_bytes") and i % 4 > 1:
+            ids = [chance.choice(added) if chance.random() < 0.6 else id for id in ids]
         for skip in (False, True):
             text = tokenizer.decode(ids, skip_special_tokens=skip)
             if "\0" not in text:
@@ -360,7 +383,8 @@ def expect(place, seed, count=150):
     return {"tokenizers": tokenizers.__version__, "seed": seed,
             "strings": [{"text": text, "ids": ids}
                         for text, ids in zip(texts, encode(tokenizer, texts))],
-            "decodes": decodes(tokenizer, seed), "large": large(tokenizer, seed),
+            "decodes": decodes(tokenizer, place.name, seed, count * 8 // 15),
+            "large": large(tokenizer, seed),
             "sweep": sweep(lambda texts: encode(tokenizer, texts), KINDS[place.name].sweep)}
 
 
@@ -488,7 +512,9 @@ def check(folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--strings", type=int, default=150, help="so many random ones of a kind")
+    parser.add_argument("--strings", type=int, default=150,
+                        help="random strings of a kind; half the number of lists of ids, which"
+                        " are decoded with and without special tokens")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "tokenizer")
     parser.add_argument("--check", type=pathlib.Path, nargs="?", const=HERE / "tokenizer")
     everything = [*KINDS, "steps", "templates"]

@@ -80,6 +80,17 @@ static invar_status live_characters(void)
     return live_parts(&parts);
 }
 
+/* Goes through a decoder that spells bytes of the joined tokens. */
+static invar_status live_joined(void)
+{
+    static const tokenizer_json parts = {
+        .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]",
+        .decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\","
+                   "\"pattern\":{\"String\":\"b\"},\"content\":\"bb\"},{\"type\":\"ByteLevel\"}]}"};
+
+    return live_parts(&parts);
+}
+
 static invar_status live_alphabet(void)
 {
     invar_tokenizer *tokenizer;
@@ -111,6 +122,7 @@ static void test_fault_tokenizer__survives_lack_of_memory(void **state)
     (void)state;
     fail_each_allocation(live_bytes);
     fail_each_allocation(live_characters);
+    fail_each_allocation(live_joined);
     fail_each_allocation(live_alphabet);
 }
 

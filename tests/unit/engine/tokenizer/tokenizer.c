@@ -121,9 +121,16 @@ static void test_tokenizer_parse__refuses_unknown_parts(void **state)
         {.decoder = "{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}",
          .code = INVAR_E_INVALID,
          .said = "stop"},
-        {.decoder = DECODERS("{\"type\":\"Fuse\"}," REPLACE("a", "b")), .said = "Replace at this"},
+        {.decoder = DECODERS("{\"type\":\"Fuse\"}," REPLACE("ab", "b")), .said = "one character"},
+        {.decoder = DECODERS("{\"type\":\"Fuse\"}," REPLACE(R, "b")), .said = "one character"},
+        {.decoder = DECODERS("{\"type\":\"Fuse\"}," REPLACE("a", "b") "," REPLACE("c", "d")),
+         .said = "Replace at this"},
+        {.decoder = DECODERS("{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}," REPLACE("a", "b")),
+         .said = "Replace at this"},
+        {.decoder = DECODERS("{\"type\":\"ByteLevel\"},{\"type\":\"ByteLevel\"}"),
+         .said = "ByteLevel at this"},
         {.decoder = DECODERS("{\"type\":\"ByteFallback\"},{\"type\":\"ByteLevel\"}"),
-         .said = "decoder \"ByteLevel\""},
+         .said = "ByteLevel at this"},
     };
 
     (void)state;
@@ -377,6 +384,44 @@ static void test_tokenizer_encode__bytes_without_a_token(void **state)
             expect(t, cases[i].text, cases[i].ids);
         invar_tokenizer_free(t);
     }
+}
+
+static void test_text_stream__shows_the_joined_text_once_it_spells_no_bytes(void **state)
+{
+    static const struct {
+        int32_t id;
+        const char *text;
+        size_t settled, skipping, fresh; // `skipping`: settled where special tokens are skipped
+    } steps[] = {{'a', "a", 0, 1, 0},
+                 {0xC3, "a", 0, 1, 1}, // the beginning of a character is not shown
+                 {0xA9, "a\xC3\xA9", 0, 3, 1},
+                 {' ', "a\xC3\xA9 ", 0, 4, 3},
+                 {259, "a\xC3\x83\xC2\xA9\xC4\xA0< >", 10, 4, 0},
+                 {' ', "a\xC3\x83\xC2\xA9\xC4\xA0< >\xC4\xA0", 12, 5, 10}};
+    // the name of 259 has a space after Replace, which stands for no byte
+    invar_tokenizer *t = make((tokenizer_json){
+        .added = "[" TOKENIZER_ADDED(259, "<\xE2\x96\x81>", TOKENIZER_FLAGS) "]",
+        .decoder = DECODERS("{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}," //
+                            REPLACE("\xE2\x96\x81", " ") ",{\"type\":\"ByteLevel\"}")});
+
+    (void)state;
+    for (int skip = 0; skip < 2; skip++) {
+        invar_text_stream stream = {0};
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            assert_ok(invar_text_stream_push(&stream, t, steps[i].id, skip));
+            assert_int_equal(stream.settled, skip ? steps[i].skipping : steps[i].settled);
+            if (skip)
+                continue;
+            assert_string_equal(stream.text, steps[i].text);
+            assert_int_equal(stream.bytes, strlen(steps[i].text));
+            assert_int_equal(stream.fresh, steps[i].fresh);
+        }
+        assert_ok(invar_text_stream_flush(&stream, t));
+        assert_string_equal(stream.text, skip ? "a\xC3\xA9  " : steps[5].text);
+        assert_int_equal(stream.settled, stream.bytes);
+        invar_text_stream_release(&stream);
+    }
+    invar_tokenizer_free(t);
 }
 
 static void test_text_stream__runs_of_bytes_change_when_they_are_spoilt(void **state)
@@ -650,7 +695,7 @@ static void test_text_stream__shows_whole_characters_only(void **state)
     (void)state;
     push_bytes(&stream, t, "a\xF0\x9F\x98");
     assert_string_equal(stream.text, "a");
-    assert_int_equal(stream.n_pending, 3);
+    assert_int_equal(stream.joined.n_pending, 3);
     push_bytes(&stream, t, "\x80");
     assert_string_equal(stream.text, "a\xF0\x9F\x98\x80");
     push_bytes(&stream, t, "\xE2\x82");
@@ -699,6 +744,7 @@ int main(void)
         cmocka_unit_test(test_tokenizer_read__names_the_file),
         cmocka_unit_test(test_tokenizer_encode__ignore_merges_takes_whole_words),
         cmocka_unit_test(test_tokenizer_encode__bytes_without_a_token),
+        cmocka_unit_test(test_text_stream__shows_the_joined_text_once_it_spells_no_bytes),
         cmocka_unit_test(test_text_stream__runs_of_bytes_change_when_they_are_spoilt),
         cmocka_unit_test(test_split_next__every_behavior),
         cmocka_unit_test(test_tokenizer_encode__split_spellings_agree),
