@@ -3,8 +3,8 @@
  *
  * A Hugging Face folder, a run or its folder of checkpoints becomes a Hugging Face folder or a
  * checkpoint to start from (ref-load). The same input gives the same bytes. What else belongs to a
- * model, its tokenizer above all, comes along; config.json stays as it is where it describes what
- * is written. An adapter may be merged on the way, which makes another model; how far it is away is
+ * model, its tokenizer above all, comes along; of config.json only the type of the weights changes.
+ * An adapter may be merged on the way, which makes another model; how far it is away is
  * printed. Of a run that trained adapters these alone are there: they become a folder of peft.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -284,34 +284,14 @@ static invar_status read_model(job *j)
     return merge(j);
 }
 
-/* True when a config.json says that the weights have the type that is written. */
-static invar_status names_type(bool *out, const job *j, const invar_checkpoint_blob *config)
-{
-    const char *wanted = j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16", *type;
-    json_t *object;
-
-    INVAR_TRY(invar_json_parse(&object, CONFIG, config->data, config->bytes));
-    type = json_string_value(json_object_get(object, "dtype"));
-    if (!type)
-        type = json_string_value(json_object_get(object, "torch_dtype"));
-    *out = type && strcmp(type, wanted) == 0;
-    json_decref(object);
-    return INVAR_OK;
-}
-
-/* The one that is there, or one for what is written. */
+/* The one that is there, with the type that is written. */
 static invar_status make_config(job *j)
 {
     invar_checkpoint_blob *config = &j->files.items[0];
-    bool fits;
     char *text;
 
     INVAR_TRY(invar_hf_files_add(&j->files, j->source, CONFIG));
-    INVAR_TRY(names_type(&fits, j, config));
-    if (fits)
-        return INVAR_OK;
-    INVAR_TRY(invar_model_spec_json(&text, &config->bytes, &j->model->spec,
-                                    j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16"));
+    INVAR_TRY(invar_hf_config(&text, &config->bytes, config->data, config->bytes, j->dtype));
     invar_free((void *)(uintptr_t)config->data);
     config->data = text;
     return INVAR_OK;

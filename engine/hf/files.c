@@ -62,6 +62,14 @@ invar_status invar_hf_files_add(invar_hf_files *files, const char *dir, const ch
     return invar_path_exists(path) ? add_path(files, path, name) : INVAR_OK;
 }
 
+invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
+    return invar_file_read(&files->config, &files->config_bytes, path, MAX_BYTES);
+}
+
 static void leave_out(invar_hf_files *files, const char *name)
 {
     files->left_out++;
@@ -194,5 +202,6 @@ void invar_hf_files_release(invar_hf_files *files)
 {
     for (int64_t i = 0; i < files->count; i++)
         invar_free((void *)(uintptr_t)files->items[i].data);
+    invar_free(files->config);
     *files = (invar_hf_files){.count = 0};
 }

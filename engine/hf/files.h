@@ -27,6 +27,8 @@ typedef struct invar_hf_files {
     int64_t count;
     char names[INVAR_HF_MAX_TEMPLATES][INVAR_CHECKPOINT_NAME_BYTES + 1]; /* of more templates */
     int64_t n_names;
+    char *config; /* text of the source's config.json, which is not among `items`; NULL: none */
+    size_t config_bytes;
     int64_t left_out;                         /* templates that cannot be handed on */
     char one_left_out[INVAR_TEXT_QUOTE_SIZE]; /* the name of one of them */
 } invar_hf_files;
@@ -34,6 +36,9 @@ typedef struct invar_hf_files {
 /* Adds the file of the folder; one that is not there is left out. */
 invar_status invar_hf_files_add(invar_hf_files *files, const char *dir,
                                 const char *name) INVAR_MUST_USE;
+
+/* Takes the config.json of the folder, to be written with the type of the weights. */
+invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir) INVAR_MUST_USE;
 
 /*
  * Adds all that are there, in an order of their own. `chat_template` ("": none) is a file that

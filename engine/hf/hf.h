@@ -43,7 +43,17 @@ invar_status invar_hf_load(invar_model *model, const char *dir,
                            const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Writes config.json, `files` (NULL: none; a config.json among them is the one that stays) and the
+ * The text of a config.json with the type of the weights that are written, INVAR_DTYPE_F32 or
+ * INVAR_DTYPE_BF16, as the value of "dtype" and "torch_dtype"; "torch_dtype" is added if neither
+ * exists. All other bytes are those of `text`, which ends with a NUL. The caller frees *out
+ * (invar_free).
+ */
+invar_status invar_hf_config(char **out, size_t *bytes_out, const char *text, size_t bytes,
+                             invar_dtype dtype) INVAR_MUST_USE;
+
+/*
+ * Writes config.json, `files` (NULL: none; a config.json among them is the one that
+ * stays, and files->config is that of the source) and the
  * masters (NULL: the model's; else (n_params) in the host's memory), as INVAR_DTYPE_F32 or rounded
  * to INVAR_DTYPE_BF16, into a folder that is made if need be. More than `max_shard_bytes` (0: no
  * limit) of tensors become shards of at most that many bytes, and an index. Equal models give equal

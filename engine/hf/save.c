@@ -217,15 +217,20 @@ static invar_status write_index(const saver *s)
     return status;
 }
 
-static invar_status write_config(const saver *s)
+static invar_status write_config(const saver *s, const invar_hf_files *files)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_status status;
     size_t bytes;
 
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, "config.json"));
-    INVAR_TRY(invar_model_spec_json(&text, &bytes, &s->model->spec,
-                                    s->type == INVAR_SAFETENSORS_F32 ? "float32" : "bfloat16"));
+    if (files && files->config)
+        INVAR_TRY(
+            invar_hf_config(&text, &bytes, files->config, files->config_bytes,
+                            s->type == INVAR_SAFETENSORS_F32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16));
+    else
+        INVAR_TRY(invar_model_spec_json(&text, &bytes, &s->model->spec,
+                                        s->type == INVAR_SAFETENSORS_F32 ? "float32" : "bfloat16"));
     status = invar_file_write(path, text, bytes);
     invar_free(text);
     return status;
@@ -288,7 +293,7 @@ static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *file
         return give_pieces(s);
     INVAR_TRY(invar_folder_make(s->dir));
     INVAR_TRY(remove_old(s));
-    INVAR_TRY(write_config(s));
+    INVAR_TRY(write_config(s, files));
     INVAR_TRY(invar_hf_files_write(files, s->dir));
     INVAR_TRY(write_shards(s));
     return s->shards > 1 ? write_index(s) : INVAR_OK;

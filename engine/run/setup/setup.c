@@ -211,10 +211,12 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
         status = invar_session_check_rollouts(&loop->session);
     INVAR_TRY(invar_setup_find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
-    if (hf[0]) // an export has the template that the model was trained with
+    if (hf[0]) { // an export has the template that the model was trained with
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
                                 invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
+        INVAR_TRY(invar_hf_files_take_config(&loop->store.hf_files, hf));
+    }
     INVAR_TRY(open_recorder(loop));
     invar_settings_read(&loop->set, loop->recipe,
                         loop->session.data ? invar_dataset_size(loop->session.data) : 0,
