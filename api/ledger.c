@@ -13,6 +13,7 @@
 
 #include "api/internal.h"
 #include "base/alloc.h"
+#include "ledger/view/texts/texts.h"
 
 #include "base/invar_banned.h"
 
@@ -48,8 +49,12 @@ int32_t invar_api_ledger_open(invar_api_ledger **out, const char *path, int32_t 
     if (mode < INVAR_API_READ || mode > INVAR_API_CREATE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a ledger cannot be opened in mode %" PRId32, mode);
     INVAR_TRY(invar_ledger_open(&ledger, path, &options));
-    *out = (invar_api_ledger *)ledger;
-    return INVAR_OK;
+    invar_status status = mode == INVAR_API_READ ? invar_texts_add(ledger) : INVAR_OK;
+    if (status == INVAR_OK)
+        *out = (invar_api_ledger *)ledger;
+    else
+        invar_ledger_close(ledger);
+    return status;
 }
 
 void invar_api_ledger_close(invar_api_ledger *ledger)

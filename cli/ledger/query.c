@@ -16,6 +16,7 @@
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/merge.h"
+#include "ledger/view/texts/texts.h"
 
 #include "base/invar_banned.h"
 
@@ -525,7 +526,9 @@ static invar_status run_text(const char *text, const char *word, const settings 
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = answer(NULL, ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
+    status = invar_texts_add(ledger);
+    if (status == INVAR_OK)
+        status = answer(NULL, ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
@@ -567,9 +570,11 @@ static void help_sql(void)
     invar_help_text(
         "Runs one SQL statement that only reads, on the ledger that contains RUN or on --ledger.\n"
         "It cannot write, attach other files or load extensions, and it has a time limit.\n"
-        "docs/ledger.md explains the tables and views. Example:\n"
+        "docs/ledger.md explains the tables and views. Examples:\n"
         "\n"
-        "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n");
+        "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n"
+        "    SELECT step, reward, response, label FROM sample_texts ORDER BY reward DESC LIMIT "
+        "5\n");
     invar_options_help(sql_options(&s));
 }
 

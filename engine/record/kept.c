@@ -91,6 +91,14 @@ static invar_status put_prompt(invar_json_text *out, const invar_tokenizer *toke
     return INVAR_OK;
 }
 
+static void put_label(invar_json_text *out, const invar_rl_sample *s)
+{
+    const char *label = s->label ? s->label : ""; // samples of other programs may have none
+
+    invar_json_text_key(out, "label");
+    invar_json_text_string(out, label, strlen(label));
+}
+
 /* The text of each token of the response. */
 static invar_status put_pieces(invar_json_text *out, const invar_tokenizer *tokenizer,
                                const invar_rl_sample *s)
@@ -127,6 +135,9 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
     int64_t first = f->start[at], count = f->start[at + 1] - first;
 
     invar_json_text_open(out, '{');
+    invar_json_text_key(out, "group");
+    invar_json_text_int(out, s->group);
+    put_label(out, s);
     INVAR_TRY(put_prompt(out, r->options.tokenizer, s));
     invar_json_text_key(out, "prompt_tokens");
     invar_json_text_ints(out, s->tokens, s->prompt_tokens);

@@ -231,6 +231,78 @@ invar_status invar_sql_stand_in(invar_sql *sql, const char *text)
     return status;
 }
 
+/* ---- functions ------------------------------------------------------------------------------- */
+
+enum { MAX_ARGUMENTS = 4 };
+
+typedef struct function {
+    invar_sql_compute compute;
+    void *payload;
+    void (*release)(void *payload);
+} function;
+
+/* A number reads as its type alone: functions take text and blobs. */
+static invar_ledger_value argument_of(sqlite3_value *value)
+{
+    switch (sqlite3_value_type(value)) {
+    case SQLITE_INTEGER: return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT};
+    case SQLITE_FLOAT: return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL};
+    case SQLITE_TEXT:
+        return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_TEXT,
+                                    .data = sqlite3_value_text(value),
+                                    .bytes = (size_t)sqlite3_value_bytes(value)};
+    case SQLITE_BLOB:
+        return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_BLOB,
+                                    .data = sqlite3_value_blob(value),
+                                    .bytes = (size_t)sqlite3_value_bytes(value)};
+    default: return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_NULL};
+    }
+}
+
+static void call_function(sqlite3_context *context, int count, sqlite3_value **values)
+{
+    const function *f = sqlite3_user_data(context);
+    invar_ledger_value arguments[MAX_ARGUMENTS], out;
+
+    for (int i = 0; i < count; i++)
+        arguments[i] = argument_of(values[i]);
+    invar_status status = f->compute(&out, f->payload, arguments);
+    if (status == INVAR_E_NOMEM)
+        sqlite3_result_error_nomem(context);
+    else if (status != INVAR_OK)
+        sqlite3_result_error(context, invar_error_last()->message, -1);
+    else if (out.type == INVAR_LEDGER_TYPE_TEXT)
+        sqlite3_result_text64(context, out.data, out.bytes, SQLITE_TRANSIENT, SQLITE_UTF8);
+    if (status != INVAR_OK)
+        invar_error_clear();
+}
+
+static void release_function(void *payload)
+{
+    function *f = payload;
+
+    f->release(f->payload);
+    invar_free(f);
+}
+
+invar_status invar_sql_define(invar_sql *sql, const char *name, int arguments,
+                              invar_sql_compute compute, void *payload,
+                              void (*release)(void *payload))
+{
+    const int flags = SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS;
+    function *f;
+    invar_status status = invar_alloc((void **)&f, 1, sizeof *f, "a function of SQL");
+
+    INVAR_CHECK(arguments <= MAX_ARGUMENTS);
+    if (status != INVAR_OK) {
+        release(payload);
+        return status;
+    }
+    *f = (function){compute, payload, release};
+    return check(sql, sqlite3_create_function_v2(sql->db, name, arguments, flags, f, call_function,
+                                                 NULL, NULL, release_function));
+}
+
 bool invar_sql_in_transaction(const invar_sql *sql)
 {
     return !sqlite3_get_autocommit(sql->db);

@@ -53,6 +53,21 @@ invar_status invar_sql_exec(invar_sql *sql, const char *text) INVAR_MUST_USE;
  */
 invar_status invar_sql_stand_in(invar_sql *sql, const char *text) INVAR_MUST_USE;
 
+/*
+ * Computes the value of a function of SQL. *out is NULL or text; the text is borrowed until the
+ * next call. A failure ends the statement with its message.
+ */
+typedef invar_status (*invar_sql_compute)(invar_ledger_value *out, void *payload,
+                                          const invar_ledger_value *arguments);
+
+/*
+ * Defines a function for this connection only, whose value depends on its arguments alone.
+ * `payload` is released when the connection is closed, or here if this call fails.
+ */
+invar_status invar_sql_define(invar_sql *sql, const char *name, int arguments,
+                              invar_sql_compute compute, void *payload,
+                              void (*release)(void *payload)) INVAR_MUST_USE;
+
 /* True between BEGIN and its end: SQLite rolls back by itself after some failures. */
 bool invar_sql_in_transaction(const invar_sql *sql);
 

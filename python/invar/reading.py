@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import struct
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from dataclasses import dataclass
@@ -30,6 +31,29 @@ def frame(rows: Rows, columns: Iterable[str]) -> Any:
     except ImportError:
         return rows
     return pandas.DataFrame(rows, columns=list(columns))
+
+
+# The columns of a sample: before those of the parts of its reward, and after them.
+_ABOUT = ("step", "group", "sample", "line", "prompt", "response", "label", "reward", "advantage",
+          "finish")
+_OF_TOKENS = ("prompt_tokens", "tokens", "pieces", "logp", "advantages", "drawn")
+
+
+def _numbers(values: list[Optional[float]]) -> list[float]:
+    """What is not finite was written as null."""
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _sample(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `samples`, of a kept sample that the library has checked."""
+    kept = json.loads(row["json"])
+    of_tokens = (kept["prompt_tokens"], kept["tokens"], kept["response"], _numbers(kept["logp"]),
+                 _numbers(kept["advantage"]), kept["drawn"])
+    reward, advantage = (None if row[bits] is None else _double(row[bits])
+                         for bits in ("reward_bits", "advantage_bits"))
+    about = (row["step"], kept.get("group"), row["sample"], row["line"], kept["prompt"],
+             "".join(kept["response"]), kept.get("label"), reward, advantage, row["finish"])
+    return dict(zip((*_ABOUT, *_OF_TOKENS), about + of_tokens))
 
 
 @dataclass(frozen=True)
@@ -135,6 +159,52 @@ class Run(Opened):
         columns = ["step", "level", "kind", "message", "data"]
         return frame(self._rows("SELECT step, level, kind, message, data FROM event "
                                 f"WHERE run = {self.number} ORDER BY entry, i"), columns)
+
+    def samples(self, step: Optional[int] = None, *, skip_damaged: bool = False) -> Any:
+        """A row a sample that was kept with its text (keep-samples), by step and sample.
+
+        step           the samples of this step only; None: of all steps
+        skip_damaged   leaves damaged samples out. Otherwise the first one is an Error (CORRUPT).
+
+        The columns are step, group, sample (its number in the step), line (of the data set),
+        prompt, response, label, reward, a column reward/NAME for each part, advantage, finish,
+        and lists: prompt_tokens; and of each token of the response tokens, pieces (its text), logp,
+        advantages, drawn (0: inserted by a plug-in). group and label are None if the ledger is of
+        version 0.1.0. If nothing was kept, that is an Error (NOTFOUND).
+        """
+        at = "" if step is None else f" AND step = {lib.integer(step, 'a step', 0, (1 << 63) - 1)}"
+        kept = self._rows(
+            "SELECT k.step, k.idx AS sample, s.prompt AS line, s.finish, s.reward_bits, "
+            "s.advantage_bits, sample_text(k.data, 'json') AS json, "
+            "sample_text(k.data, 'damage') AS damage FROM kept_samples k "
+            "LEFT JOIN sample s USING(run, step, seg, idx) "
+            f"WHERE run = {self.number}{at} ORDER BY step, sample")
+        if not kept:
+            raise lib.Error("NOTFOUND", f"{self.file}: {self._why_no_samples(step)}")
+        rows = {(one["step"], one["sample"]): _sample(one) for one in kept if not one["damage"]}
+        damaged = [one for one in kept if one["damage"]]
+        if damaged and not skip_damaged:
+            raise lib.Error("CORRUPT", f"{self.file}: what is kept of sample {damaged[0]['sample']}"
+                            f" of step {damaged[0]['step']} {damaged[0]['damage']}; "
+                            "skip_damaged=True leaves it out, `invar ledger verify` says more")
+        parts: dict[str, None] = {}
+        for part in self._rows("SELECT step, idx, 'reward/' || name AS name, bits FROM reward_parts"
+                               " JOIN kept_samples USING(run, step, seg, idx)"
+                               f" WHERE run = {self.number}{at} ORDER BY step, idx, name"):
+            if (part["step"], part["idx"]) in rows:
+                rows[part["step"], part["idx"]][part["name"]] = _double(part["bits"])
+                parts[part["name"]] = None
+        return frame(list(rows.values()), [*_ABOUT, *sorted(parts), *_OF_TOKENS])
+
+    def _why_no_samples(self, step: Optional[int]) -> str:
+        if step is not None:
+            return (f"no sample of step {step} is kept with its text; samples() has those of other "
+                    "steps")
+        if self._rows(f"SELECT 1 FROM sample WHERE run = {self.number} LIMIT 1"):
+            return ("the run has kept no samples with their text: it ran with keep-samples = 0, or "
+                    "each sample was too long")
+        return ("there are no samples in it: they were left out of this copy (ledger backup "
+                "--keep-last), or another trainer wrote it")
 
     # ---- what the run is -----------------------------------------------------------------------
 

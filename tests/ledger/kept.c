@@ -13,7 +13,8 @@
 
 /* U+202E turns the direction of what follows; <!--, </script and & are markup elsewhere. */
 static const char form[] =
-    "{\"prompt\":\"step %" PRId64 " sample %d </script><script>alert(2)</script>"
+    "{\"group\":%" PRId64 ",\"label\":\"</b>42\\u0000\\u202e'\\\"\",\"prompt\":\"step %" PRId64
+    " sample %d </script><script>alert(2)</script>"
     "\\u202etxt.exe\\n<b>&amp;\",\"prompt_tokens\":[1,2,3],"
     "\"response\":[\"<!--\",\" a\",\"\",\"\xC3\xA4\",\"</td>\"],\"tokens\":[4,5,6,7,8],"
     "\"logp\":[-0.125,-2.5,-0.0078125,null,-9.75],"
@@ -27,7 +28,8 @@ invar_status invar_test_kept_make(invar_test_kept *out, int64_t step)
     for (int i = 0; i < INVAR_TEST_KEPT; i++) {
         int n = (int)(step % 3);
         char text[1024], *data;
-        size_t bytes = (size_t)snprintf(text, sizeof text, form, step, samples[i], n, n, n, n);
+        size_t bytes =
+            (size_t)snprintf(text, sizeof text, form, step / 2, step, samples[i], n, n, n, n);
         INVAR_TRY(invar_gzip_pack(&data, &out->items[i].bytes, text, bytes));
         out->items[i].sample = samples[i];
         out->items[i].data = data;

@@ -6,6 +6,7 @@
  *   samples: [{step, idx, prompt, reward: bits, advantage: bits, finish, tokens,
  *              parts: [[name, bits]],
  *              text                          of the prompt
+ *              label                         of the prompt; null: not recorded
  *              response: [text]              a token each
  *              logp: [n], credit: [n]        of the tokens, in thousandths; null: not finite
  *              inserted: [at]                tokens that were not drawn
@@ -20,10 +21,9 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/alloc.h"
-#include "base/zip/gzip.h"
 #include "ledger/internal.h"
 #include "ledger/view/report/internal.h"
+#include "ledger/view/texts/texts.h"
 
 #include "base/invar_banned.h"
 
@@ -31,8 +31,7 @@ enum {
     BYTES_OF_TOKEN = 32, // on the page: its text and its numbers, roughly
     LEAST_TOKENS = 64,
     MOST_TOKENS = 2048,
-    TOKEN_TEXT = 200,  // bytes of a token's text
-    GZIP_RATIO = 1032, // that data expands at most
+    TOKEN_TEXT = 200, // bytes of a token's text
 };
 
 /* Of n places r is one of p that are evenly from the first to the last. */
@@ -91,91 +90,6 @@ static json_t *bits_of(invar_sql_stmt *row, int column)
 
     invar_report_bits(text, (uint64_t)invar_sql_int(row, column));
     return json_string(text);
-}
-
-/* ---- what was kept --------------------------------------------------------------------------- */
-
-/*
- * Twice: where there is no memory for a string, jansson leaves bytes of it out and says nothing.
- * NULL: it is no JSON.
- */
-static invar_status parse(json_t **out, const char *text, size_t bytes)
-{
-    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
-    json_t *again = json_loadb(text, bytes, flags, NULL);
-
-    *out = json_loadb(text, bytes, flags, NULL);
-    bool same = again == *out || json_equal(again, *out); // both are NULL
-    json_decref(again);
-    if (same)
-        return INVAR_OK;
-    json_decref(*out);
-    *out = NULL;
-    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a sample of the report");
-}
-
-/* Expanded and parsed; *why_out says why it is not. The caller owns *out. */
-static invar_status read_kept(json_t **out, const char **why_out, size_t *expanded_out,
-                              const void *data, size_t bytes)
-{
-    char *text;
-    invar_status status = invar_gzip_expand(&text, expanded_out, "a kept sample", data, bytes,
-                                            INVAR_LEDGER_KEPT_BYTES);
-
-    *out = NULL;
-    *why_out = "is no gzip data, or too much";
-    if (status == INVAR_E_INVALID) {
-        *expanded_out = bytes < INVAR_LEDGER_KEPT_BYTES / GZIP_RATIO ? bytes * GZIP_RATIO
-                                                                     : INVAR_LEDGER_KEPT_BYTES;
-        invar_error_clear();
-        return INVAR_OK;
-    }
-    INVAR_TRY(status);
-    status = parse(out, text, *expanded_out);
-    *why_out = *out ? NULL : "is no JSON";
-    invar_free(text);
-    return status;
-}
-
-static bool is_text(const json_t *value)
-{
-    return json_is_string(value);
-}
-
-static bool is_real(const json_t *value)
-{
-    return json_is_number(value) || json_is_null(value);
-}
-
-static bool is_flag(const json_t *value)
-{
-    return json_is_integer(value);
-}
-
-/* Lists of one element a token. */
-static const struct {
-    const char *key;
-    bool (*fits)(const json_t *value);
-} lists[] = {{"response", is_text}, {"logp", is_real}, {"advantage", is_real}, {"drawn", is_flag}};
-
-static bool is_sample(const json_t *kept)
-{
-    size_t count = json_array_size(json_object_get(kept, "response")), i;
-    json_t *value;
-
-    if (!json_is_string(json_object_get(kept, "prompt")))
-        return false;
-    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
-        json_t *list = json_object_get(kept, lists[k].key);
-        if (!json_is_array(list) || json_array_size(list) != count)
-            return false;
-        json_array_foreach(list, i, value)
-        {
-            if (!lists[k].fits(value))
-                return false;
-        }
-    }
-    return true;
 }
 
 /* ---- for the page ---------------------------------------------------------------------------- */
@@ -238,14 +152,21 @@ static invar_status put_inserted(json_t *object, const json_t *drawn, gap withou
     return INVAR_OK;
 }
 
+/* A text that the kept sample may lack. */
+static json_t *text_within(const json_t *text, size_t most)
+{
+    return text ? invar_report_text_within(json_string_value(text), json_string_length(text), most)
+                : json_null();
+}
+
 static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
 {
-    const json_t *prompt = json_object_get(kept, "prompt");
     gap without = gap_of(json_array_size(json_object_get(kept, "response")), tokens);
 
-    INVAR_TRY(invar_report_set(object, "text",
-                               invar_report_text_within(json_string_value(prompt),
-                                                        json_string_length(prompt), 8 * tokens)));
+    INVAR_TRY(
+        invar_report_set(object, "text", text_within(json_object_get(kept, "prompt"), 8 * tokens)));
+    INVAR_TRY(
+        invar_report_set(object, "label", text_within(json_object_get(kept, "label"), 8 * tokens)));
     INVAR_TRY(put_list(object, "response", json_object_get(kept, "response"), without, same_text));
     INVAR_TRY(put_list(object, "logp", json_object_get(kept, "logp"), without, thousandths));
     INVAR_TRY(put_list(object, "credit", json_object_get(kept, "advantage"), without, thousandths));
@@ -259,13 +180,13 @@ static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
 invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t *expanded_out,
                                    const void *data, size_t bytes, size_t tokens)
 {
-    json_t *kept;
+    invar_texts_sample kept;
 
-    INVAR_TRY(read_kept(&kept, why_out, expanded_out, data, bytes));
-    if (kept && !is_sample(kept))
-        *why_out = "is no sample";
-    invar_status status = *why_out ? INVAR_OK : put_kept(object, kept, tokens);
-    json_decref(kept);
+    INVAR_TRY(invar_texts_read(&kept, data, bytes));
+    *expanded_out = kept.bytes;
+    *why_out = kept.why;
+    invar_status status = kept.why ? INVAR_OK : put_kept(object, kept.members, tokens);
+    invar_texts_release(&kept);
     return status;
 }
 

@@ -84,6 +84,12 @@ const InvarSamples = (() => {
     return html('div', {class: 'said'}, out.length ? out : note('no token'));
   }
 
+  /* What the data set expects; null where it has no label, or the ledger is older than labels. */
+  function wanted(one) {
+    return one.label ? html('div', {class: 'wanted'}, html('span', {}, 'label'),
+      plain(one.label)) : null;
+  }
+
   function card(data, one, colour, most) {
     const loss = ((data.facts.identity || {})['loss-type'] || [])[one.run];
     const rewarded = !loss || loss[0] !== 'sft_loss'; // an answer from the data has no reward
@@ -99,7 +105,8 @@ const InvarSamples = (() => {
         html('ul', {class: 'marks'}, facts.map(([name, value]) =>
           html('li', {}, html('span', {}, name), html('b', {}, value))))),
       html('div', {class: 'asked'}, plain(one.text)),
-      response(one, colour, most));
+      response(one, colour, most),
+      wanted(one));
   }
 
   function select(label, names, chosen, act) {

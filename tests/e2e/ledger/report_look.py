@@ -217,6 +217,7 @@ class Look:
         text = b.ask("document.querySelector('.sample').innerText")
         self.expect("</script><script>alert(2)" in text and "<!--" in text, f"the text is {text!r}")
         self.expect("U+202E" in text and "\u202e" not in text, f"a direction is turned: {text!r}")
+        self.expect("</b>42" in text and "U+0000" in text, f"the label is not in {text!r}")
         for colour, kinds in (("log-prob", {"doubt"}), ("advantage", {"gain", "loss"}),
                               ("none", set())):
             b.ask(choose(2, colour))
@@ -298,9 +299,11 @@ class Look:
 
     def strange_samples(self, path):
         """Nothing is hidden, not a number comes first, and only drawn tokens are likely or not."""
-        def sample(idx, reward, logp, inserted=(), response=None, text="asked"):
-            return {"step": 1, "idx": idx, "prompt": idx, "finish": "stop", "tokens": len(logp),
-                    "parts": [], "cut": None, "text": text, "logp": logp, "credit": [0] * len(logp),
+        def sample(idx, reward, logp, inserted=(), response=None, text="asked",
+                   label=None):
+            return {"label": label, "step": 1, "idx": idx, "prompt": idx, "finish": "stop",
+                    "tokens": len(logp), "parts": [], "cut": None, "text": text,
+                    "logp": logp, "credit": [0] * len(logp),
                     "inserted": list(inserted), "response": response or ["t"] * len(logp),
                     "reward": struct.pack(">d", reward).hex(),
                     "advantage": struct.pack(">d", 0).hex()}
@@ -308,7 +311,8 @@ class Look:
         text = "a\U000e0041b\u3164c\u115fd\ufe0fe\u2028f\ue000g\U000e0100h\ti\nj"
         shown = ("a<U+E0041>b<U+3164>c<U+115F>d<U+FE0F>e<U+2028>f<U+E000>g<U+E0100>h\ti\nj"
                  .replace("<", "\u27e8").replace(">", "\u27e9"))
-        samples = [sample(0, 1, [-1000, -1000], response=["", "\u00e4"], text=text),
+        samples = [sample(0, 1, [-1000, -1000], response=["", "\u00e4"], text=text,
+                          label=text),
                    sample(1, float("nan"), [-2000]),
                    sample(2, 0, [0, -3000], inserted=[0]),  # -3 in the mean: one was not drawn
                    sample(3, float("inf"), [-10, None]),
@@ -331,6 +335,8 @@ class Look:
                         f"{name}: {found}")
         asked = b.ask("[...document.querySelectorAll('.sample .asked')].map(e => e.textContent)")
         self.expect(shown in asked, f"{shown!r} is not among {asked}")
+        labels = b.ask("[...document.querySelectorAll('.sample .wanted')].map(e => e.textContent)")
+        self.expect(labels == [f"label{shown}"], f"the labels are {labels}")
         sizes = b.ask("[...document.querySelectorAll('.token')]"
                       ".map(e => e.getBoundingClientRect().width)")
         self.expect(len(sizes) == 10 and min(sizes) > 2, f"tokens of {sizes} pixels")

@@ -14,6 +14,7 @@ import torch
 import invar
 
 FOLDER = pathlib.Path(sys.argv[1])
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden/ledger-5.db"
 
 
 def digest(tensor):
@@ -118,6 +119,14 @@ class Frames(unittest.TestCase):
         self.assertEqual(int(steps["train/late"].isna().sum()), 3)
         self.assertEqual(list(steps.columns)[:4], ["step", "chain", "root", "batch"])
         self.assertEqual(digests["shape"][0], (3,))
+
+    def test_samples(self):
+        with invar.read(GOLDEN, "whole") as run:
+            samples = run.samples()
+        self.assertIsInstance(samples, pandas.DataFrame)
+        self.assertEqual(list(samples.columns)[:6], ["step", "group", "sample", "line", "prompt",
+                                                     "response"])
+        self.assertEqual(list(samples.columns)[-1], "drawn")
 
 
 if __name__ == "__main__":

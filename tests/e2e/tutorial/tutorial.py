@@ -19,11 +19,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/tutorial.md"
 
 
-def blocks():
+def blocks(path=PAGE):
     """(language, file name or None, text) of every fenced block; a file's name stands before it."""
     found = []
     fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-    page = PAGE.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     for match in fence.finditer(page):
         name = re.search(r"`([\w./-]+)`:\n\n$", page[: match.start()])
         found.append((match[1], name and name[1], match[2]))

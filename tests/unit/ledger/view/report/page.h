@@ -60,7 +60,7 @@ static inline page read_page(const invar_report_run *runs, size_t count)
     data += strlen(begin);
     char *end = strstr(data, "</script"); // what a browser takes for the end
     assert_non_null(end);
-    p.data = json_loadb(data, (size_t)(end - data), 0, &error);
+    p.data = json_loadb(data, (size_t)(end - data), JSON_ALLOW_NUL, &error);
     if (!p.data)
         fail_msg("%s at byte %d: %.60s", error.text, error.position, data + error.position);
     return p;

@@ -46,6 +46,7 @@ static void test_ledger_report__samples(void **state)
     assert_text(&p, member(place, "text"),
                 "step 2 sample 6 </script><script>alert(2)</script>\xE2\x80\xAEtxt.exe\n<b>&amp;");
     assert_text(&p, member(place, "response/0"), "<!--");
+    assert_int_equal(json_string_length(at(&p, member(place, "label"))), 12); // with its NUL
     assert_text(&p, member(place, "response/3"), "\xC3\xA4");
     assert_number(&p, member(place, "logp/1"), -2500);
     assert_number(&p, member(place, "logp/2"), -8); // -0.0078125, rounded
@@ -131,7 +132,8 @@ static char *packed(size_t *bytes_out, const char *form, size_t count)
 static void test_ledger_report__hostile_samples(void **state)
 {
 #define LISTS(drawn)                                                                               \
-    "{\"prompt\":\"\",\"response\":[\"a\"],\"logp\":[0],\"advantage\":[0]," drawn "}"
+    "{\"prompt\":\"\",\"prompt_tokens\":[],\"response\":[\"a\"],\"tokens\":[1],"                   \
+    "\"logp\":[0],\"advantage\":[0]," drawn "}"
     static const struct {
         const char *form;
         size_t count;
@@ -144,6 +146,10 @@ static void test_ledger_report__hostile_samples(void **state)
         {LISTS("\"drawn\":{}"), 0, "is no sample"},
         {LISTS("\"drown\":[1]"), 0, "is no sample"},
         {LISTS("\"drawn\":[1],\"drawn\":[1]"), 0, "is no JSON"},
+        {LISTS("\"drawn\":[1],\"label\":\"\",\"group\":0"), 0, NULL},
+        {LISTS("\"drawn\":[1],\"label\":null"), 0, "is no sample"},
+        {LISTS("\"drawn\":[1],\"label\":\"\xFF\""), 0, "is no JSON"},
+        {LISTS("\"drawn\":[1],\"group\":\"0\""), 0, "is no sample"},
         {"[]", 0, "is no sample"},
         {"", 0, "is no JSON"},
         {"{\"prompt\":\"\xFF\"}", 0, "is no JSON"},
@@ -169,7 +175,8 @@ static void test_ledger_report__long_samples(void **state)
 {
     size_t bytes;
     char *data = packed(&bytes,
-                        "{\"prompt\":\"p\",\"response\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"],"
+                        "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"tokens\":[1,2,3,4,5,6],"
+                        "\"label\":\"l\",\"response\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"],"
                         "\"logp\":[1,2,3,4,5,6],\"advantage\":[0,0,0,0,0,0],"
                         "\"drawn\":[1,0,0,1,1,0]}",
                         0);
@@ -180,10 +187,11 @@ static void test_ledger_report__long_samples(void **state)
     (void)state;
     assert_ok(invar_report_add_kept(object, &why, &expanded, data, bytes, 4));
     assert_null(why);
-    json_t *expected = json_loads("{\"text\":\"p\",\"response\":[\"a\",\"b\",\"e\",\"f\"],"
-                                  "\"logp\":[1000,2000,5000,6000],\"credit\":[0,0,0,0],"
-                                  "\"inserted\":[1,3],\"cut\":[2,2]}",
-                                  0, NULL);
+    json_t *expected =
+        json_loads("{\"text\":\"p\",\"label\":\"l\",\"response\":[\"a\",\"b\",\"e\",\"f\"],"
+                   "\"logp\":[1000,2000,5000,6000],\"credit\":[0,0,0,0],"
+                   "\"inserted\":[1,3],\"cut\":[2,2]}",
+                   0, NULL);
     assert_non_null(expected);
     assert_true(json_equal(object, expected));
     json_decref(expected);
@@ -193,7 +201,9 @@ static void test_ledger_report__long_samples(void **state)
 
 /* ---- which are chosen ------------------------------------------------------------------------ */
 
-#define SMALL "{\"prompt\":\"$\",\"response\":[],\"logp\":[],\"advantage\":[],\"drawn\":[]}"
+#define SMALL                                                                                      \
+    "{\"prompt\":\"$\",\"prompt_tokens\":[],\"response\":[],\"tokens\":[],\"logp\":[],"            \
+    "\"advantage\":[],\"drawn\":[]}"
 
 enum { MOST_EACH = 700 };
 

@@ -121,7 +121,7 @@ static page data_of(const char *name, size_t count, const invar_report_options *
     assert_non_null(stream);
     assert_ok(invar_report_write_data(stream, runs, count, with));
     assert_int_equal(fclose(stream), 0);
-    p.data = json_loads(p.text, 0, NULL);
+    p.data = json_loads(p.text, JSON_ALLOW_NUL, NULL);
     assert_non_null(p.data);
     invar_ledger_close(ledger);
     return p;

@@ -1,0 +1,116 @@
+/*
+ * texts.c - reads what a ledger keeps of a sample, and checks it as the data of a stranger.
+ *
+ * The data is JSON in gzip; docs/formats.md describes it. A sample that is not as described there
+ * is damaged: readers name it and continue with the next one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/texts/texts.h"
+
+#include "base/alloc.h"
+#include "base/zip/gzip.h"
+
+#include "base/invar_banned.h"
+
+enum { GZIP_RATIO = 1032 }; // that data expands at most
+
+/*
+ * Parses twice: jansson leaves bytes out of a string that it has no memory for, without an error.
+ * *out is NULL if the text is not JSON.
+ */
+static invar_status parse(json_t **out, const char *text, size_t bytes)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_t *again = json_loadb(text, bytes, flags, NULL);
+
+    *out = json_loadb(text, bytes, flags, NULL);
+    bool same = again == *out || json_equal(again, *out); // both are NULL
+    json_decref(again);
+    if (same)
+        return INVAR_OK;
+    json_decref(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a kept sample");
+}
+
+static bool is_text(const json_t *value)
+{
+    return json_is_string(value);
+}
+
+static bool is_real(const json_t *value)
+{
+    return json_is_number(value) || json_is_null(value);
+}
+
+static bool is_integer(const json_t *value)
+{
+    return json_is_integer(value);
+}
+
+/* Lists of one element a token of the response, and that of the prompt's tokens. */
+static const struct {
+    const char *key;
+    bool (*fits)(const json_t *value);
+} lists[] = {{"response", is_text},  {"tokens", is_integer}, {"logp", is_real},
+             {"advantage", is_real}, {"drawn", is_integer},  {"prompt_tokens", is_integer}};
+
+static bool is_list(const json_t *list, bool (*fits)(const json_t *value))
+{
+    json_t *value;
+    size_t i;
+
+    json_array_foreach(list, i, value)
+    {
+        if (!fits(value))
+            return false;
+    }
+    return json_is_array(list);
+}
+
+static bool is_sample(const json_t *members)
+{
+    const json_t *label = json_object_get(members, "label");
+    const json_t *group = json_object_get(members, "group");
+    size_t count = json_array_size(json_object_get(members, lists[0].key));
+
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *list = json_object_get(members, lists[k].key);
+        bool response = k + 1 < sizeof lists / sizeof *lists;
+        if (!is_list(list, lists[k].fits) || (response && json_array_size(list) != count))
+            return false;
+    }
+    return json_is_string(json_object_get(members, "prompt")) &&
+           (!label || json_is_string(label)) && (!group || json_is_integer(group));
+}
+
+invar_status invar_texts_read(invar_texts_sample *out, const void *data, size_t bytes)
+{
+    *out = (invar_texts_sample){0};
+    invar_status status = invar_gzip_expand(&out->text, &out->bytes, "a kept sample", data, bytes,
+                                            INVAR_LEDGER_KEPT_BYTES);
+    if (status == INVAR_E_INVALID) {
+        bool bounded = bytes < INVAR_LEDGER_KEPT_BYTES / GZIP_RATIO;
+        out->bytes = bounded ? bytes * GZIP_RATIO : INVAR_LEDGER_KEPT_BYTES;
+        out->why = "is no gzip data, or too much";
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    if (status == INVAR_OK)
+        status = parse(&out->members, out->text, out->bytes);
+    if (status == INVAR_OK && is_sample(out->members))
+        return INVAR_OK;
+    const char *why = out->members ? "is no sample" : "is no JSON";
+    size_t expanded = out->bytes;
+    invar_texts_release(out);
+    *out = (invar_texts_sample){.bytes = expanded, .why = why};
+    return status;
+}
+
+void invar_texts_release(invar_texts_sample *sample)
+{
+    json_decref(sample->members);
+    invar_free(sample->text);
+    *sample = (invar_texts_sample){0};
+}

@@ -1,0 +1,41 @@
+/*
+ * texts.h - samples that a ledger keeps with their text: expanded, checked, and readable with SQL.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_LEDGER_VIEW_TEXTS_TEXTS_H
+#define INVAR_LEDGER_VIEW_TEXTS_TEXTS_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+#include "base/status.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A kept sample. Release it with invar_texts_release. */
+typedef struct invar_texts_sample {
+    json_t *members; /* as docs/formats.md describes them; NULL if the sample is damaged */
+    char *text;      /* (bytes) the JSON that `members` was read from; NULL if damaged */
+    size_t bytes;    /* expanded bytes; if damaged, an upper bound of what was expanded */
+    const char *why; /* reason why the sample is damaged, a constant; NULL if it is not */
+} invar_texts_sample;
+
+/* Expands, parses and checks `data`, the (bytes) of kept_sample.data. Damage is not a failure. */
+invar_status invar_texts_read(invar_texts_sample *out, const void *data,
+                              size_t bytes) INVAR_MUST_USE;
+void invar_texts_release(invar_texts_sample *sample);
+
+/*
+ * Adds the view sample_texts and the function sample_text to the connection of a ledger that was
+ * opened for reading. Both exist in this connection only: the file is not changed.
+ */
+invar_status invar_texts_add(invar_ledger *ledger) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
