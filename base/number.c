@@ -59,6 +59,26 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
     return INVAR_OK;
 }
 
+invar_status invar_number_format_plain(char out[INVAR_NUMBER_SIZE], double value)
+{
+    if (!(fabs(value) < 0x1p53) || value != trunc(value))
+        return invar_number_format(out, value);
+    snprintf(out, INVAR_NUMBER_SIZE, "%.0f", value);
+    return INVAR_OK;
+}
+
+void invar_number_round(char out[INVAR_NUMBER_SIZE], double value, int digits)
+{
+    double size = fabs(value), least = 1.0; // number that has `digits` digits before its point
+
+    for (int i = 1; i < digits; i++)
+        least *= 10.0;
+    if (size < 1e9 && (size >= least || value == trunc(value)))
+        snprintf(out, INVAR_NUMBER_SIZE, "%.0f", value);
+    else
+        snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, isnan(value) ? (double)NAN : value);
+}
+
 /* A text may read back as a float and yet not by way of a double, which rounds twice. */
 static bool print_f32(char out[INVAR_NUMBER_SIZE], float value, int digits)
 {

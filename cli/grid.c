@@ -109,10 +109,10 @@ invar_status invar_grid_real(invar_grid *table, double value, bool exact)
 {
     char digits[INVAR_NUMBER_SIZE];
 
-    if (exact || (value > -1e9 && value < 1e9 && value == (double)(int64_t)value)) // a count
-        INVAR_TRY(invar_number_format(digits, value));
+    if (exact)
+        INVAR_TRY(invar_number_format_plain(digits, value));
     else
-        snprintf(digits, sizeof digits, "%.4g", value);
+        invar_number_round(digits, value, 4);
     return invar_grid_number(table, digits);
 }
 

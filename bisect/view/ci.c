@@ -48,9 +48,9 @@ static void print_loss(FILE *out, const invar_ci_result *r, const char *before)
     char was[INVAR_NUMBER_SIZE], is[INVAR_NUMBER_SIZE], difference[INVAR_NUMBER_SIZE];
 
     if (!r->has_loss || memcmp(&r->loss_was, &r->loss_is, sizeof r->loss_is) == 0 ||
-        invar_number_format(was, r->loss_was) != INVAR_OK ||
-        invar_number_format(is, r->loss_is) != INVAR_OK ||
-        invar_number_format(difference, r->loss_is - r->loss_was) != INVAR_OK) {
+        invar_number_format_plain(was, r->loss_was) != INVAR_OK ||
+        invar_number_format_plain(is, r->loss_is) != INVAR_OK ||
+        invar_number_format_plain(difference, r->loss_is - r->loss_was) != INVAR_OK) {
         invar_error_clear();
         return;
     }

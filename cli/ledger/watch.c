@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/console/term.h"
+#include "base/number.h"
 #include "base/process/process.h"
 #include "cli/ledger/browser.h"
 #include "cli/ledger/ledger.h"
@@ -86,6 +87,7 @@ static invar_status take_row(void *payload, const char *const *columns,
 {
     watch *w = payload;
     const char *name;
+    char digits[INVAR_NUMBER_SIZE];
     double value;
 
     (void)columns;
@@ -104,7 +106,8 @@ static invar_status take_row(void *payload, const char *const *columns,
     name = strrchr(values[2].data, '/');
     fputs("  ", stdout);
     invar_plain_print(stdout, name && w->settings->metrics == usual ? name + 1 : values[2].data);
-    printf(" %.5g", value); // for the eye; `show` has all digits
+    invar_number_round(digits, value, 5); // `show` has all digits
+    printf(" %s", digits);
     return INVAR_OK;
 }
 

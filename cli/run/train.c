@@ -15,6 +15,7 @@
 
 #include "base/console/progress.h"
 #include "base/console/term.h"
+#include "base/number.h"
 #include "base/process/process.h"
 #include "base/process/program.h"
 #include "cli/flags.h"
@@ -99,7 +100,7 @@ static void format_pace(char *out, size_t size, const invar_train_progress *p)
 static void show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
-    char text[256], pace[64], diff[48] = "  logp not compared";
+    char text[256], pace[64], norm[INVAR_NUMBER_SIZE], diff[48] = "  logp not compared";
 
     if (!s->progress) {
         invar_progress_options o = {.stream = stderr,
@@ -116,9 +117,10 @@ static void show(void *payload, const invar_train_progress *p)
         (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     if (p->measured) {
         format_pace(pace, sizeof pace, p);
-        (void)snprintf(s->last, sizeof s->last, "%s %.3f  len %.1f  |g| %.3g%s%s",
+        invar_number_round(norm, p->grad_norm, 3);
+        (void)snprintf(s->last, sizeof s->last, "%s %.3f  len %.1f  |g| %s%s%s",
                        p->supervised ? "loss" : "reward", p->supervised ? p->loss : p->reward,
-                       p->response_len, p->grad_norm, p->supervised ? "" : diff, pace);
+                       p->response_len, norm, p->supervised ? "" : diff, pace);
         invar_progress_expect(s->progress, p->eta);
     }
     if (p->measured)

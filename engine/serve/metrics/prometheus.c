@@ -53,11 +53,7 @@ static void put_number(invar_json_text *out, double value)
         put(out, "NaN");
     else if (isinf(value))
         put(out, value > 0.0 ? "+Inf" : "-Inf");
-    else if (value == trunc(value) &&
-             fabs(value) < 0x1p53) { // a count, every digit of which is known
-        (void)snprintf(text, sizeof text, "%.0f", value);
-        put(out, text);
-    } else if (invar_number_format(text, value) == INVAR_OK)
+    else if (invar_number_format_plain(text, value) == INVAR_OK)
         put(out, text);
     else if (out->status == INVAR_OK)
         out->status = invar_error_last()->status;

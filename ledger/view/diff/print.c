@@ -554,7 +554,7 @@ static void print_points(printer *p, const invar_diff *diff)
 
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
 {
-    if (invar_number_format(out, value) == INVAR_OK)
+    if (invar_number_format_plain(out, value) == INVAR_OK)
         return;
     invar_error_clear(); // the bits stand beside it
     memcpy(out, "?", 2);

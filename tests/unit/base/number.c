@@ -125,12 +125,54 @@ static void test_base_number__floats_are_the_shortest(void **state)
     }
 }
 
+static void plain(double value, const char *expected)
+{
+    char text[INVAR_NUMBER_SIZE];
+
+    assert_ok(invar_number_format_plain(text, value));
+    assert_string_equal(text, expected);
+}
+
+static void rounded(double value, int digits, const char *expected)
+{
+    char text[INVAR_NUMBER_SIZE];
+
+    invar_number_round(text, value, digits);
+    assert_string_equal(text, expected);
+}
+
+/* People read 10, not 1e+01. */
+static void test_base_number__ordinary_numbers_have_no_exponent(void **state)
+{
+    (void)state;
+    plain(10, "10");
+    plain(-100000, "-100000");
+    plain(0x1p53, "9007199254740992");
+    plain(1e300, "1e+300");
+    plain(0.1, "0.1");
+    plain(-0.0, "-0");
+    plain((double)NAN, "nan");
+    rounded(10, 4, "10");
+    rounded(999999999, 4, "999999999");
+    rounded(12345.678, 4, "12346");
+    rounded(-56349.9, 4, "-56350");
+    rounded(1234.5, 3, "1234");
+    rounded(9.99999, 4, "10");
+    rounded(0.123456, 4, "0.1235");
+    rounded(0.0001, 4, "0.0001");
+    rounded(1e-6, 4, "1e-06");
+    rounded(12345678901.0, 4, "1.235e+10");
+    rounded(-(double)NAN, 4, "nan");
+    rounded(-HUGE_VAL, 4, "-inf");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_number__known_texts),
         cmocka_unit_test(test_base_number__is_the_shortest),
         cmocka_unit_test(test_base_number__floats_are_the_shortest),
+        cmocka_unit_test(test_base_number__ordinary_numbers_have_no_exponent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,33 @@ static void test_grid__grows(void **state)
     invar_grid_free(NULL);
 }
 
+/* Rounded for people, and with all digits; neither has an exponent at ordinary magnitudes. */
+static void test_grid__numbers_are_plain_decimals(void **state)
+{
+    static const double values[] = {10, 0.25, 56349.9};
+    invar_grid *grid;
+    char *text;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    (void)state;
+    assert_ok(invar_grid_new(&grid, 2));
+    assert_ok(invar_grid_string(grid, "a"));
+    assert_ok(invar_grid_string(grid, "b"));
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(invar_grid_real(grid, values[i], false));
+        assert_ok(invar_grid_real(grid, values[i], true));
+    }
+    assert_ok(invar_grid_print(grid, stream, 0, false));
+    fclose(stream);
+    assert_string_equal(text, "    a        b\n"
+                              "   10       10\n"
+                              " 0.25     0.25\n"
+                              "56350  56349.9\n");
+    free(text);
+    invar_grid_free(grid);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +177,7 @@ int main(void)
         cmocka_unit_test(test_grid__is_safe),
         cmocka_unit_test(test_grid__fits_or_is_whole),
         cmocka_unit_test(test_grid__grows),
+        cmocka_unit_test(test_grid__numbers_are_plain_decimals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
