@@ -4,6 +4,7 @@
  *     WANDB_API_KEY=... HF_TOKEN=...     names in capitals that end with KEY, TOKEN, SECRET ...
  *     PGPASSWORD=...                     names that end with a password, also within a word
  *     api-key=... --password ...         some names in any letters, also before a blank
+ *     --key=... --judge-token ...        names of options that end so, except keys of recipes
  *     ?key=... &token=...                shorter names in the query of a URL
  *     token: ... "password": "..."       the names above before a colon, as in YAML and JSON
  *     Authorization=... Bearer ...       the last word
@@ -97,10 +98,21 @@ static bool is_secret(piece name)
 /* Names in the query of a URL, where no key of a recipe is. */
 static bool is_query_secret(piece name)
 {
-    static const char *const words[] = {"key", "token", "secret",    "pwd",
-                                        "sig", "auth",  "signature", NULL};
+    static const char *const words[] = {"key", "token", "secret",    "pwd",         "pass",
+                                        "sig", "auth",  "signature", "credentials", NULL};
 
     return ends_with_one(name, words);
+}
+
+/* Names of options of commands. Those that name a field or a token of a vocabulary are none. */
+static bool is_option_secret(piece name)
+{
+    static const char *const fields[] = {"input_key",  "label_key", "metadata_key", "tool_key",
+                                         "reward_key", "sort_key",  "public_key",   "stop_token",
+                                         "eos_token",  "bos_token", "pad_token",    "unk_token",
+                                         NULL};
+
+    return is_query_secret(name) && !ends_with_one(name, fields);
 }
 
 static piece rest_of(piece text, size_t from)
@@ -128,6 +140,15 @@ static piece value_at(piece text)
         return (piece){text.text, until(text, (const char[]){quote, '\0'})};
     }
     return (piece){text.text, until(text, " \t\r\n\"'&;,")};
+}
+
+/* The value of an option behind blanks; of no bytes if another option follows. */
+static piece option_value(piece text)
+{
+    while (text.bytes > 0 && text.text[0] == ' ')
+        text = rest_of(text, 1);
+    return text.bytes > 1 && text.text[0] == '-' && text.text[1] == '-' ? (piece){text.text, 0}
+                                                                        : value_at(text);
 }
 
 static bool is_number(piece value)
@@ -201,7 +222,7 @@ static piece value_after(piece name, piece text, bool colon)
 static piece secret_after(piece name, piece text, char before)
 {
     const piece none = {text.text, 0};
-    bool option = name.bytes > 2 && memcmp(name.text, "--", 2) == 0;
+    bool option = name.bytes > 2 && name.text[0] == '-';
     bool query = before == '?' || before == '&';
     char next = text.bytes > 0 ? text.text[0] : '\0';
     piece rest = next ? rest_of(text, 1) : none;
@@ -210,10 +231,11 @@ static piece secret_after(piece name, piece text, char before)
         return user_of_url(text);
     while (name.bytes > 0 && name.text[0] == '-')
         name = rest_of(name, 1);
-    if (next == '=' && (is_secret(name) || (query && is_query_secret(name))))
+    option = option && (is_secret(name) || is_option_secret(name));
+    if (next == '=' && (option || is_secret(name) || (query && is_query_secret(name))))
         return value_after(name, rest, false);
-    if (next == ' ' && (equals(name, "bearer") || (option && is_secret(name))))
-        return value_at(rest);
+    if (next == ' ' && (option || equals(name, "bearer")))
+        return option_value(rest);
     if ((next == '"' || next == '\'') && rest.bytes > 0 && rest.text[0] == ':' && is_secret(name))
         return value_after(name, rest_of(rest, 1), true);
     if (next != ':')
