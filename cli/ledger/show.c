@@ -14,6 +14,7 @@
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
+#include "ledger/view/measured.h"
 
 #include "base/invar_banned.h"
 
@@ -35,7 +36,10 @@ typedef struct section {
 /* A damaged ledger may have lost a name; its values are shown all the same. */
 #define NUMBERS(table)                                                                             \
     "SELECT n.name, x.value_bits FROM " table " x LEFT JOIN series n USING(series)"                \
-    " WHERE x.run = :run AND x.step = :step AND x.seg = " NEWEST " ORDER BY n.name"
+    " WHERE x.run = :run AND x.step = :step AND x.seg = " NEWEST " AND " INVAR_MEASURED_METRIC     \
+    " ORDER BY n.name"
+
+#define MEASURED(column) "iif(" INVAR_MEASURED_ANSWERS ", NULL, " column ") AS " column ", "
 
 #define IDENTITY "SELECT key, value FROM identity WHERE run = :run ORDER BY key"
 #define FACTS                                                                                      \
@@ -116,13 +120,16 @@ static const section of_step[] = {
          " LEFT JOIN point p ON p.manifest = d.manifest AND p.ord = s.ord"
          " WHERE s.run = :run AND s.step = :step AND s.seg = " NEWEST " ORDER BY s.rank, s.ord"},
     {.name = "samples",
-     .sql =
-         "SELECT idx, prompt, reward_bits, advantage_bits, diff_bits, diff_at, prompt_tokens, "
-         "tokens,"
-         " finish, weights_first, weights_last, rng, arrival, lower(hex(token_hash)) AS token_hash,"
-         " lower(hex(rollout_logp)) AS rollout_logp, lower(hex(train_logp)) AS train_logp,"
-         " lower(hex(prompt_hash)) AS prompt_hash, lower(hex(weights_hash)) AS weights_hash"
-         " FROM samples WHERE run = :run AND step = :step ORDER BY idx"},
+     .sql = "SELECT idx, prompt, " MEASURED("reward_bits") MEASURED("advantage_bits")
+         MEASURED("diff_bits")
+             MEASURED("diff_at") "prompt_tokens, tokens,"
+                                 " finish, weights_first, weights_last, rng, arrival, "
+                                 "lower(hex(token_hash)) AS token_hash,"
+                                 " lower(hex(rollout_logp)) AS rollout_logp, "
+                                 "lower(hex(train_logp)) AS train_logp,"
+                                 " lower(hex(prompt_hash)) AS prompt_hash, "
+                                 "lower(hex(weights_hash)) AS weights_hash"
+                                 " FROM samples x WHERE run = :run AND step = :step ORDER BY idx"},
     {.name = "replies",
      .sql = "SELECT plugin, call, lower(hex(request)) AS request, length(data) AS bytes,"
             " substr(CAST(data AS TEXT), 1, 60) AS data_begins FROM reply"
@@ -180,7 +187,7 @@ static void push(expanded *e, const char *column, const invar_ledger_value *valu
     e->count++;
 }
 
-/* X from X_bits, and with `bits` these too. */
+/* X from X_bits, and with `bits` these too. NULL stays NULL. */
 static void push_double(expanded *e, const char *column, const invar_ledger_value *value, bool bits)
 {
     char *name = e->names[e->count], *hex = e->bits[e->count];
@@ -189,7 +196,9 @@ static void push_double(expanded *e, const char *column, const invar_ledger_valu
 
     snprintf(name, INVAR_LEDGER_QUERY_WORD, "%.*s", (int)(strlen(column) - strlen("_bits")),
              column);
-    if (value) {
+    if (value && value->type == INVAR_LEDGER_TYPE_NULL) {
+        real = text = *value;
+    } else if (value) {
         memcpy(&real.real, &value->integer, sizeof real.real);
         text.bytes = (size_t)snprintf(hex, BITS_SIZE, "0x%016" PRIx64, (uint64_t)value->integer);
         text.data = hex;

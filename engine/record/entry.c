@@ -338,6 +338,7 @@ static void fill_sample(entry *e, int64_t i)
     const invar_coords coords = invar_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
     bool compared = e->step->compared && e->step->own_weights;
+    bool rewarded = !e->step->supervised;
     invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
 
     invar_coords_format(e->rng[i], &coords);
@@ -349,8 +350,10 @@ static void fill_sample(entry *e, int64_t i)
                                  .weights_hash = s->weights_hash,
                                  .prompt_tokens = s->prompt_tokens,
                                  .tokens = s->n_tokens,
-                                 .reward = s->reward,
-                                 .advantage = n ? (double)f->advantage[first] : 0.0,
+                                 .reward = rewarded ? s->reward : (double)NAN,
+                                 .advantage = !rewarded ? (double)NAN
+                                              : n       ? (double)f->advantage[first]
+                                                        : 0.0,
                                  .finish = invar_finish_name(s->finish),
                                  .diff = compared ? (double)gap.max : (double)NAN,
                                  .diff_at = compared ? gap.position : -1,

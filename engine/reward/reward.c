@@ -175,6 +175,15 @@ static invar_status override(invar_reward *reward, bool *boxed, const char *meta
     return INVAR_OK;
 }
 
+invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_sample *sample)
+{
+    bool boxed = false;
+
+    INVAR_TRY(override(&reward, &boxed, sample->metadata));
+    *out = reward != INVAR_REWARD_NONE;
+    return INVAR_OK;
+}
+
 static invar_status judge(double *out, invar_reward_parts *parts_out, const invar_rl_sample *sample,
                           invar_reward reward, bool boxed, const char *key)
 {

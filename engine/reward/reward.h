@@ -46,6 +46,10 @@ bool invar_reward_has_parts(invar_reward reward);
 invar_status invar_reward_judge(invar_rl_sample *sample, invar_reward reward, bool boxed,
                                 const char *key) INVAR_MUST_USE;
 
+/* True if a rule gives the sample a reward: `reward`, or that of its metadata. */
+invar_status invar_reward_rules(bool *out, invar_reward reward,
+                                const invar_rl_sample *sample) INVAR_MUST_USE;
+
 /* The reward alone. */
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample) INVAR_MUST_USE;

@@ -185,28 +185,48 @@ static invar_status part_results(results *out, const invar_rl_samples *samples, 
     return status;
 }
 
-static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
+/* True if every sample has a reward. The others would count as 0, and nobody said so. */
+static invar_status is_judged(bool *out, const invar_judge *judge, const invar_rl_samples *samples)
+{
+    *out = true;
+    for (int64_t i = 0; i < samples->count && *out; i++)
+        INVAR_TRY(invar_judge_reaches(out, judge, &samples->items[i]));
+    return INVAR_OK;
+}
+
+static invar_status passes(results *out, const invar_rl_samples *samples, const test_set *set,
                            int64_t per_prompt)
 {
-    double reward = 0.0, length = 0.0, truncated = 0.0, n = (double)samples->count;
     invar_flat flat = {0};
 
+    INVAR_TRY(invar_flat_make(&flat, samples, &(invar_flat_wants){0}));
+    for (int64_t k = 1; k <= per_prompt; k *= 2)
+        result(out, set->name, "pass@", k, invar_flat_pass_at(&flat, k));
+    invar_flat_release(&flat);
+    return INVAR_OK;
+}
+
+static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
+                           int64_t per_prompt, const invar_judge *judge)
+{
+    double reward = 0.0, length = 0.0, truncated = 0.0, n = (double)samples->count;
+    bool judged;
+
     out->count = 0;
+    INVAR_TRY(is_judged(&judged, judge, samples));
     for (int64_t i = 0; i < samples->count; i++) {
         const invar_rl_sample *s = &samples->items[i];
         reward += s->reward;
         length += (double)invar_rl_sample_response(s);
         truncated += s->finish == INVAR_FINISH_LENGTH;
     }
-    result(out, set->name, "", 0, reward / n);
-    INVAR_TRY(part_results(out, samples, set->name));
+    if (judged) {
+        result(out, set->name, "", 0, reward / n);
+        INVAR_TRY(part_results(out, samples, set->name));
+    }
     result(out, set->name, "-truncated_ratio", 0, truncated / n);
     result(out, set->name, "/response_len/mean", 0, length / n);
-    INVAR_TRY(invar_flat_make(&flat, samples, &(invar_flat_wants){0}));
-    for (int64_t k = 1; k <= per_prompt; k *= 2)
-        result(out, set->name, "pass@", k, invar_flat_pass_at(&flat, k));
-    invar_flat_release(&flat);
-    return INVAR_OK;
+    return judged ? passes(out, samples, set, per_prompt) : INVAR_OK;
 }
 
 /* The sets of one recipe. */
@@ -254,7 +274,7 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     if (e->look)
         INVAR_TRY(e->look(e->payload, set->name, samples));
-    INVAR_TRY(sum_up(&found, samples, set, per_prompt));
+    INVAR_TRY(sum_up(&found, samples, set, per_prompt, how.judge));
     return e->take(e->payload, set->name, found.items, found.count);
 }
 

@@ -29,7 +29,8 @@ typedef struct invar_evaluation {
     bool no_agents;       /* there are none to ask: sets that they would lead are left out */
     invar_digest weights; /* of the actor, as agents are told */
     int64_t number;       /* of the coming rollout */
-    /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
+    /* Told of each set: truncated ratio and response length; eval/NAME and pass@k if each sample
+       has a reward. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,
                          size_t count);
     /* Shown the samples of each set before; NULL: nobody looks. */

@@ -146,13 +146,16 @@ void invar_loop_show_sample(const invar_loop *loop)
 {
     int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
     const invar_rl_sample *s = loop->batch.samples.items;
+    char reward[48] = "";
 
     if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
+    if (!loop->set.sft)
+        (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
     invar_recorder_say(&loop->recorder,
-                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
+                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
                        loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
-                       s->response ? s->response : "", s->reward);
+                       s->response ? s->response : "", reward);
 }
 
 void invar_loop_tell_equal_rewards(invar_loop *loop)

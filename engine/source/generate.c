@@ -440,9 +440,10 @@ bool invar_generate_is_judged(const invar_generation *how, const invar_rl_sample
 invar_status invar_generate_check_judge(const invar_generation *how, const invar_rl_sample *s,
                                         const char *leader)
 {
-    const invar_judge *judge = how->judge;
+    bool reached;
 
-    if (judge->asks || judge->reward != INVAR_REWARD_NONE || strstr(s->metadata, "\"rm_type\""))
+    INVAR_TRY(invar_judge_reaches(&reached, how->judge, s));
+    if (reached)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "plug-in %s: sample %" PRId64 " ends without a \"reward\", and nobody else "

@@ -83,6 +83,12 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
     return INVAR_OK;
 }
 
+invar_status invar_judge_reaches(bool *out, const invar_judge *judge, const invar_rl_sample *sample)
+{
+    *out = sample->rewarded || judge->asks;
+    return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
+}
+
 /* Moves what the plug-in said into the samples. */
 static void take(invar_rl_sample *samples, const double *rewards, invar_reward_parts *parts,
                  int64_t count)

@@ -37,6 +37,10 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe,
 invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
                               bool eval) INVAR_MUST_USE;
 
+/* True if the sample has or gets a reward: of its leader, of a plug-in or of a rule. */
+invar_status invar_judge_reaches(bool *out, const invar_judge *judge,
+                                 const invar_rl_sample *sample) INVAR_MUST_USE;
+
 /* Sets the rewards of samples that have none yet, and their parts where they have some. */
 invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,
                              int64_t count) INVAR_MUST_USE;

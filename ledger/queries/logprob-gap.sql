@@ -1,10 +1,12 @@
 -- logprob-gap: Did training and rollout compute the same log-probs, and if not, how bad did it get?
 -- params: :run run
--- needs: SELECT count(*) FROM samples WHERE run = :run AND diff IS NOT NULL
+-- needs: SELECT count(*) FROM samples WHERE run = :run AND diff IS NOT NULL AND NOT EXISTS (
+--   SELECT 1 FROM identity WHERE run = :run AND key = 'loss-type' AND value = 'sft_loss')
 -- or: the run has no samples whose log-probs training has computed again
 -- SPDX-License-Identifier: Apache-2.0
 WITH compared AS ( -- without a difference and its place nobody compared
-  SELECT * FROM samples WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0)),
+  SELECT * FROM samples WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0) AND NOT EXISTS (
+    SELECT 1 FROM identity WHERE run = :run AND key = 'loss-type' AND value = 'sft_loss')),
 gap AS (
   SELECT count(*) AS samples, total(rollout_logp <> train_logp) AS differing,
          min(CASE WHEN rollout_logp <> train_logp THEN step END) AS first_step,

@@ -9,7 +9,13 @@ WITH whole AS (
          max(s.step) AS last_step
   FROM timeline s
   CROSS JOIN metric m ON m.run = s.run AND m.step = s.step AND m.seg = s.seg
-  WHERE s.run = :run GROUP BY m.series)
+  WHERE s.run = :run AND (NOT EXISTS (
+      SELECT 1 FROM identity WHERE run = :run AND key = 'loss-type' AND value = 'sft_loss')
+    -- SFT runs of version 0.1.0 recorded zeros for what was never measured
+    OR m.series NOT IN (SELECT series FROM series WHERE name GLOB 'train/logp_diff_*'
+      OR name GLOB 'rollout/zero_std/*' OR name IN ('rollout/raw_reward', 'rollout/advantages',
+        'rollout/rollout_log_probs', 'rollout/dynamic_filter/dropped')))
+  GROUP BY m.series)
 SELECT n.name AS metric, w.steps, w.nans, w.lowest, w.highest, w.mean,
        (SELECT m.value FROM metric m WHERE m.run = :run AND m.step = w.first_step
            AND m.series = w.series ORDER BY m.seg DESC LIMIT 1) AS first,

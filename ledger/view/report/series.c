@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "ledger/internal.h"
+#include "ledger/view/measured.h"
 #include "ledger/view/report/internal.h"
 
 #include "base/invar_banned.h"
@@ -176,19 +177,11 @@ invar_status invar_report_series_count(int64_t *out, const invar_report_run *run
 
 /* ---- series that come side by side, step after step ------------------------------------------ */
 
-/* SFT runs of version 0.1.0 recorded zeros for rewards and comparisons that did not exist. */
-#define MEASURED                                                                                   \
-    " AND (x.series NOT IN (SELECT series FROM series WHERE name GLOB 'train/logp_diff_*'"         \
-    "   OR name GLOB 'rollout/zero_std/*' OR name IN ('rollout/raw_reward', 'rollout/advantages'," \
-    "   'rollout/rollout_log_probs', 'rollout/dynamic_filter/dropped'))"                           \
-    "  OR NOT EXISTS (SELECT 1 FROM identity WHERE run = ?1 AND key = 'loss-type'"                 \
-    "   AND value = 'sft_loss'))"
-
 #define OF_STEPS(table)                                                                            \
     "SELECT x.series, s.step, x.value_bits FROM step s JOIN " table " x USING(run, step, seg)"     \
     " WHERE s.run = ?1 AND s.seg ="                                                                \
-    " (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step)" MEASURED            \
-    " ORDER BY s.step"
+    " (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step)"                     \
+    " AND " INVAR_MEASURED_METRIC " ORDER BY s.step"
 
 static invar_status take_name(void *payload, invar_sql_stmt *row)
 {

@@ -114,6 +114,28 @@ def check_changed():
            "that differs is " in said, f"a changed schedule: exit code {code}: {said}")
 
 
+def shown(*words):
+    """What `invar ledger` says."""
+    return subprocess.run([INVAR, "ledger", *words], cwd=FOLDER, capture_output=True, text=True)
+
+
+def check_measured():
+    """An SFT run of 0.1.0 recorded zeros for rewards and comparisons; nothing shows them."""
+    zeros = "SELECT count(*) FROM metrics WHERE name = 'train/logp_diff_max' AND value = 0"
+    expect(column("sft", zeros) != [0], "no zeros in the metrics of sft")
+    expect(column("sft", "SELECT count(*) FROM samples WHERE diff = 0") != [0], "none in samples")
+    for query in ("logprob-gap", "worst-tokens"):
+        done = shown("query", query, "sft", "--json")
+        expect(done.returncode == 6 and done.stdout == "[]\n", f"{query}: {done}")
+    for words in (["query", "metric-summary", "sft"], ["show", "sft"],
+                  ["show", "sft", "--step", "1"]):
+        text = shown(*words).stdout
+        expect("train/sft_loss" in text and "logp_diff" not in text and "raw_reward" not in text,
+               f"{words}: {text}")
+    for sample in json.loads(shown("show", "sft", "--step", "1", "--json").stdout)["samples"]:
+        expect(all(sample[key] is None for key in ("reward", "advantage", "diff")), f"{sample}")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     with tarfile.open(HERE / "runs-0.1.0.tar.gz") as archive:
@@ -123,6 +145,7 @@ def main():
         run("ledger", "verify", f"{name}/ledger.db", says="clean")
     for name in ("plain", "clock"):
         run("replay", name, "--step", "3", says="identical\n")
+    check_measured()
     # 0.1.0 recorded comparisons that an SFT run does not make
     run("replay", "sft", "--step", "3",
         says="identical in all bits; version 0.1.0 recorded false metrics for 2 steps")

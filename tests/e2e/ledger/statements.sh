@@ -38,6 +38,28 @@ holds test "$(member first_reward answers.json)" = null
 holds test "$(member worst_diff answers.json)" = null
 holds test "$(member last_loss answers.json)" != null
 
+# nor has an evaluation a reward that nobody gives; with a rule it has one
+eval=(--eval-prompt-data 'max task:max' --eval-interval 1 --eval-max-response-len 2)
+train unjudged answers.ini --loss-type sft_loss --debug-rollout-print-every 1 "${eval[@]}"
+train judged answers.ini --loss-type sft_loss --eval-rm-type exact "${eval[@]}"
+expect 0 'eval/max/response_len/mean' ledger show unjudged
+expect 0 'eval/max-pass@1' ledger show judged
+expect 0 'eval/max ' ledger query eval-history judged
+expect 0 'next: ' ledger export unjudged --csv unjudged.csv
+"$invar" eval answers.ini --run unjudged --loss-type sft_loss "${eval[@]}" --json >unjudged.json
+"$invar" ledger show unjudged --step 2 --json >step.json
+"$invar" ledger query eval-history unjudged >history.txt
+holds grep -q 'eval/max-truncated_ratio' unjudged.csv
+holds grep -q 'eval/max-truncated_ratio' unjudged.json
+for place in unjudged.csv unjudged.json history.txt; do
+    holds test ! -s <(grep -E 'eval/max"|eval/max |pass@' "$place")
+done
+holds test ! -s <(grep reward unjudged.err)
+holds test "$(column unjudged 'SELECT count(*) FROM samples
+    WHERE coalesce(reward, advantage) IS NULL')" = 6
+holds python3 -c 'import json; step = json.load(open("step.json"))
+assert all(s["reward"] is s["advantage"] is s["diff"] is None for s in step["samples"]), step'
+
 # ---- the name of a run is that of its folder -----------------------------------------------------
 train runs/other answers.ini --loss-type sft_loss
 expect 0 '"name": "other"' ledger ls runs/other --json
