@@ -62,6 +62,22 @@ static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
     return status;
 }
 
+/*
+ * A program that dies before its first greeting is not started again: its command, an import or a
+ * file is wrong then, and a second start would hide that.
+ */
+static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
+{
+    static const char advice[] = "it had not greeted yet, and max-restarts does not apply before "
+                                 "that: run the command by itself to see what is wrong";
+    invar_status status = greet(kinds_out, plugin);
+
+    if (status != INVAR_OK && plugin->most_restarts > 0 &&
+        invar_line_program_may_restart(plugin->program))
+        status = invar_error_advise(status, status, advice);
+    return status;
+}
+
 static invar_status attach_server(invar_plugin *plugin, const invar_plugin_options *options)
 {
     (void)snprintf(plugin->title, sizeof plugin->title, "server");
@@ -95,7 +111,7 @@ static invar_status attach(invar_plugin *plugin, const invar_plugin_options *opt
     } else {
         INVAR_TRY(invar_line_program_open(&plugin->program, plugin->name, options->spec,
                                           options->timeout, options->log_fd));
-        INVAR_TRY(greet(&offered, plugin));
+        INVAR_TRY(greet_first(&offered, plugin));
     }
     if (options->titled)
         invar_hash_bytes(&plugin->hash, plugin->title, strlen(plugin->title));

@@ -444,6 +444,17 @@ static void test_ext_program__is_started_again_after_its_death(void **state)
     assert_fails(ask_mortal(&plugin, "wrong-id", 0, reward), INVAR_E_CORRUPT, "the reply has id 1");
     assert_int_equal(invar_plugin_restarts(plugin), 0);
     invar_plugin_close(plugin);
+    // nor does a program that never greeted get another start
+    assert_fails(
+        invar_plugin_open(&plugin, &(invar_plugin_options){.name = "judge",
+                                                           .spec = PROGRAM "exit-at-once",
+                                                           .kinds = INVAR_PLUGIN_KIND_REWARD,
+                                                           .timeout = PATIENT,
+                                                           .restarts = 2,
+                                                           .log_fd = -1}),
+        INVAR_E_IO,
+        "it ended with exit code 3; it had not greeted yet, and max-restarts does not "
+        "apply before that: run the command by itself");
     invar_plugin_close(good);
     assert_no_child();
 }
