@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -424,8 +425,27 @@ static bool is_about_folders(int key)
            key == INVAR_KEY_SKIP_DAMAGED;
 }
 
-static void print_fork_command(FILE *out, const invar_loop *loop, const char *folder)
+/*
+ * A fork counts the rollouts of its parent. One of a run that is finished gets as many again: the
+ * key that says how many is returned, and its value; else no key.
+ */
+static int longer_key(int64_t *value_out, const invar_loop *loop, int64_t rollouts_done)
 {
+    const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
+    const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
+
+    if (rollouts_done < loop->set.course.rollouts)
+        return INVAR_KEY_COUNT;
+    *value_out = rollouts > 0 ? rollouts_done + rollouts
+                              : 2 * invar_recipe_int(loop->recipe, INVAR_KEY_NUM_EPOCH);
+    return key;
+}
+
+static void print_fork_command(FILE *out, const invar_loop *loop, const char *folder,
+                               int64_t rollouts_done)
+{
+    int64_t most = 0;
+    const int longer = longer_key(&most, loop, rollouts_done);
     const invar_folders *at = &loop->home.at;
 
     fputs("invar train", out);
@@ -443,7 +463,9 @@ static void print_fork_command(FILE *out, const invar_loop *loop, const char *fo
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
-        if (e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
+        if (i == longer)
+            fprintf(out, " --%s %" PRId64, e.key->name, most);
+        if (i == longer || e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
             continue;
         fprintf(out, " --%s ", e.key->name);
         invar_text_print_word(out, e.text);
@@ -469,7 +491,8 @@ void invar_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_loop
     if (!text)
         return;
     setbuf(text, NULL); // so that ferror reports a command that is too long
-    print_fork_command(text, loop, folder);
+    print_fork_command(text, loop, folder,
+                       (step + 1) / (loop->set.rollout_only ? 1 : loop->set.steps_per_rollout));
     if (ferror(text))
         out[0] = '\0';
     (void)fclose(text);

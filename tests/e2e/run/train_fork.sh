@@ -51,6 +51,12 @@ expect 0 'forked from run' ${forks#invar } --no-report
 holds [ "$(chain old-fork)" = "$(chain other)" ]
 expect 2 'as a fork: invar train more.ini --fork old --run old-fork-2 --lr 0.01; or' train \
     more.ini --run old --lr 0.01 --no-report
+# that of a run which is finished counts on: it works as it is printed
+forks='invar train tiny.ini --fork old --run old-fork-2 --num-rollout 8 --lr 0.01'
+expect 2 "as a fork: $forks; or choose another folder" train tiny.ini --run old --lr 0.01 \
+    --no-report
+# shellcheck disable=SC2086 # several words
+expect 0 'steps     4 executed, the last is 7' ${forks#invar } --no-report
 # a fork of a fork
 expect 0 'forked from run' train more.ini --fork other --run third --num-rollout 9 --no-report
 expect 0 'after step 7' ledger show third
