@@ -32,6 +32,8 @@ invar_status invar_weights_choose(invar_recipe *recipe)
     INVAR_TRY(invar_folders_find(&at, recipe, NULL));
     invar_path_show(shown, at.run);
     if (!at.save[0] || invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
+        INVAR_TRY(invar_folders_checkpoints(at.save, at.run)); // `save` was another one then
+    if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "run: %s has no checkpoint; train it, or name weights with --load "
                           "(--load= is the initial ones)",

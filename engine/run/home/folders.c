@@ -110,10 +110,57 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     return place(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
 }
 
+static invar_status take_folder(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    char path[INVAR_PATH_SIZE], *out = payload;
+
+    (void)columns;
+    (void)count;
+    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= sizeof path)
+        return INVAR_OK;
+    memcpy(path, values[0].data, values[0].bytes);
+    path[values[0].bytes] = '\0';
+    return invar_path_folder(out, path);
+}
+
+/* The folder of the newest checkpoint, as the ledger of the run says; "" if it does not. */
+static invar_status ask_ledger(char out[INVAR_PATH_SIZE], const char *path)
+{
+    invar_ledger_argument run = {"run", {.type = INVAR_LEDGER_TYPE_INT}};
+    const invar_ledger_request request = {
+        .sql = "SELECT path FROM checkpoint WHERE run = :run AND state = 'complete'"
+               " ORDER BY entry DESC LIMIT 1",
+        .arguments = &run,
+        .n_arguments = 1,
+        .row = take_folder,
+        .payload = out};
+    invar_ledger_summary summary;
+    invar_ledger *ledger;
+    invar_status status;
+
+    out[0] = '\0';
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&summary, ledger, NULL);
+    run.value.integer = summary.run;
+    if (status == INVAR_OK)
+        status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    return status;
+}
+
 invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE], const char *folder)
 {
+    char ledger[INVAR_PATH_SIZE];
+
     INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_FOLDERS_CHECKPOINTS));
-    if (!invar_path_exists(out))
-        (void)snprintf(out, INVAR_PATH_SIZE, "%s", folder);
+    if (invar_path_exists(out))
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
+    if (invar_path_exists(ledger) && ask_ledger(out, ledger) == INVAR_OK && out[0] &&
+        invar_path_exists(out))
+        return INVAR_OK;
+    invar_error_clear(); // whoever looks for checkpoints in `folder` says that it has none
+    (void)snprintf(out, INVAR_PATH_SIZE, "%s", folder);
     return INVAR_OK;
 }

@@ -34,7 +34,10 @@ typedef struct invar_folders {
 invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
                                 const char *path) INVAR_MUST_USE;
 
-/* The folder of checkpoints in the folder of a run, or `folder` itself if it has none. */
+/*
+ * The folder of checkpoints of the run in `folder`: in that folder, or where the run's ledger says
+ * (`save`). `folder` itself if there is none.
+ */
 invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE],
                                        const char *folder) INVAR_MUST_USE;
 

@@ -124,6 +124,14 @@ expect 0 "read      kept/checkpoints/iter_0000001" kept kept.new
 same kept.new run.new
 expect 0 "read      kept/checkpoints/iter_0000000" kept kept.old --ckpt-step 0
 same kept.old run.old
+# which its ledger finds where `save` put them
+expect 0 "read      saved/iter_0000001" run run.elsewhere
+same run.elsewhere run.new
+for verb in 'generate tiny.ini --prompt 3,7=' 'eval tiny.ini --eval-prompt-data "max task:max"'; do
+    checks=$((checks + 1))
+    eval "$invar $verb --run run" 2>&1 | grep -q 'from *saved/iter_0000001$' ||
+        complain "$verb: not the weights of the run"
+done
 # a checkpoint of ours is a start: the first rollout has the weights that the folder has
 expect 0 "written" run.new start --to-checkpoint
 for from in run.new start saved; do
