@@ -351,18 +351,102 @@ static void free_lists(invar_model *model)
     invar_free(model);
 }
 
-invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
-                               const invar_layout *layout)
+static invar_status check(const invar_model_spec *spec, invar_format format,
+                          const invar_model_part *part)
 {
     invar_model *model = NULL;
     invar_status status;
 
     INVAR_TRY(invar_model_spec_check(spec));
     INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
-    *model = (invar_model){.spec = *spec, .format = format, .part = invar_model_part_of(layout, 0)};
+    *model = (invar_model){.spec = *spec, .format = format, .part = *part};
     status = declare(model);
     free_lists(model);
     return status;
+}
+
+static int64_t pieces_of(int64_t logical)
+{
+    return logical > 1 ? logical : 1;
+}
+
+/* The least number of pieces of at least `least` that `ranks` divide; 0 for none. */
+static int64_t next_pieces(int64_t least, int64_t ranks)
+{
+    while (least <= INVAR_LINEAR_MAX_SHARDS && least % ranks != 0)
+        least *= 2;
+    return least <= INVAR_LINEAR_MAX_SHARDS ? least : 0;
+}
+
+/* Finds logical sizes with which the part's ranks can divide the model. */
+static bool find_pieces(invar_model_spec *out, invar_format format, const invar_model_part *part)
+{
+    const int64_t experts = part->expert_tensors > 1 && out->experts > 0 ? part->tensors : 1;
+    const int64_t tp = next_pieces(pieces_of(out->logical_tp), part->tensors);
+    const int64_t etp = next_pieces(pieces_of(out->logical_etp), experts);
+
+    for (int64_t t = tp; t > 0; t = next_pieces(2 * t, part->tensors))
+        for (int64_t e = etp; e > 0; e = next_pieces(2 * e, experts)) {
+            out->logical_tp = t;
+            out->logical_etp = e;
+            if (check(out, format, part) == INVAR_OK)
+                return true;
+            if (experts == 1) // another logical-etp changes nothing of what ranks divide
+                break;
+        }
+    return false;
+}
+
+/* "logical-tp = 2 and logical-etp = 4": what differs. */
+static void name_pieces(char *out, size_t size, const invar_model_spec *spec,
+                        const invar_model_spec *other)
+{
+    const bool tp = other->logical_tp != spec->logical_tp;
+    size_t used = 0;
+
+    if (tp)
+        used = (size_t)snprintf(out, size, "logical-tp = %d", (int)other->logical_tp);
+    if (other->logical_etp != spec->logical_etp)
+        (void)snprintf(out + used, size - used, "%slogical-etp = %d", tp ? " and " : "",
+                       (int)other->logical_etp);
+}
+
+/* Adds to a refusal the logical sizes with which tensor-parallel ranks could divide the model. */
+static invar_status advise_pieces(invar_status status, const invar_model_spec *spec,
+                                  invar_format format, invar_model_part part)
+{
+    invar_model_spec other = *spec;
+    char pieces[64], advice[200];
+    invar_error refusal;
+    bool fits, found;
+
+    part.stages = part.chunks = part.experts = part.contexts = 1; // these have advice of their own
+    if (status != INVAR_E_INVALID || part.tensors <= 1)
+        return status;
+    invar_error_take(&refusal);
+    fits = check(spec, format, &part) == INVAR_OK;
+    found = !fits && find_pieces(&other, format, &part);
+    invar_error_put(&refusal);
+    if (fits)
+        return status;
+    if (!found)
+        return invar_error_advise(status, status,
+                                  "no logical-tp lets so many ranks divide this model: lower "
+                                  "tensor-model-parallel-size");
+    name_pieces(pieces, sizeof pieces, spec, &other);
+    (void)snprintf(advice, sizeof advice,
+                   "set %s to divide it (that belongs to the identity of the run: other bits, "
+                   "another chain)",
+                   pieces);
+    return invar_error_advise(status, status, advice);
+}
+
+invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
+                               const invar_layout *layout)
+{
+    const invar_model_part part = invar_model_part_of(layout, 0);
+
+    return advise_pieces(check(spec, format, &part), spec, format, part);
 }
 
 /* What a model is made for beside its spec. */
@@ -373,7 +457,7 @@ typedef struct purpose {
 
 static invar_status fill(invar_model *model, const purpose *what, const invar_device *dev)
 {
-    INVAR_TRY(declare(model));
+    INVAR_TRY(advise_pieces(declare(model), &model->spec, model->format, model->part));
     INVAR_TRY(invar_owners_make(model));
     INVAR_TRY(allocate(model));
     if (invar_model_is_adapted(model))

@@ -249,7 +249,6 @@ typedef struct candidate {
     const invar_param *params;
     int64_t count;
     bool quantised;
-    const char *pieces; /* key whose value the last number of ranks does not divide, or NULL */
     char why[INVAR_PARAM_NAME_SIZE + 80]; /* the last number of ranks that was tried does not fit */
 } candidate;
 
@@ -257,16 +256,16 @@ static bool fits_logical(candidate *c, int32_t tensors)
 {
     int64_t tp = pieces_of(c->spec->logical_tp), etp = pieces_of(c->spec->logical_etp);
 
-    c->pieces = NULL;
     if (tp % tensors != 0) {
-        c->pieces = "logical-tp";
         (void)snprintf(c->why, sizeof c->why, "logical-tp is %" PRId64, tp);
-    } else if (c->part->expert_tensors > 1 && c->spec->experts > 0 && etp % tensors != 0) {
-        c->pieces = "logical-etp";
+        return false;
+    }
+    if (c->part->expert_tensors > 1 && c->spec->experts > 0 && etp % tensors != 0) {
         (void)snprintf(c->why, sizeof c->why,
                        "logical-etp is %" PRId64 ", and expert-tensor-parallel-size is not 1", etp);
+        return false;
     }
-    return !c->pieces;
+    return true;
 }
 
 static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
@@ -302,35 +301,21 @@ static bool fits(candidate *c, int32_t tensors)
     return true;
 }
 
-/* Names the key whose value must be a multiple of the number of ranks, if there is such a value. */
-static void advise_pieces(char *out, size_t size, const candidate *c)
-{
-    int32_t tensors = c->part->tensors;
-
-    out[0] = '\0';
-    if (c->pieces && tensors <= INVAR_LINEAR_MAX_SHARDS && (tensors & (tensors - 1)) == 0)
-        (void)snprintf(out, size,
-                       "; set %s = %d to divide it (the key belongs to the identity of the run: "
-                       "other bits, another chain)",
-                       c->pieces, tensors);
-}
-
 static invar_status check_tensors(candidate *c)
 {
     int32_t tensors = c->part->tensors;
-    char sizes[32] = "1", advice[160];
+    char sizes[32] = "1";
     candidate other = *c;
 
     if (tensors == 1 || fits(c, tensors))
         return INVAR_OK;
-    advise_pieces(advice, sizeof advice, c);
     for (int32_t t = 2; t <= INVAR_LINEAR_MAX_SHARDS; t *= 2)
         if (fits(&other, t))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", t);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "tensor-model-parallel-size %d does not divide the pieces of this model: "
-                      "%s%s; sizes that fit now: %s",
-                      tensors, c->why, advice, sizes);
+                      "%s; sizes that fit now: %s",
+                      tensors, c->why, sizes);
 }
 
 /* ---- heads and experts of context-parallel ranks --------------------------------------------- */
@@ -410,7 +395,7 @@ static invar_status check_contexts(const candidate *c)
 invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
                                     const invar_param *params, int64_t count, bool quantised)
 {
-    candidate asked = {part, spec, params, count, quantised, NULL, ""};
+    candidate asked = {part, spec, params, count, quantised, ""};
 
     if (part->stages * part->chunks > spec->layers)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -43,9 +43,10 @@ static invar_status first_adapters(invar_session *s, uint32_t seed)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
 
-    if (dir[0])
-        return invar_peft_load(s->actor, dir, &s->dev);
-    return invar_model_init_adapters(s->actor, seed, &s->dev);
+    if (!dir[0])
+        return invar_model_init_adapters(s->actor, seed, &s->dev);
+    INVAR_TRY(invar_hf_check_folder("lora-adapter-path", dir));
+    return invar_peft_load(s->actor, dir, &s->dev);
 }
 
 static invar_status first_base(invar_session *s, uint32_t seed)

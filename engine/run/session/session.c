@@ -270,16 +270,20 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Reports a folder that does not exist, before a file in it is reported as missing. */
-static invar_status find_model(const invar_recipe *recipe)
+static invar_status find_models(const invar_session *s)
 {
-    const char *dir = invar_recipe_string(recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *draft = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
 
-    return dir[0] ? invar_hf_check_folder("hf-checkpoint", dir) : INVAR_OK;
+    if (dir[0])
+        INVAR_TRY(invar_hf_check_folder("hf-checkpoint", dir));
+    return invar_session_drafts(s) ? invar_hf_check_folder("speculative-draft-model-path", draft)
+                                   : INVAR_OK;
 }
 
 static invar_status open_all(invar_session *s, unsigned wants, const invar_session_crowd *crowd)
 {
-    INVAR_TRY(find_model(s->recipe));
+    INVAR_TRY(find_models(s));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(invar_session_read_specs(s, wants));
     INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0,

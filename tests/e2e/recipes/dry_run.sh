@@ -85,6 +85,28 @@ expect 0 'memory of the rank that needs most, of 2 that train' "$divided" --rank
     --tensor-model-parallel-size 2 --dry-run
 expect 129 'start with --ranks 2' "$divided" --tensor-model-parallel-size 2 --dry-run
 expect 129 'a multiple of 2' "$divided" --tensor-model-parallel-size 2 --ranks 3 --dry-run
+# advice is what would be accepted
+expect 129 'set logical-tp = 2 to divide it' "$divided" --tensor-model-parallel-size 2 --ranks 2 \
+    --logical-tp 1 --dry-run
+expect 0 'identity  ' "$divided" --tensor-model-parallel-size 2 --ranks 2 --logical-tp 2 --dry-run
+expect 129 'no logical-tp lets so many ranks divide this model: lower tensor-model-parallel-size' \
+    again.ini --tensor-model-parallel-size 2 --ranks 2 --dry-run
+holds [ ! -e runs ]
+
+# a name of the hub in place of a folder, for every key that takes a model
+for keys in '--hf-checkpoint' '--use-kl-loss --ref-load' '--advantage-estimator ppo --critic-load' \
+    '--use-opd --opd-teacher-load' '--lora-rank 2 --lora-adapter-path' \
+    '--speculative-algorithm draft --speculative-draft-model-path'; do
+    model=$(sed '/^dtype/!{/^\[model\]/,/^\[rollout\]/{/^\[/!d}}' again.ini)
+    [[ $keys == --hf* ]] && echo "$model" >hub.ini || cp again.ini hub.ini
+    for verb in train 'train --dry-run' plan; do
+        # shellcheck disable=SC2086
+        said=$("$invar" ${verb% --*} hub.ini $keys Qwen/Qwen3-0.6B ${verb#"${verb% --*}"} 2>&1)
+        checks=$((checks + 1))
+        [[ $said == *"'hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B'"* ]] ||
+            complain "$verb $keys: $said"
+    done
+done
 holds [ ! -e runs ]
 
 echo "$checks checks"

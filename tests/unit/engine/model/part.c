@@ -175,11 +175,8 @@ static void test_part__refuses(void **state)
                  "logical-tp is 8; sizes that fit now: 1, 2, 4, 8");
     spec.logical_tp = 1;
     part.tensors = 2;
-    assert_fails(
-        invar_model_part_check(&part, &spec, model->params, model->n_params, false),
-        INVAR_E_INVALID,
-        "logical-tp is 1; set logical-tp = 2 to divide it (the key belongs to the identity "
-        "of the run: other bits, another chain); sizes that fit now: 1");
+    assert_fails(invar_model_part_check(&part, &spec, model->params, model->n_params, false),
+                 INVAR_E_INVALID, "logical-tp is 1; sizes that fit now: 1");
     spec.logical_tp = 8;
     part.tensors = 2; // 11 atoms of features: uneven
     assert_ok(invar_model_part_check(&part, &spec, model->params, model->n_params, false));
