@@ -3,6 +3,7 @@
  *
  *     SAVE/owner                                the run that they belong to; locked while it writes
  *     SAVE/latest_checkpointed_iteration.txt    "5": the newest complete one
+ *     SAVE/iter_0000005.by-time                 empty; step 5 was saved by time, and may be removed
  *     SAVE/iter_0000005/                        after step 5
  *         hashes.xxh            XXH3-128 of every other file, for `xxhsum -c`
  *         state.json            the numbers below; type, extents and tree hash of every tensor
@@ -159,9 +160,16 @@ typedef struct invar_checkpoint_content {
     void *payload;
 } invar_checkpoint_content;
 
+/*
+ * Number of checkpoints saved by time that stay: the newest ones. `keep` neither counts nor removes
+ * them. A checkpoint of the same step that was not saved by time stays one of the others.
+ */
+#define INVAR_CHECKPOINT_KEPT_BY_TIME 2
+
 typedef struct invar_checkpoint_options {
     invar_ledger *ledger; /* gets intent and completion; NULL: none */
     int64_t keep;         /* this one and older ones, that many together; 0: all */
+    bool by_time;         /* saved by the clock: see INVAR_CHECKPOINT_KEPT_BY_TIME */
     invar_pool *pool;     /* for hashing; NULL: the calling thread */
     bool claimed;         /* SAVE is there; where it is not it was moved, and is not made again */
 } invar_checkpoint_options;
@@ -175,6 +183,13 @@ typedef struct invar_checkpoint_options {
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
+
+/*
+ * Bytes of all files of a checkpoint with this content, by the code that writes them. Neither the
+ * tensors nor the blobs need data.
+ */
+invar_status invar_checkpoint_measure(int64_t *bytes_out,
+                                      const invar_checkpoint_content *content) INVAR_MUST_USE;
 
 /*
  * The same in two calls, with a thread of its own behind them, so that the caller goes on in
@@ -305,6 +320,10 @@ invar_status invar_checkpoint_settle(const invar_checkpoint *checkpoint,
 /* The steps of SAVE's folders, ascending, whole or not; the caller owns *out (invar_free). */
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out,
                                    const char *save) INVAR_MUST_USE;
+
+/* Counts the checkpoints of SAVE that were saved by time, and the others; 0 without a folder. */
+invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out,
+                                    const char *save) INVAR_MUST_USE;
 
 #define INVAR_CHECKPOINT_HINT_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
 

@@ -4,6 +4,7 @@
  *     iter_0000005        a checkpoint
  *     iter_0000005.tmp    one that is being written or removed: nobody reads it
  *     iter_0000005.old    one that is being replaced: it counts while iter_0000005 is not there
+ *     iter_0000005.by-time  an empty file: that checkpoint was saved by time
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,6 +25,7 @@
 
 #define PREFIX "iter_"
 #define LATEST "latest_checkpointed_iteration.txt"
+#define BY_TIME ".by-time"
 
 static invar_status io_error(const char *path, const char *what)
 {
@@ -143,6 +145,52 @@ invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out, const char
     return status;
 }
 
+/* ---- saved by time --------------------------------------------------------------------------- */
+
+bool invar_checkpoint_is_marked(const char *save, int64_t step)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (invar_checkpoint_folder(path, save, step, BY_TIME) == INVAR_OK)
+        return invar_path_exists(path);
+    invar_error_clear();
+    return false;
+}
+
+invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time)
+{
+    char path[INVAR_PATH_SIZE];
+    int fd;
+
+    if (invar_checkpoint_is_marked(save, step) == by_time)
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_folder(path, save, step, BY_TIME));
+    if (!by_time) {
+        if (unlink(path) != 0)
+            return io_error(path, "cannot be removed");
+        return invar_folder_sync(save);
+    }
+    fd = invar_fd_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return io_error(path, "cannot be written");
+    close(fd);
+    return invar_folder_sync(save);
+}
+
+invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, const char *save)
+{
+    int64_t *of = NULL, count = 0;
+
+    *by_time_out = *others_out = 0;
+    if (!invar_path_exists(save))
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_list(&of, &count, save));
+    for (int64_t i = 0; i < count; i++)
+        *(invar_checkpoint_is_marked(save, of[i]) ? by_time_out : others_out) += 1;
+    invar_free(of);
+    return INVAR_OK;
+}
+
 /* ---- leftovers ------------------------------------------------------------------------------- */
 
 static invar_status remove_all(const char *save, const steps *list, const char *suffix)
@@ -170,9 +218,22 @@ static invar_status restore(const char *save, const steps *list)
     return INVAR_OK;
 }
 
+/* Marks of checkpoints that never got their names, or are gone. */
+static invar_status remove_marks(const char *save, const steps *list)
+{
+    char path[INVAR_PATH_SIZE];
+
+    for (int64_t i = 0; i < list->count; i++) {
+        INVAR_TRY(invar_checkpoint_folder(path, save, list->of[i], ""));
+        if (!invar_path_exists(path))
+            INVAR_TRY(invar_checkpoint_mark(save, list->of[i], false));
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_checkpoint_tidy(const char *save)
 {
-    steps partial = {0}, old = {0};
+    steps partial = {0}, old = {0}, marks = {0};
     invar_status status = scan(&partial, save, ".tmp");
 
     if (status == INVAR_OK)
@@ -183,6 +244,11 @@ invar_status invar_checkpoint_tidy(const char *save)
         status = restore(save, &old);
     if (status == INVAR_OK)
         status = remove_all(save, &old, ".old");
+    if (status == INVAR_OK)
+        status = scan(&marks, save, BY_TIME);
+    if (status == INVAR_OK)
+        status = remove_marks(save, &marks);
+    invar_free(marks.of);
     invar_free(partial.of);
     invar_free(old.of);
     return status;

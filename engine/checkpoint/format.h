@@ -108,6 +108,13 @@ const invar_checkpoint_file *invar_checkpoint_files_find(const invar_checkpoint_
 invar_status invar_checkpoint_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step,
                                      const char *suffix) INVAR_MUST_USE;
 
+/*
+ * Marks the checkpoint of a step as one saved by time, or as none; durable. Called before the
+ * checkpoint gets its name: a mark without a checkpoint is removed by the next writer.
+ */
+invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time) INVAR_MUST_USE;
+bool invar_checkpoint_is_marked(const char *save, int64_t step);
+
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -3,7 +3,8 @@
  *
  *   1  all files in iter_X.tmp, each synced, then the folder
  *   2  the ledger's intent: all steps that it contains are durable
- *   3  iter_X, if it is there, becomes iter_X.old; iter_X.tmp becomes iter_X; sync
+ *   3  the mark iter_X.by-time is made or removed; iter_X, if it is there, becomes iter_X.old;
+ *      iter_X.tmp becomes iter_X; sync
  *   4  the ledger's completion
  *   5  `latest` names it
  *   6  iter_X.old and the ones that are too many go
@@ -202,21 +203,18 @@ static invar_status put_next(invar_safetensors_writer *writer, making *m, int64_
     return put_tensor(writer, &from, &m->window);
 }
 
-static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_safetensor *tensors)
+static const invar_safetensors_pair metadata = {"format", "pt"};
+
+static invar_status fill_set(making *m, const invar_checkpoint_set *set,
+                             const invar_safetensor *tensors)
 {
     char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
     invar_safetensors_writer *writer = NULL;
     invar_status status;
 
-    for (int64_t i = 0; i < set->count; i++) {
-        const invar_checkpoint_entry *e = &m->index.entries[set->first + i];
-        tensors[i] = (invar_safetensor){.name = e->name, .type = e->type, .rank = e->rank};
-        memcpy(tensors[i].shape, e->shape, sizeof e->shape);
-    }
     snprintf(name, sizeof name, "%s.safetensors", set->name);
     INVAR_TRY(invar_path_join(path, sizeof path, m->partial, name));
-    status = invar_safetensors_create(&writer, path, tensors, set->count,
-                                      &(invar_safetensors_pair){"format", "pt"}, 1);
+    status = invar_safetensors_create(&writer, path, tensors, set->count, &metadata, 1);
     for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
         status = put_next(writer, m, set->first + i);
     if (status == INVAR_OK)
@@ -225,14 +223,33 @@ static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_s
     return status;
 }
 
-static invar_status write_set(making *m, const invar_checkpoint_set *set)
+/* Adds the bytes of the set's file. */
+static invar_status measure_set(making *m, const invar_checkpoint_set *set,
+                                const invar_safetensor *tensors)
+{
+    int64_t bytes;
+
+    INVAR_TRY(invar_safetensors_measure(&bytes, tensors, set->count, &metadata, 1));
+    m->bytes += bytes;
+    return INVAR_OK;
+}
+
+/* What `how` does with the file of a set. */
+static invar_status make_set(making *m, const invar_checkpoint_set *set,
+                             invar_status (*how)(making *m, const invar_checkpoint_set *set,
+                                                 const invar_safetensor *tensors))
 {
     invar_safetensor *tensors;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&tensors, (size_t)set->count, sizeof *tensors,
                           "a checkpoint's tensors"));
-    status = fill_set(m, set, tensors);
+    for (int64_t i = 0; i < set->count; i++) {
+        const invar_checkpoint_entry *e = &m->index.entries[set->first + i];
+        tensors[i] = (invar_safetensor){.name = e->name, .type = e->type, .rank = e->rank};
+        memcpy(tensors[i].shape, e->shape, sizeof e->shape);
+    }
+    status = how(m, set, tensors);
     invar_free(tensors);
     return status;
 }
@@ -293,7 +310,7 @@ static invar_status write_files(making *m)
 {
     INVAR_TRY(invar_folder_make_one(m->partial));
     for (int64_t i = 0; i < m->index.n_sets; i++)
-        INVAR_TRY(write_set(m, &m->index.sets[i]));
+        INVAR_TRY(make_set(m, &m->index.sets[i], fill_set));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
         INVAR_TRY(write_blob(m, &m->content->blobs[i]));
     INVAR_TRY(write_state(m));
@@ -317,8 +334,12 @@ static invar_status move(const char *from, const char *to)
 static invar_status put_in_place(const making *m)
 {
     bool replaces = invar_path_exists(m->path);
+    int64_t step = m->index.state.step;
     invar_status status;
 
+    INVAR_TRY(invar_checkpoint_mark(m->save, step,
+                                    m->options.by_time &&
+                                        (!replaces || invar_checkpoint_is_marked(m->save, step))));
     if (replaces)
         INVAR_TRY(move(m->path, m->old));
     status = move(m->partial, m->path);
@@ -340,21 +361,27 @@ static invar_status drop(const char *save, int64_t step)
     INVAR_TRY(invar_checkpoint_folder(partial, save, step, ".tmp"));
     INVAR_TRY(move(path, partial));
     INVAR_TRY(invar_folder_sync(save));
-    return invar_folder_remove(partial);
+    INVAR_TRY(invar_folder_remove(partial));
+    return invar_checkpoint_mark(save, step, false);
 }
 
-/* Of this one and the older ones, the newest `keep` stay. */
+/* Of this one and the older ones, the newest `keep` stay, and the newest of those by time. */
 static invar_status prune(const making *m)
 {
-    int64_t *steps, count, kept = 0;
+    int64_t *steps, count, kept = 0, by_time = 0;
     invar_status status = INVAR_OK;
 
-    if (m->options.keep <= 0)
-        return INVAR_OK;
     INVAR_TRY(invar_checkpoint_list(&steps, &count, m->save));
-    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--)
-        if (steps[i] <= m->index.state.step && ++kept > m->options.keep)
+    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--) {
+        bool many;
+        if (steps[i] > m->index.state.step)
+            continue;
+        many = invar_checkpoint_is_marked(m->save, steps[i])
+                   ? ++by_time > INVAR_CHECKPOINT_KEPT_BY_TIME
+                   : m->options.keep > 0 && ++kept > m->options.keep;
+        if (many)
             status = drop(m->save, steps[i]);
+    }
     invar_free(steps);
     return status;
 }
@@ -433,6 +460,37 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
         status = make(m, save);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
+    invar_checkpoint_making_release(m);
+    invar_free(m);
+    return status;
+}
+
+static invar_status measure(making *m)
+{
+    size_t bytes = 0;
+    char *text;
+
+    INVAR_TRY(list_content(m));
+    for (int64_t i = 0; i < m->index.n_sets; i++)
+        INVAR_TRY(make_set(m, &m->index.sets[i], measure_set));
+    for (int64_t i = 0; i < m->content->n_blobs; i++)
+        m->bytes += (int64_t)m->content->blobs[i].bytes;
+    INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
+    invar_free(text);
+    m->bytes += (int64_t)(bytes + invar_checkpoint_files_text(m->text, &m->files));
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint_content *content)
+{
+    invar_status status;
+    making *m;
+
+    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
+    memset(m, 0, sizeof *m);
+    m->content = content;
+    status = measure(m);
+    *bytes_out = m->bytes;
     invar_checkpoint_making_release(m);
     invar_free(m);
     return status;

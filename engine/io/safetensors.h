@@ -107,6 +107,11 @@ invar_status invar_safetensors_create(invar_safetensors_writer **out, const char
                                       const invar_safetensors_pair *metadata,
                                       int64_t n_metadata) INVAR_MUST_USE;
 
+/* Bytes of the file that _create, with the same arguments, begins; it fails as that does. */
+invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetensor *tensors,
+                                       int64_t count, const invar_safetensors_pair *metadata,
+                                       int64_t n_metadata) INVAR_MUST_USE;
+
 /* The next `count` elements of the current tensor, never beyond its end; then comes the next. */
 invar_status invar_safetensors_put(invar_safetensors_writer *writer, const void *data,
                                    int64_t count) INVAR_MUST_USE;

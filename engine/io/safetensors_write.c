@@ -127,22 +127,30 @@ static invar_status build_header(json_t *header, const invar_safetensors_writer 
     return INVAR_OK;
 }
 
-/* le64 length and the header, padded with spaces so that the data are aligned to 8 bytes. */
+/* The header as text, and its bytes with the spaces after which data are aligned to 8 bytes. */
+static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
+                                const invar_safetensors_writer *writer, const json_t *header)
+{
+    INVAR_TRY(invar_json_dump(text, bytes, header, JSON_COMPACT, writer->shown));
+    *padded = (*bytes + 7) / 8 * 8;
+    if (*padded <= MAX_HEADER)
+        return INVAR_OK;
+    invar_free(*text);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the header has %zu bytes, at most %d are allowed",
+                      writer->shown, *padded, MAX_HEADER);
+}
+
+/* le64 length and the header. */
 static invar_status put_header(invar_safetensors_writer *writer, const json_t *header)
 {
     char length[8], *text;
     size_t bytes, padded;
     invar_status status;
 
-    INVAR_TRY(invar_json_dump(&text, &bytes, header, JSON_COMPACT, writer->shown));
-    padded = (bytes + 7) / 8 * 8;
+    INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
     for (int i = 0; i < 8; i++)
         length[i] = (char)(padded >> 8 * i & 255);
-    status =
-        padded <= MAX_HEADER
-            ? invar_file_writer_put(writer->file, length, sizeof length)
-            : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the header has %zu bytes, at most %d are allowed",
-                         writer->shown, padded, MAX_HEADER);
+    status = invar_file_writer_put(writer->file, length, sizeof length);
     if (status == INVAR_OK)
         status = invar_file_writer_put(writer->file, text, bytes);
     if (status == INVAR_OK && padded > bytes)
@@ -189,6 +197,36 @@ invar_status invar_safetensors_create(invar_safetensors_writer **out, const char
     skip_complete(writer);
     *out = writer;
     return INVAR_OK;
+}
+
+static invar_status measure_header(int64_t *bytes_out, const invar_safetensors_writer *writer,
+                                   const json_t *header)
+{
+    size_t bytes, padded;
+    char *text;
+
+    INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
+    invar_free(text);
+    *bytes_out = 8 + (int64_t)padded;
+    return INVAR_OK;
+}
+
+invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetensor *tensors,
+                                       int64_t count, const invar_safetensors_pair *metadata,
+                                       int64_t n_metadata)
+{
+    const invar_safetensors_writer writer = {
+        .tensors = tensors, .count = count, .shown = "safetensors"};
+    json_t *header = json_object();
+    invar_status status = build_header(header, &writer, metadata, n_metadata);
+
+    if (status == INVAR_OK)
+        status = measure_header(bytes_out, &writer, header);
+    json_decref(header);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        *bytes_out +=
+            elements_of(&tensors[i]) * (int64_t)invar_safetensors_type_bytes(tensors[i].type);
+    return status;
 }
 
 /* The tensor that `count` elements go to. */

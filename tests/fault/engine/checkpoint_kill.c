@@ -25,6 +25,7 @@ enum { ROWS = 1500, KEEP = 2 };
 
 static char folder[] = INVAR_TEST_WORK "/checkpoint_kill-XXXXXX";
 static ckpt_data data;
+static bool by_time; /* what a traced child writes */
 
 static int set_up(void **state)
 {
@@ -61,7 +62,22 @@ static int64_t latest(const char *save)
     return step;
 }
 
-/* After a writer that lived: checkpoints, `latest`, nothing else. Yields how many checkpoints. */
+/* The mark of a checkpoint that was saved by time, and that exists. */
+static bool is_mark(const char *save, const char *name)
+{
+    const char *end = strstr(name, ".by-time");
+    char path[1200];
+
+    if (!end || end[8])
+        return false;
+    (void)snprintf(path, sizeof path, "%s/%.*s", save, (int)(end - name), name);
+    return invar_path_exists(path);
+}
+
+/*
+ * After a writer that lived: checkpoints, their marks, `latest`, nothing else. Yields how many
+ * checkpoints.
+ */
 static int count_clean(const char *save)
 {
     DIR *stream = opendir(save);
@@ -71,7 +87,8 @@ static int count_clean(const char *save)
     assert_non_null(stream);
     while ((entry = readdir(stream)) != NULL) {
         const char *name = entry->d_name;
-        if (name[0] == '.' || strcmp(name, "latest_checkpointed_iteration.txt") == 0)
+        if (name[0] == '.' || strcmp(name, "latest_checkpointed_iteration.txt") == 0 ||
+            is_mark(save, name))
             continue;
         if (strncmp(name, "iter_", 5) != 0 || strspn(name + 5, "0123456789") != strlen(name + 5))
             fail_msg("%s was left behind", name);
@@ -223,7 +240,8 @@ static void write_traced(const char *save, int64_t step)
     raise(SIGSTOP);
     ckpt_make(&data, step, ROWS);
     _exit(invar_checkpoint_write(NULL, save, &data.content,
-                                 &(invar_checkpoint_options){.keep = KEEP}) != INVAR_OK);
+                                 &(invar_checkpoint_options){.keep = KEEP, .by_time = by_time}) !=
+          INVAR_OK);
 }
 
 typedef enum fate { KILLED, ENDED, UNTRACED } fate;
@@ -265,7 +283,8 @@ static void sweep(const char *name, bool again, int64_t stride)
 
     snprintf(save, sizeof save, "%s/%s", folder, name);
     ckpt_make(&data, last, ROWS);
-    assert_ok(invar_checkpoint_write(NULL, save, &data.content, NULL));
+    assert_ok(invar_checkpoint_write(NULL, save, &data.content,
+                                     &(invar_checkpoint_options){.by_time = by_time}));
     for (; end == KILLED; n += stride) {
         int64_t next = last + !again, found;
         end = kill_at(save, next, n);
@@ -291,11 +310,23 @@ static void test_checkpoint_kill__at_every_system_call(void **state)
     sweep("again", true, invar_test_count(13, 1));
 }
 
+/* Before and after the mark, the names and the removal of an older one. */
+static void test_checkpoint_kill__by_time_at_every_system_call(void **state)
+{
+    (void)state;
+    assert_int_equal(INVAR_CHECKPOINT_KEPT_BY_TIME, KEEP);
+    by_time = true;
+    sweep("by-time", false, invar_test_count(11, 1));
+    sweep("by-time-again", true, invar_test_count(17, 1));
+    by_time = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint_kill__the_old_or_the_new_one_is_whole),
         cmocka_unit_test(test_checkpoint_kill__at_every_system_call),
+        cmocka_unit_test(test_checkpoint_kill__by_time_at_every_system_call),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
