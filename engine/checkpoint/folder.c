@@ -191,6 +191,55 @@ invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, c
     return INVAR_OK;
 }
 
+/* ---- too many -------------------------------------------------------------------------------- */
+
+/*
+ * Under another name first: a checkpoint that is being removed is none, also when power is lost
+ * after its files are gone and before its name is.
+ */
+static invar_status drop(const char *save, int64_t step)
+{
+    char path[INVAR_PATH_SIZE], partial[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_checkpoint_folder(path, save, step, ""));
+    INVAR_TRY(invar_checkpoint_folder(partial, save, step, ".tmp"));
+    if (rename(path, partial) != 0)
+        return io_error(path, "cannot be renamed");
+    INVAR_TRY(invar_folder_sync(save));
+    INVAR_TRY(invar_folder_remove(partial));
+    return invar_checkpoint_mark(save, step, false);
+}
+
+invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep)
+{
+    int64_t *of, count, kept = 0, by_time = 0;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_checkpoint_list(&of, &count, save));
+    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--) {
+        bool many;
+        if (of[i] > step)
+            continue;
+        many = invar_checkpoint_is_marked(save, of[i]) ? ++by_time > INVAR_CHECKPOINT_KEPT_BY_TIME
+                                                       : keep > 0 && ++kept > keep;
+        if (many)
+            status = drop(save, of[i]);
+    }
+    invar_free(of);
+    return status;
+}
+
+/* A writer that was killed may have left one too many; without `latest` nothing is too many. */
+static invar_status prune_by_time(const char *save)
+{
+    int64_t step;
+
+    if (invar_checkpoint_latest(&step, save) == INVAR_OK)
+        return invar_checkpoint_prune(save, step, 0);
+    invar_error_clear();
+    return INVAR_OK;
+}
+
 /* ---- leftovers ------------------------------------------------------------------------------- */
 
 static invar_status remove_all(const char *save, const steps *list, const char *suffix)
@@ -248,6 +297,8 @@ invar_status invar_checkpoint_tidy(const char *save)
         status = scan(&marks, save, BY_TIME);
     if (status == INVAR_OK)
         status = remove_marks(save, &marks);
+    if (status == INVAR_OK)
+        status = prune_by_time(save);
     invar_free(marks.of);
     invar_free(partial.of);
     invar_free(old.of);

@@ -115,6 +115,12 @@ invar_status invar_checkpoint_folder(char out[INVAR_PATH_SIZE], const char *save
 invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time) INVAR_MUST_USE;
 bool invar_checkpoint_is_marked(const char *save, int64_t step);
 
+/*
+ * Removes checkpoints up to `step`: all but the newest `keep` (0 for all), and all by time but the
+ * newest of these.
+ */
+invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep) INVAR_MUST_USE;
+
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -349,43 +349,6 @@ static invar_status put_in_place(const making *m)
     return invar_folder_sync(m->save);
 }
 
-/*
- * Under another name first: a checkpoint that is being removed is none, also when power is lost
- * after its files are gone and before its name is.
- */
-static invar_status drop(const char *save, int64_t step)
-{
-    char path[INVAR_PATH_SIZE], partial[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_checkpoint_folder(path, save, step, ""));
-    INVAR_TRY(invar_checkpoint_folder(partial, save, step, ".tmp"));
-    INVAR_TRY(move(path, partial));
-    INVAR_TRY(invar_folder_sync(save));
-    INVAR_TRY(invar_folder_remove(partial));
-    return invar_checkpoint_mark(save, step, false);
-}
-
-/* Of this one and the older ones, the newest `keep` stay, and the newest of those by time. */
-static invar_status prune(const making *m)
-{
-    int64_t *steps, count, kept = 0, by_time = 0;
-    invar_status status = INVAR_OK;
-
-    INVAR_TRY(invar_checkpoint_list(&steps, &count, m->save));
-    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--) {
-        bool many;
-        if (steps[i] > m->index.state.step)
-            continue;
-        many = invar_checkpoint_is_marked(m->save, steps[i])
-                   ? ++by_time > INVAR_CHECKPOINT_KEPT_BY_TIME
-                   : m->options.keep > 0 && ++kept > m->options.keep;
-        if (many)
-            status = drop(m->save, steps[i]);
-    }
-    invar_free(steps);
-    return status;
-}
-
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static invar_status announce(const making *m, invar_status (*how)(invar_ledger *ledger,
@@ -436,7 +399,8 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
     // it is the latest now: what cannot be removed is left to the next writer
-    if (invar_folder_remove(m->old) != INVAR_OK || prune(m) != INVAR_OK)
+    if (invar_folder_remove(m->old) != INVAR_OK ||
+        invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep) != INVAR_OK)
         invar_error_clear();
     return INVAR_OK;
 }

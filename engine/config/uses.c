@@ -126,6 +126,9 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     char critic[NEEDS_SIZE];
     const use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
+        {INVAR_KEY_SAVE_INTERVAL_MINUTES,
+         save || invar_recipe_float(f->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES) == 0.0,
+         "a save that is not none"},
         {INVAR_KEY_NO_SAVE_OPTIM, save, "a save that is not none"},
         {INVAR_KEY_ASYNC_SAVE, save, "a save that is not none"},
         {INVAR_KEY_KEEP_CHECKPOINTS, save, "a save that is not none"},

@@ -29,6 +29,7 @@ static const struct {
     {INVAR_KEY_LOAD, true},
     {INVAR_KEY_SAVE, false},
     {INVAR_KEY_SAVE_INTERVAL, false},
+    {INVAR_KEY_SAVE_INTERVAL_MINUTES, false},
     {INVAR_KEY_SAVE_HF, false},
     {INVAR_KEY_NO_SAVE_OPTIM, false},
     {INVAR_KEY_ASYNC_SAVE, false},

@@ -61,7 +61,9 @@ typedef struct invar_store {
     invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_masters masters[INVAR_LOOP_PARTS]; /* of what is written, until it changes */
-    int64_t next; /* the step that follows the newest one; 0: there is none */
+    int64_t next;     /* the step that follows the newest one; 0: there is none */
+    bool by_time;     /* what the writer has begun is saved by time */
+    int64_t saved_ms; /* time of the last attempt to save one, or of the start; rank 0's */
 } invar_store;
 
 /* Where the run is: what, with the place of the source, a checkpoint keeps. */
@@ -366,6 +368,20 @@ invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop *loop,
                                    const char *what) INVAR_MUST_USE;
 
+/* ---- home/by_time.c -------------------------------------------------------------------------- */
+
+/* The time to the next checkpoint by time begins now. */
+void invar_loop_restart_clock(invar_loop *loop);
+
+/* Collective: whether the clock of rank 0 asks for a checkpoint. */
+invar_status invar_loop_agree_by_time(bool *out, const invar_loop *loop) INVAR_MUST_USE;
+
+/*
+ * The status of a checkpoint by time: if there was no space or no memory for it, the failure is
+ * reported and recorded as an event, and INVAR_OK is returned.
+ */
+invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status) INVAR_MUST_USE;
+
 /* ---- home/timetable.c ------------------------------------------------------------------------ */
 
 /* Where it is known with which rollout the run goes on: the record that it obeys and continues. */
@@ -396,11 +412,18 @@ int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *lo
 /* Before the run begins: fails where save-hf names a folder of somebody else. */
 invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
 
+typedef enum invar_loop_saving {
+    INVAR_LOOP_SAVE_DUE, /* save-interval */
+    INVAR_LOOP_SAVE_LAST,
+    INVAR_LOOP_SAVE_BY_TIME /* save-interval-minutes: without an export */
+} invar_loop_saving;
+
 /*
  * Writes the checkpoint and the Hugging Face export, each where the recipe wants it. On a device
- * with memory of its own, unless this is the last one, the checkpoint is only begun.
+ * with memory of its own, unless this is the last one, the checkpoint is only begun. One by time
+ * that cannot be written for want of space or memory is reported, and is no failure.
  */
-invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
+invar_status invar_loop_save(invar_loop *loop, invar_loop_saving kind) INVAR_MUST_USE;
 
 /* Before a rollout: all is as a checkpoint keeps it, and what of it the source will change is
    remembered. After the rollout it is forgotten: what the source has by then is to be kept. */

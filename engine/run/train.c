@@ -310,14 +310,27 @@ static invar_status one_rollout(invar_loop *loop)
 
 /* ---- between rollouts ------------------------------------------------------------------------ */
 
-static invar_status save(invar_loop *loop, bool last)
+static invar_status save(invar_loop *loop, invar_loop_saving kind)
 {
     invar_status status;
 
     invar_trace_begin(loop->recorder.trace, "save");
-    status = invar_loop_save(loop, last);
+    status = invar_loop_save(loop, kind);
     invar_trace_end(loop->recorder.trace);
+    invar_loop_restart_clock(loop);
     return status;
+}
+
+/* What the turn or the clock asks for, by the ranks that have something to save. */
+static invar_status save_in_turn(invar_loop *loop, const invar_course_turn *turn, bool by_time)
+{
+    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+
+    if (!saves || loop->sides.samples)
+        return INVAR_OK;
+    if (turn->save)
+        return save(loop, turn->last ? INVAR_LOOP_SAVE_LAST : INVAR_LOOP_SAVE_DUE);
+    return by_time ? save(loop, INVAR_LOOP_SAVE_BY_TIME) : INVAR_OK;
 }
 
 static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
@@ -384,8 +397,8 @@ static invar_course_place place_of(const invar_loop *loop, int64_t done)
 static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
 {
     const invar_course_place at = place_of(loop, done);
-    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
+    bool by_time;
     int signal;
 
     INVAR_TRY(invar_loop_join_ahead(loop));
@@ -397,12 +410,13 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     invar_loop_forget(loop);
     loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
+    INVAR_TRY(invar_loop_agree_by_time(&by_time, loop));
     loop->untouched = false;
     turn = invar_course_after(&loop->set.course, &at, signal);
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
     invar_loop_triage(loop, turn.last);
-    return saves && turn.save && !loop->sides.samples ? save(loop, turn.last) : INVAR_OK;
+    return save_in_turn(loop, &turn, by_time);
 }
 
 static invar_status run(invar_loop *loop)
@@ -419,6 +433,7 @@ static invar_status run(invar_loop *loop)
         INVAR_TRY(evaluate(loop));
     invar_track_tell(loop->track, loop->place.step - 1);
     invar_loop_start_pace(loop);
+    invar_loop_restart_clock(loop);
     INVAR_TRY(agree_signal(&signal, loop));
     loop->summary->stopped = last ? 0 : signal;
     last = last || loop->summary->stopped;

@@ -46,6 +46,8 @@ typedef struct invar_train_options {
                     nothing is evaluated */
     invar_comm *comm; /* this rank's; all ranks call with the same recipe; NULL: there is one */
     int threads_for;  /* so many ranks share the threads of this process; 0: only this one */
+    int64_t (*clock_ms)(void *payload); /* decides when checkpoints are saved by time; asked by rank
+                                           0; NULL for the clock of the system */
     const volatile sig_atomic_t
         *stop; /* a signal's number: end in order after the current rollout; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */

@@ -49,7 +49,9 @@ typedef struct listing {
     invar_checkpoint_tensor *tensors; /* (count) */
     invar_whole_source *sources;      /* (count) */
     int64_t count;
-    bool divided; /* no rank has them whole */
+    bool divided;    /* no rank has them whole */
+    int64_t fetched; /* number of tensors that rank 0 got from the others */
+    bool lost;       /* an exchange with them failed */
     invar_whole whole;
 } listing;
 
@@ -109,9 +111,12 @@ static invar_status fetch(const void **out, void *payload, int64_t number)
 {
     listing *l = payload;
     const invar_whole_source *from = &l->sources[number];
+    invar_status status = invar_whole_read((const float **)out, &l->whole, from, 0,
+                                           from->model->params[from->param].stack);
 
-    return invar_whole_read((const float **)out, &l->whole, from, 0,
-                            from->model->params[from->param].stack);
+    l->fetched = number + 1;
+    l->lost = status != INVAR_OK;
+    return status;
 }
 
 /* What rank 0 writes, from the other ranks. */
@@ -190,19 +195,21 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
  * rollout nothing goes on, and the memory of a near device is copied by nobody.
  */
 static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
-                                  bool last)
+                                  invar_loop_saving kind)
 {
     const invar_recipe *r = loop->recipe;
     invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
+                                        .by_time = kind == INVAR_LOOP_SAVE_BY_TIME,
                                         .pool = loop->session.pool,
                                         .claimed = loop->home.claim.held};
 
-    if (last || content->fetch || !invar_device_far(&loop->session.dev) ||
+    if (kind == INVAR_LOOP_SAVE_LAST || content->fetch || !invar_device_far(&loop->session.dev) ||
         !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
         return write_now(loop, content, &options);
     if (!loop->store.writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
+    loop->store.by_time = options.by_time;
     return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
 }
 
@@ -222,7 +229,7 @@ static invar_status format_flight(char **out, size_t *bytes_out, const invar_loo
     return invar_flight_format(out, bytes_out, &loop->source.flight, &header);
 }
 
-static invar_status write(invar_loop *loop, listing *l, bool last)
+static invar_status write(invar_loop *loop, listing *l, invar_loop_saving kind)
 {
     invar_checkpoint_state state;
     invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
@@ -247,7 +254,7 @@ static invar_status write(invar_loop *loop, listing *l, bool last)
     *flight = (invar_checkpoint_blob){INVAR_FLIGHT_FILE, flying, flight->bytes};
     content.n_blobs += flying != NULL;
     if (status == INVAR_OK)
-        status = write_content(loop, &content, last);
+        status = write_content(loop, &content, kind);
     invar_free(flying);
     invar_free(text);
     return status;
@@ -309,7 +316,30 @@ static invar_status export_hf(invar_loop *loop)
                          0, &loop->store.hf_files);
 }
 
-static invar_status save_checkpoint(invar_loop *loop, bool last)
+/* The other ranks give what they have, whether or not it can be written. */
+static invar_status fetch_rest(listing *l)
+{
+    invar_status status = INVAR_OK;
+    const void *none;
+
+    while (l->divided && l->fetched < l->count && status == INVAR_OK)
+        status = fetch(&none, l, l->fetched);
+    return status;
+}
+
+static invar_status write_listed(invar_loop *loop, listing *l, invar_loop_saving kind)
+{
+    invar_status status = write(loop, l, kind);
+
+    if (status == INVAR_OK)
+        loop->store.next = loop->place.step;
+    if (status == INVAR_OK || kind != INVAR_LOOP_SAVE_BY_TIME || l->lost)
+        return status;
+    INVAR_TRY(invar_loop_forgive_save(loop, status));
+    return fetch_rest(l);
+}
+
+static invar_status save_checkpoint(invar_loop *loop, invar_loop_saving kind)
 {
     listing l;
     invar_status status;
@@ -318,10 +348,8 @@ static invar_status save_checkpoint(invar_loop *loop, bool last)
     INVAR_TRY(invar_loop_follow(loop));
     status = list(&l, loop);
     if (status == INVAR_OK)
-        status = write(loop, &l, last);
+        status = write_listed(loop, &l, kind);
     listing_release(&l);
-    if (status == INVAR_OK)
-        loop->store.next = loop->place.step;
     return status;
 }
 
@@ -341,22 +369,23 @@ static invar_status collect(invar_loop *loop)
 }
 
 /* One rank writes; those that have a part of the model give it. */
-static invar_status save_together(invar_loop *loop, bool last)
+static invar_status save_together(invar_loop *loop, invar_loop_saving kind)
 {
     INVAR_TRY(collect(loop));
-    return invar_agree_leads(loop->world) ? save_checkpoint(loop, last) : give(loop);
+    return invar_agree_leads(loop->world) ? save_checkpoint(loop, kind) : give(loop);
 }
 
-invar_status invar_loop_save(invar_loop *loop, bool last)
+invar_status invar_loop_save(invar_loop *loop, invar_loop_saving kind)
 {
     if (loop->home.at.save[0])
-        INVAR_TRY(save_together(loop, last));
-    return export_hf(loop);
+        INVAR_TRY(save_together(loop, kind));
+    return kind == INVAR_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
 }
 
 invar_status invar_loop_keep_fork(invar_loop *loop)
 {
-    return loop->fork.now && !loop->sides.samples ? save_together(loop, true) : INVAR_OK;
+    return loop->fork.now && !loop->sides.samples ? save_together(loop, INVAR_LOOP_SAVE_LAST)
+                                                  : INVAR_OK;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */
@@ -435,7 +464,7 @@ invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
     go_back(loop);
     INVAR_TRY(invar_loop_renew_layout(loop));
     if (!loop->sides.samples)
-        INVAR_TRY(save_together(loop, true));
+        INVAR_TRY(save_together(loop, INVAR_LOOP_SAVE_LAST));
     // a launcher ends all ranks as soon as one has ended
     return invar_agree_least(&unused, loop->world, "rescue", 0);
 }
@@ -467,8 +496,10 @@ invar_status invar_loop_finish_save(invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_loop_follow(loop));
     status = invar_checkpoint_finish(NULL, loop->store.writer);
-    if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
-        return status;
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
+        return loop->store.by_time ? invar_loop_forgive_save(loop, status) : status;
     invar_recorder_say(&loop->recorder,
                        "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;

@@ -87,6 +87,25 @@ static void test_engine_checkpoint__marks_alone_go(void **state)
     assert_true(there("iter_2.by-time"));
 }
 
+/* What a kill left goes, but nothing newer than the newest: the run was rewound to that. */
+static void test_engine_checkpoint__too_many_by_time_go(void **state)
+{
+    (void)state;
+    for (int64_t step = 1; step < 5; step++)
+        write_step(step, 0);
+    put("iter_0000001.by-time", "");
+    put("iter_0000002.by-time", "");
+    put("iter_0000003.by-time", "");
+    put("iter_0000004.by-time", "");
+    put("latest_checkpointed_iteration.txt", "3\n");
+    assert_ok(invar_checkpoint_tidy(save));
+    assert_false(there("iter_0000001"));
+    assert_count(3, 0);
+    put("latest_checkpointed_iteration.txt", "no number");
+    assert_ok(invar_checkpoint_tidy(save));
+    assert_count(3, 0);
+}
+
 static int64_t bytes_below(const char *name)
 {
     char path[1200];
@@ -131,8 +150,8 @@ static void test_engine_checkpoint__measured_to_the_byte(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(newest_two_by_time_stay), TEST(all_others_stay),      TEST(other_than_by_time_wins),
-        TEST(marks_alone_go),          TEST(measured_to_the_byte),
+        TEST(newest_two_by_time_stay), TEST(all_others_stay),     TEST(other_than_by_time_wins),
+        TEST(marks_alone_go),          TEST(too_many_by_time_go), TEST(measured_to_the_byte),
     };
 
     return RUN(tests);

@@ -1,0 +1,65 @@
+/*
+ * by_time.c - checkpoints by the clock: when they are due, and what becomes of one that fails.
+ *
+ * A run that nobody told to save loses at most save-interval-minutes when it is killed. The clock
+ * of rank 0 decides for all ranks, between two rollouts. Neither the decision nor a failure touches
+ * what the run computes: chain, content and the other checkpoints are those of a run without.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "base/process/process.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+static int64_t now_ms(const invar_loop *loop)
+{
+    const invar_train_options *o = loop->options;
+
+    return o->clock_ms ? o->clock_ms(o->payload) : invar_process_clock_ms();
+}
+
+static double minutes_of(const invar_loop *loop)
+{
+    return invar_recipe_float(loop->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES);
+}
+
+static bool is_used(const invar_loop *loop)
+{
+    return minutes_of(loop) > 0.0 && loop->home.at.save[0] && !loop->options->replay;
+}
+
+void invar_loop_restart_clock(invar_loop *loop)
+{
+    if (is_used(loop) && invar_agree_leads(loop->world))
+        loop->store.saved_ms = now_ms(loop);
+}
+
+invar_status invar_loop_agree_by_time(bool *out, const invar_loop *loop)
+{
+    *out = false;
+    if (!is_used(loop))
+        return INVAR_OK;
+    if (invar_agree_leads(loop->world))
+        *out = (double)(now_ms(loop) - loop->store.saved_ms) >= 60e3 * minutes_of(loop);
+    return invar_agree_share(loop->world, "save by time", 0, out, sizeof *out);
+}
+
+invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status)
+{
+    char message[sizeof((invar_error *)0)->message + 128];
+    invar_error why;
+
+    if (status != INVAR_E_IO && status != INVAR_E_NOMEM)
+        return status;
+    invar_error_take(&why);
+    loop->store.next = 0; // a rescue may have to save what this one did not
+    (void)snprintf(message, sizeof message,
+                   "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
+                   minutes_of(loop), why.message);
+    invar_recorder_say(&loop->recorder, "warning: step %" PRId64 ": %s", loop->place.step - 1,
+                       message);
+    return invar_recorder_event(&loop->recorder, loop->place.step - 1, "warning", "save", message);
+}

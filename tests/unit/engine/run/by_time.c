@@ -1,0 +1,281 @@
+/*
+ * by_time.c - checkpoints by the clock: the run is the one without them, killed or not.
+ *
+ * The clock is the test's: it says how late it is, and it may be the moment of a kill. Renames are
+ * the test's, too: a disk is full where it says so.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE // renameat
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/launch/launch.h"
+#include "tests/run.h"
+
+enum { HOUR = 3600000, ROLLOUTS = 5, KILLED = 9 };
+
+/* ---- a disk that is full --------------------------------------------------------------------- */
+
+static const char *full; /* renames to a name with this end fail; NULL: none */
+
+int rename(const char *from, const char *to)
+{
+    size_t length = strlen(to), end = full ? strlen(full) : 0;
+
+    if (full && length >= end && strcmp(to + length - end, full) == 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+/* ---- runs by a clock ------------------------------------------------------------------------- */
+
+static struct {
+    int64_t now, step; /* milliseconds that go by between two questions */
+    int calls, kill_at;
+    pthread_t who;
+    bool several; /* threads have asked */
+    char said[2048];
+} the_clock;
+
+static int64_t ask_clock(void *payload)
+{
+    (void)payload;
+    the_clock.several |= the_clock.calls > 0 && !pthread_equal(the_clock.who, pthread_self());
+    the_clock.who = pthread_self();
+    if (++the_clock.calls == the_clock.kill_at)
+        _exit(KILLED);
+    return the_clock.now += the_clock.step;
+}
+
+static void hear(void *payload, const char *line)
+{
+    size_t length = strlen(the_clock.said);
+
+    (void)payload;
+    (void)snprintf(the_clock.said + length, sizeof the_clock.said - length, "%s\n", line);
+}
+
+static const run_pair usual[] = {{"num-rollout", "5"}, {"keep-checkpoints", "1"}, {NULL, NULL}};
+
+static invar_status train(invar_train_summary *summary, const char *name, int ranks,
+                          const run_pair *more)
+{
+    invar_recipe *recipe = run_recipe(run_below(name), usual, more);
+    invar_launch launch;
+    invar_status status;
+
+    the_clock.said[0] = '\0';
+    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), ranks));
+    status =
+        invar_launch_train(summary, &launch, recipe,
+                           &(invar_train_options){.until = -1, .clock_ms = ask_clock, .say = hear});
+    status = invar_launch_end(&launch, status);
+    invar_recipe_free(recipe);
+    return status;
+}
+
+/* A new run by a clock that goes `step` milliseconds from one question to the next. */
+static invar_status begin(const char *name, int64_t step, int ranks, const run_pair *more)
+{
+    invar_train_summary summary;
+
+    memset(&the_clock, 0, sizeof the_clock);
+    the_clock.step = step;
+    return train(&summary, name, ranks, more);
+}
+
+static void assert_checkpoints(const char *name, int64_t by_time, int64_t others)
+{
+    int64_t have, beside;
+    char save[500];
+
+    (void)snprintf(save, sizeof save, "%s/checkpoints", run_below(name));
+    assert_ok(invar_checkpoint_count(&have, &beside, save));
+    assert_int_equal(have, by_time);
+    assert_int_equal(beside, others);
+}
+
+/* The tensors of the last checkpoint, whose other files have the run's own name. */
+static invar_digest tensors_of(const char *name)
+{
+    static const char *const sets[] = {"model", "model.exp_avg", "model.exp_avg_sq"};
+    invar_digest all[3], out;
+    int64_t bytes;
+    char path[600];
+
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "%s/checkpoints/iter_%07d/%s.safetensors",
+                       run_below(name), ROLLOUTS - 1, sets[i]);
+        assert_ok(invar_file_hash(&all[i], &bytes, path));
+    }
+    invar_hash_bytes(&out, all, sizeof all);
+    return out;
+}
+
+static void assert_same(const char *name, const char *as)
+{
+    run_memory a = run_memory_of(name), b = run_memory_of(as);
+    invar_digest mine = tensors_of(name), other = tensors_of(as);
+
+    assert_true(run_same(&a, &b));
+    assert_true(invar_digest_equal(&a.identity, &b.identity));
+    assert_true(invar_digest_equal(&mine, &other));
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const run_pair never[] = {{"save-interval-minutes", "0"}, {NULL, NULL}};
+static const run_pair half[] = {{"save-interval-minutes", "90"}, {NULL, NULL}};
+static const run_pair stages[] = {
+    {"pipeline-model-parallel-size", "2"}, {"num-layers", "2"}, {NULL, NULL}};
+
+static int reference(void **state)
+{
+    (void)state;
+    assert_ok(begin("never", HOUR, 1, never));
+    assert_int_equal(the_clock.calls, 0);
+    assert_checkpoints("never", 0, 1);
+    return 0;
+}
+
+static void test_by_time__changes_no_bit(void **state)
+{
+    (void)state;
+    assert_ok(begin("still", 0, 1, NULL)); // no time goes by
+    assert_checkpoints("still", 0, 1);
+    assert_same("still", "never");
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        const char *name = ranks == 1 ? "often" : "often-2";
+        assert_ok(begin(name, HOUR, ranks, NULL));
+        assert_int_equal(the_clock.calls, 1 + 2 * (ROLLOUTS - 1) + 2);
+        assert_false(the_clock.several);
+        assert_checkpoints(name, 2, 1);
+        assert_same(name, "never");
+    }
+}
+
+/* Each save starts the interval anew, one of save-interval as well. */
+static void test_by_time__only_when_the_time_is_up(void **state)
+{
+    const run_pair also[] = {{"save-interval-minutes", "90"}, {"save-interval", "1"}, {NULL, NULL}};
+    const run_pair none[] = {{"save", "none"}, {"keep-checkpoints", "0"}, {NULL, NULL}};
+
+    (void)state;
+    // an hour and two hours after the start; then after the save, at three; the fifth is the last
+    assert_ok(begin("half", HOUR, 1, half));
+    assert_checkpoints("half", 2, 1);
+    assert_true(invar_path_exists(run_below("half/checkpoints/iter_0000001.by-time")));
+    assert_true(invar_path_exists(run_below("half/checkpoints/iter_0000003.by-time")));
+    assert_ok(begin("also", HOUR, 1, also));
+    assert_checkpoints("also", 0, 1);
+    assert_ok(begin("none", HOUR, 1, none));
+    assert_int_equal(the_clock.calls, 0);
+}
+
+/* In a child, which the clock kills when it is asked after rollout `last`. */
+static void kill_after(const char *name, int last, int ranks, const run_pair *more)
+{
+    pid_t child = fork();
+    int code;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        invar_train_summary summary;
+        memset(&the_clock, 0, sizeof the_clock);
+        the_clock.step = HOUR;
+        the_clock.kill_at = last;
+        _exit(train(&summary, name, ranks, more) == INVAR_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_true(WIFEXITED(code));
+    assert_int_equal(WEXITSTATUS(code), KILLED);
+}
+
+/* Killed before the second, and before the fourth save: the rollout before it is lost, no more. */
+static void test_by_time__a_kill_costs_one_interval(void **state)
+{
+    invar_train_summary summary;
+
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        const char *name = ranks == 1 ? "killed" : "killed-2";
+        kill_after(name, 4, ranks, NULL); // the start; the save of rollout 0: twice; now
+        assert_checkpoints(name, 1, 0);
+        kill_after(name, 6, 3 - ranks, NULL); // of rollouts 1 and 2 again
+        assert_checkpoints(name, 2, 0);
+        memset(&the_clock, 0, sizeof the_clock);
+        the_clock.step = HOUR;
+        assert_ok(train(&summary, name, ranks, NULL));
+        assert_int_equal(summary.resumed_after, 2);
+        assert_checkpoints(name, 2, 1);
+        assert_same(name, "never");
+    }
+}
+
+static double warnings(const char *name)
+{
+    return run_asked(name, "SELECT count(*) FROM event WHERE level = 'warning' AND kind = 'save'");
+}
+
+/* Early, in the middle of what other ranks give, and with all files written. */
+static void test_by_time__a_full_disk_is_no_end(void **state)
+{
+    static const struct {
+        const char *name, *full;
+        int ranks;
+        const run_pair *more;
+    } runs[] = {{"full", "iter_0000002.tmp/model.safetensors", 1, NULL},
+                {"full-name", "iter_0000002", 1, NULL},
+                {"full-2", "iter_0000002.tmp/model.exp_avg.safetensors", 2, NULL},
+                {"full-stages", "iter_0000002.tmp/model.exp_avg.safetensors", 2, stages}};
+
+    (void)state;
+    assert_ok(begin("stages", 0, 2, stages));
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        full = runs[i].full;
+        assert_ok(begin(runs[i].name, HOUR, runs[i].ranks, runs[i].more));
+        full = NULL;
+        assert_non_null(strstr(the_clock.said, "warning: step 2: no checkpoint after 15 minutes"));
+        assert_non_null(strstr(the_clock.said, "No space left on device"));
+        assert_true(warnings(runs[i].name) == 1.0);
+        assert_checkpoints(runs[i].name, 2, 1); // those of steps 1 and 3
+        assert_same(runs[i].name, runs[i].more ? "stages" : "never");
+    }
+}
+
+/* What was asked for by rollouts is an error as ever, and the run continues from what there is. */
+static void test_by_time__other_saves_fail_as_ever(void **state)
+{
+    const run_pair each[] = {{"save-interval", "2"}, {NULL, NULL}};
+
+    (void)state;
+    full = "iter_0000003";
+    assert_fails(begin("due", HOUR, 1, each), INVAR_E_IO, "No space left on device");
+    full = NULL;
+    assert_checkpoints("due", 2, 1); // of steps 0 and 2, and of step 1
+    assert_ok(begin("due", HOUR, 1, each));
+    assert_same("due", "never");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_by_time__changes_no_bit),
+        cmocka_unit_test(test_by_time__only_when_the_time_is_up),
+        cmocka_unit_test(test_by_time__a_kill_costs_one_interval),
+        cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
+        cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
+    };
+
+    if (run_setup(INVAR_TEST_WORK "/by_time"))
+        return 1;
+    return cmocka_run_group_tests(tests, reference, run_teardown);
+}
