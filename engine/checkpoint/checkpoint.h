@@ -287,6 +287,9 @@ const invar_checkpoint_state *invar_checkpoint_state_of(const invar_checkpoint *
 const char *invar_checkpoint_path(const invar_checkpoint *checkpoint);
 void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *checkpoint);
 
+/* True if there are no tensors: weights that never changed, of a run with debug-rollout-only. */
+bool invar_checkpoint_is_bare(const invar_checkpoint *checkpoint);
+
 /* False for the moments of a checkpoint without them. */
 bool invar_checkpoint_has(const invar_checkpoint *checkpoint, const char *set);
 

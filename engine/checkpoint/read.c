@@ -490,6 +490,11 @@ bool invar_checkpoint_has(const invar_checkpoint *c, const char *set)
     return find_set(c, set) >= 0;
 }
 
+bool invar_checkpoint_is_bare(const invar_checkpoint *c)
+{
+    return c->index.n_sets == 0;
+}
+
 static invar_checkpoint_entry *find_entry(const invar_checkpoint *c, int64_t set, const char *name)
 {
     for (int64_t i = 0; set >= 0 && i < c->index.sets[set].count; i++) {

@@ -406,8 +406,14 @@ typedef struct invar_loop_part {
     invar_optimizer *optimizer; /* NULL: without moments */
 } invar_loop_part;
 
-/* What a checkpoint keeps; returns how many. */
+/* What a checkpoint can keep; returns how many. */
 int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop);
+
+/*
+ * True if the run never changes the weights that its identity names: its checkpoints keep the place
+ * in the data, and no weights. A fork has the weights of its parent, which it keeps.
+ */
+bool invar_loop_rests(const invar_loop *loop);
 
 /* Before the run begins: fails where save-hf names a folder of somebody else. */
 invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;

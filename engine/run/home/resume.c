@@ -71,6 +71,8 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
     invar_loop_part parts[INVAR_LOOP_PARTS];
     int n = invar_loop_parts(parts, loop);
 
+    if (invar_checkpoint_is_bare(c) && invar_loop_rests(loop)) // the identity has its weights
+        n = 0;
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
     load_optimizer(loop->actor.optimizer, &state->actor);

@@ -42,6 +42,17 @@ int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *lo
     return n;
 }
 
+bool invar_loop_rests(const invar_loop *loop)
+{
+    return loop->set.rollout_only && loop->fork.step < 0;
+}
+
+/* What the next checkpoint keeps. */
+static int kept_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop)
+{
+    return invar_loop_rests(loop) ? 0 : invar_loop_parts(out, loop);
+}
+
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* The tensors of a checkpoint, and where they come from. */
@@ -85,7 +96,7 @@ static invar_status list(listing *out, const invar_loop *loop)
 {
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_loop_part parts[INVAR_LOOP_PARTS];
-    int n = invar_loop_parts(parts, loop);
+    int n = kept_parts(parts, loop);
     size_t most = 0;
 
     *out = (listing){.divided = invar_model_is_divided(loop->session.actor)};
@@ -357,7 +368,7 @@ static invar_status save_checkpoint(invar_loop *loop, invar_loop_saving kind)
 static invar_status collect(invar_loop *loop)
 {
     invar_loop_part parts[INVAR_LOOP_PARTS];
-    int n = invar_loop_parts(parts, loop);
+    int n = kept_parts(parts, loop);
 
     INVAR_TRY(invar_loop_finish_save(loop));
     for (int i = 0; i < n; i++) {

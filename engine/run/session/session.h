@@ -177,7 +177,7 @@ void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar
 
 /*
  * INVAR_E_INVALID: the checkpoint has adapters of another rank, alpha, base, or set of layers than
- * the actor. Of a checkpoint without adapters nothing is said.
+ * the actor, or no weights. Of one with weights and without adapters nothing is said.
  */
 invar_status invar_session_check_adapters(const invar_session *session,
                                           const invar_checkpoint *checkpoint) INVAR_MUST_USE;

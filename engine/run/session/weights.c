@@ -135,9 +135,15 @@ static invar_status check_trained(const invar_lora_spec *lora, const invar_check
                       had->targets, (long long)lora->rank, (double)lora->alpha, targets);
 }
 
-/* Adapters alone need the base that they were trained with. */
+/* Adapters alone need the base that they were trained with; without any weights there are none. */
 static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
 {
+    if (invar_checkpoint_is_bare(checkpoint))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%.1000s has no weights: its run has debug-rollout-only and changed none; "
+            "take those that it began with (hf-checkpoint, ref-load)",
+            invar_checkpoint_path(checkpoint));
     if (!invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
         return INVAR_OK;
     if (invar_model_is_adapted(model))

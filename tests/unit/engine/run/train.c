@@ -410,6 +410,7 @@ static void test_train__rollouts_alone_need_no_gradients(void **state)
                               {"save", run_below("only.ckpt")},
                               {"load", run_below("only.ckpt")},
                               {NULL, NULL}};
+    const run_pair from[] = {{"ref-load", run_below("only.ckpt")}, {NULL, NULL}};
     run_memory one, again;
     size_t with, without;
 
@@ -421,6 +422,11 @@ static void test_train__rollouts_alone_need_no_gradients(void **state)
     assert_ok(run_with("wide.part", wide, first));
     again = run_trained("wide.part", wide, first);
     assert_true(run_same(&one, &again));
+    // weights that never change are in no checkpoint
+    assert_true(invar_path_exists(run_below("only.ckpt/iter_0000001/state.json")));
+    assert_false(invar_path_exists(run_below("only.ckpt/iter_0000001/model.safetensors")));
+    assert_fails(run_with("wide.other", wide, from), INVAR_E_INVALID,
+                 "iter_0000001 has no weights: its run has debug-rollout-only");
 }
 
 static void test_train__a_device_that_is_not_there_is_refused(void **state)
