@@ -80,6 +80,7 @@ extern const invar_verb invar_verb_import_miles;
 extern const invar_verb invar_verb_ledger;
 extern const invar_verb invar_verb_diff;
 extern const invar_verb invar_verb_triage;
+extern const invar_verb invar_verb_bug_report;
 extern const invar_verb invar_verb_bisect; /* this and the following: not without INVAR_BISECT */
 extern const invar_verb invar_verb_blame;
 extern const invar_verb invar_verb_ab;

@@ -27,6 +27,7 @@ const invar_verb *const invar_verbs[] = {
     &invar_verb_ledger,
     &invar_verb_diff,
     &invar_verb_triage,
+    &invar_verb_bug_report,
 #endif
 #ifdef INVAR_BISECT
     &invar_verb_bisect,

@@ -226,6 +226,7 @@ def run_verbs():
     holds("ledger-backup", "ledger", "backup", "runs/a", "--out", "copy.db")
     holds("ledger-import", "ledger", "import", "runs/a", "runs/b", "--into", "all.db")
     holds("triage", "triage", "runs/a", codes=(0, 1))
+    holds("bug-report", "bug-report", "runs/a", "--out", "report.tar")
     holds("ab", "ab", "a.ini", "b.ini", "--seeds", "1", codes=(1,))
     line = holds("generate", "generate", "a.ini", "--prompt", "12", "--load", "runs/a/checkpoints")
     (FOLDER / "tokens").write_text(json.dumps({"tokens": line["tokens"]}) + "\n")

@@ -37,10 +37,6 @@ json_t *invar_report_digest(const invar_digest *digest);
 #define INVAR_REPORT_BITS_DIGITS 16
 void invar_report_bits(char out[INVAR_REPORT_BITS_DIGITS + 1], uint64_t bits);
 
-/* The text with its secrets masked, which the caller owns; NULL: it has none. */
-invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text,
-                               size_t bytes) INVAR_MUST_USE;
-
 /* ---- containers: take `value` over, which may be NULL: INVAR_E_NOMEM ------------------------- */
 
 invar_status invar_report_set(json_t *object, const char *key, json_t *value) INVAR_MUST_USE;

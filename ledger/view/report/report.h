@@ -54,6 +54,13 @@ typedef struct invar_report_options {
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
                                 const invar_report_options *options) INVAR_MUST_USE;
 
+/*
+ * A text with what looks like a secret masked: *out is a copy that the caller frees with
+ * invar_free, or NULL if nothing was masked.
+ */
+invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text,
+                               size_t bytes) INVAR_MUST_USE;
+
 /* The data of such a page alone, as JSON. */
 invar_status invar_report_write_data(FILE *out, const invar_report_run *runs, size_t count,
                                      const invar_report_options *options) INVAR_MUST_USE;

@@ -1,0 +1,560 @@
+/*
+ * bug_report.c - invar bug-report: one archive with what a maintainer asks about a run.
+ *
+ * Each member is what another verb prints, in a child process, or a bounded part of a file of the
+ * run's folder. So a damaged ledger costs the members that need it, and no others: the archive
+ * then has the message. No weights, no data; prompts and responses only if they are asked for.
+ * Links in the folder are not followed. All members pass the mask of the reports.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "engine/ext/child.h"
+#include "engine/io/tar.h"
+#include "ledger/view/report/report.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    TAIL_BYTES = 64 << 10, /* of a file of the run */
+    MOST_BYTES = 4 << 20,  /* of a member */
+    PAGE_BYTES = 16 << 20, /* of the report */
+    MOST_FILES = 1000,     /* that the list names */
+    MOST_DEPTH = 4,        /* of folders in the run's folder */
+    MOST_MEMBERS = 16,
+    NOTE_BYTES = 300,
+    WAIT_MS = 300000 /* for one verb */
+};
+
+typedef struct settings {
+    const char *out;
+    bool samples;
+    bool json;
+} settings;
+
+typedef struct member {
+    const char *name, *about;
+    size_t bytes;
+    char note[NOTE_BYTES]; /* why it is missing or a part; empty if it is whole */
+} member;
+
+typedef struct bundle {
+    invar_tar_writer *tar;
+    const char *word; /* RUN as the user gave it */
+    char program[INVAR_PATH_SIZE];
+    char folder[INVAR_PATH_SIZE]; /* of the run */
+    char path[INVAR_PATH_SIZE];   /* of the archive */
+    char *buffer;                 /* (PAGE_BYTES) */
+    int64_t last;                 /* step; -1 if there is none, or the ledger cannot say */
+    member members[MOST_MEMBERS];
+    int count;
+} bundle;
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+static member *begin(bundle *b, const char *name, const char *about)
+{
+    member *m = &b->members[b->count++];
+
+    INVAR_CHECK(b->count <= MOST_MEMBERS);
+    *m = (member){.name = name, .about = about};
+    return m;
+}
+
+/* A member without a byte is not added: its note says why. */
+static invar_status add(bundle *b, member *m, const char *text, size_t bytes)
+{
+    char *masked = NULL;
+    invar_status status = invar_report_mask(&masked, &bytes, text, bytes);
+
+    if (status == INVAR_OK && bytes > 0)
+        status = invar_tar_add(b->tar, m->name, masked ? masked : text, bytes);
+    m->bytes = bytes;
+    invar_free(masked);
+    return status;
+}
+
+/* ---- what verbs print ------------------------------------------------------------------------ */
+
+/* What the child prints, up to `most` bytes; false: it printed more, or took too long. */
+static bool listen(size_t *bytes_out, char *buffer, size_t most, int fd, int64_t until)
+{
+    struct pollfd from = {.fd = fd, .events = POLLIN};
+    size_t used = 0;
+
+    for (;;) {
+        int64_t left = until - invar_process_clock_ms();
+        int ready = left > 0 ? poll(&from, 1, (int)left) : 0;
+        ssize_t got = ready > 0 ? read(fd, buffer + used, most - used) : 0;
+        *bytes_out = used;
+        if ((ready < 0 || got < 0) && errno == EINTR)
+            continue;
+        if (ready > 0 && got == 0 && used < most)
+            return true;
+        if (ready <= 0 || got <= 0)
+            return false;
+        used += (size_t)got;
+    }
+}
+
+/* The last line of an output, without the program's name. */
+static void last_line(char *out, size_t size, const char *text, size_t bytes)
+{
+    invar_process_tail tail = {0};
+
+    invar_process_tail_add(&tail, text, bytes);
+    invar_process_last_words(out, size, &tail);
+}
+
+static void describe_end(member *m, const invar_ext_child *child, const char *text, size_t bytes,
+                         bool whole)
+{
+    int code = WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : -1;
+    char words[NOTE_BYTES - 40];
+
+    if (!whole) {
+        (void)snprintf(m->note, sizeof m->note, "only what was printed before a limit of %s",
+                       bytes >= MOST_BYTES ? "size" : "time");
+    } else if (code != INVAR_EXIT_OK && code != INVAR_EXIT_DIFFERENT) {
+        last_line(words, sizeof words, text, bytes);
+        (void)snprintf(m->note, sizeof m->note, "exit code %d: %s", code, words);
+    }
+}
+
+/* Runs this program with the words and keeps what it prints, on both streams. */
+static invar_status add_verb(bundle *b, member *m, char *const *words, size_t most)
+{
+    int ends[2], streams[3] = {-1}, rc = invar_process_pipe(ends);
+    invar_ext_child child = {0};
+    invar_status status;
+    size_t bytes = 0;
+    bool whole;
+
+    if (rc != 0)
+        return INVAR_FAIL(INVAR_E_IO, rc, "%s: cannot open a pipe: %s", m->name, strerror(rc));
+    streams[0] = invar_process_above(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    streams[1] = streams[2] = ends[1];
+    status = invar_ext_child_start(&child, m->name, words, streams);
+    (void)close(ends[1]);
+    if (streams[0] >= 0)
+        (void)close(streams[0]);
+    if (status == INVAR_OK) {
+        int64_t until = invar_process_clock_ms() + WAIT_MS;
+        whole = listen(&bytes, b->buffer, most, ends[0], until);
+        while (whole && !invar_ext_child_ended(&child) && invar_process_clock_ms() < until)
+            (void)poll(NULL, 0, 1);
+        invar_ext_child_kill(&child);
+        describe_end(m, &child, b->buffer, bytes, whole);
+        status = add(b, m, b->buffer, bytes);
+    }
+    (void)close(ends[0]);
+    return status;
+}
+
+static invar_status add_verbs(bundle *b, const settings *s)
+{
+    char step[24];
+    const struct {
+        const char *name, *about;
+        const char *words[6];
+        size_t most;
+    } verbs[] = {
+        {"version.txt", "program: commit, compiler, ops", {"version"}, MOST_BYTES},
+        {"doctor.txt", "machine", {"doctor"}, MOST_BYTES},
+        {"run.txt",
+         "identity, keys, provenance, events",
+         {"ledger", "show", b->word, "--all"},
+         MOST_BYTES},
+        {"last-step.txt",
+         "last recorded step: hashes, metrics, timings",
+         {"ledger", "show", b->word, "--step", step},
+         MOST_BYTES},
+        {"verify.txt", "verification of the ledger", {"ledger", "verify", b->word}, MOST_BYTES},
+        {"triage.txt", "findings", {"triage", b->word}, MOST_BYTES},
+        {"report.html",
+         s->samples ? "report, with prompts and responses" : "report",
+         {"ledger", "report", b->word, "--out", "-", s->samples ? NULL : "--no-samples"},
+         PAGE_BYTES},
+    };
+
+    (void)snprintf(step, sizeof step, "%" PRId64, b->last);
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        member *m = begin(b, verbs[i].name, verbs[i].about);
+        char *words[8] = {b->program};
+        if (verbs[i].words[4] == step && b->last < 0) {
+            (void)snprintf(m->note, sizeof m->note, "the ledger names no step");
+            continue;
+        }
+        for (int k = 0; k < 6 && verbs[i].words[k]; k++)
+            words[k + 1] = (char *)(uintptr_t)verbs[i].words[k]; // execve takes them so
+        INVAR_TRY(add_verb(b, m, words, verbs[i].most));
+    }
+    return INVAR_OK;
+}
+
+/* ---- files of the run ------------------------------------------------------------------------ */
+
+/* Behind a word and the digits that follow it; NULL if the text does not begin so. */
+static const char *behind(const char *text, const char *word)
+{
+    size_t bytes = strlen(word), digits;
+
+    if (!text || strncmp(text, word, bytes) != 0)
+        return NULL;
+    digits = strspn(text + bytes, "0123456789");
+    return digits ? text + bytes + digits : NULL;
+}
+
+/* Whether a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). */
+static bool shows_sample(const char *line, size_t bytes)
+{
+    char head[80];
+    const char *at;
+
+    (void)snprintf(head, sizeof head, "%.*s", bytes < sizeof head ? (int)bytes : 79, line);
+    at = behind(behind(strchr(head, ' '), " rollout "), ", sample ");
+    return at && *at == ':';
+}
+
+/* Removes the lines that show samples; returns the bytes that are left. */
+static size_t drop_samples(char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    for (size_t at = 0, length; at < bytes; at += length) {
+        const char *end = memchr(text + at, '\n', bytes - at);
+        length = end ? (size_t)(end + 1 - text) - at : bytes - at;
+        if (shows_sample(text + at, length))
+            continue;
+        memmove(text + used, text + at, length);
+        used += length;
+    }
+    return used;
+}
+
+/* The last TAIL_BYTES of a plain file, from the beginning of a line. */
+static invar_status add_tail(bundle *b, const char *name, const char *about, bool samples)
+{
+    member *m = begin(b, name, about);
+    char path[INVAR_PATH_SIZE], *text = b->buffer;
+    struct stat st = {0};
+    ssize_t got = -1;
+    off_t from;
+    int fd;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, b->folder, name));
+    fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        from = st.st_size > TAIL_BYTES ? st.st_size - TAIL_BYTES : 0;
+        got = pread(fd, text, TAIL_BYTES, from);
+        char *line = from > 0 && got > 0 ? memchr(text, '\n', (size_t)got) : NULL;
+        if (line) {
+            got -= line + 1 - text;
+            text = line + 1;
+        }
+        if (from > 0)
+            (void)snprintf(m->note, sizeof m->note, "the last %zd of %lld bytes", got,
+                           (long long)st.st_size);
+    } else if (fd >= 0) {
+        (void)snprintf(m->note, sizeof m->note, "not a plain file");
+    }
+    if (got < 0 && !m->note[0])
+        (void)snprintf(m->note, sizeof m->note, "%s",
+                       errno == ELOOP ? "a link, not followed" : strerror(errno));
+    if (fd >= 0)
+        (void)close(fd);
+    if (got > 0 && !samples)
+        got = (ssize_t)drop_samples(text, (size_t)got);
+    return add(b, m, text, got > 0 ? (size_t)got : 0);
+}
+
+typedef struct listing {
+    FILE *out;
+    int files;
+    bool cut;
+} listing;
+
+static void list_folder(listing *l, int parent, const char *name, const char *shown, int depth);
+
+static void list_entry(listing *l, int folder, const char *name, const char *shown, int depth)
+{
+    char path[INVAR_PATH_SIZE];
+    struct stat st;
+
+    if (++l->files > MOST_FILES) {
+        l->cut = true;
+        return;
+    }
+    (void)snprintf(path, sizeof path, "%s%s", shown, name);
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return; // gone by now
+    fprintf(l->out, "%14lld  ", (long long)st.st_size);
+    invar_plain_print(l->out, path);
+    fprintf(l->out, "%s\n",
+            S_ISDIR(st.st_mode)   ? "/"
+            : S_ISREG(st.st_mode) ? ""
+            : S_ISLNK(st.st_mode) ? "  (a link, not followed)"
+                                  : "  (not a file)");
+    if (S_ISDIR(st.st_mode) && depth < MOST_DEPTH) {
+        (void)snprintf(path, sizeof path, "%s%s/", shown, name);
+        list_folder(l, folder, name, path, depth + 1);
+    }
+}
+
+static void list_folder(listing *l, int parent, const char *name, const char *shown, int depth)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (depth ? O_NOFOLLOW : 0));
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!folder && fd >= 0)
+        (void)close(fd);
+    if (!folder)
+        return;
+    for (struct dirent *entry; !l->cut && (entry = readdir(folder)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            list_entry(l, fd, entry->d_name, shown, depth);
+    (void)closedir(folder);
+}
+
+/* Sizes and names: what the archive leaves out, such as weights, is at least named. */
+static invar_status add_listing(bundle *b)
+{
+    member *m = begin(b, "files.txt", "sizes and names of the run's files");
+    listing l = {.out = fmemopen(b->buffer, PAGE_BYTES, "w")};
+    long bytes;
+
+    if (!l.out)
+        return INVAR_FAIL(INVAR_E_NOMEM, errno, "no memory for a list of files");
+    list_folder(&l, AT_FDCWD, b->folder, "", 0);
+    if (l.cut)
+        (void)snprintf(m->note, sizeof m->note, "the first %d files", MOST_FILES);
+    bytes = ftell(l.out);
+    (void)fclose(l.out);
+    return add(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
+}
+
+/* ---- the archive ----------------------------------------------------------------------------- */
+
+/* "bug-report-NAME.tar", with the name of the run's folder. */
+static void name_archive(bundle *b)
+{
+    const char *name = b->folder;
+    int bytes = (int)invar_path_length(b->folder);
+
+    for (int i = 0; i + 1 < bytes; i++)
+        if (b->folder[i] == '/')
+            name = b->folder + i + 1;
+    bytes -= (int)(name - b->folder);
+    if (bytes == 0 || *name == '.' || *name == '/')
+        (void)snprintf(b->path, sizeof b->path, "bug-report.tar");
+    else
+        (void)snprintf(b->path, sizeof b->path, "bug-report-%.*s.tar", bytes < 200 ? bytes : 200,
+                       name);
+}
+
+/* Whether a folder has a file that every run writes, though perhaps no ledger that can be read. */
+static bool is_run(const char *folder)
+{
+    static const char *const files[] = {"ledger.db", "recipe.ini", "train.log"};
+    char path[INVAR_PATH_SIZE];
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (snprintf(path, sizeof path, "%s/%s", folder, files[i]) < INVAR_PATH_SIZE &&
+            invar_path_exists(path))
+            return true;
+    return false;
+}
+
+/* Where the run is, also if its ledger cannot be read. */
+static invar_status find_run(bundle *b)
+{
+    invar_located located = {.ledger = NULL};
+    struct stat st;
+    invar_status status = invar_locate_run(&located, b->word, NULL);
+
+    b->last = -1;
+    if (status == INVAR_OK) {
+        b->last = located.run.last_step;
+        status = invar_path_folder(b->folder, located.path);
+    } else if (stat(b->word, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            (void)snprintf(b->folder, sizeof b->folder, "%s", b->word);
+        if ((S_ISDIR(st.st_mode) || invar_path_folder(b->folder, b->word) == INVAR_OK) &&
+            is_run(b->folder)) {
+            invar_error_clear();
+            status = INVAR_OK;
+        }
+    }
+    invar_located_close(&located);
+    return status;
+}
+
+static void print_members(FILE *out, const bundle *b)
+{
+    for (const member *m = b->members; m < b->members + b->count; m++) {
+        fprintf(out, "  %-14s %9zu  %s", m->name, m->bytes, m->about);
+        if (m->note[0]) {
+            fputs(m->bytes ? " (" : ": missing (", out);
+            invar_plain_print(out, m->note);
+            fputc(')', out);
+        }
+        fputc('\n', out);
+    }
+}
+
+/* The list of members, with what is missing: last, as what it describes is known by then. */
+static invar_status add_contents(bundle *b)
+{
+    FILE *out = fmemopen(b->buffer, PAGE_BYTES, "w");
+    member *m;
+    long bytes;
+
+    if (!out)
+        return INVAR_FAIL(INVAR_E_NOMEM, errno, "no memory for a list of contents");
+    fputs("Report of a problem, made by invar bug-report. Bytes of each file:\n\n", out);
+    print_members(out, b);
+    bytes = ftell(out);
+    (void)fclose(out);
+    m = begin(b, "contents.txt", "this list");
+    return add(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
+}
+
+static invar_status fill(bundle *b, const settings *s)
+{
+    INVAR_TRY(add_verbs(b, s));
+    INVAR_TRY(add_tail(b, "recipe.ini", "resolved recipe", true));
+    INVAR_TRY(add_tail(b, "train.log",
+                       s->samples ? "end of the log" : "end of the log, without samples",
+                       s->samples));
+    INVAR_TRY(add_listing(b));
+    INVAR_TRY(add_contents(b));
+    return invar_tar_commit(b->tar);
+}
+
+static void print_json(const bundle *b)
+{
+    fputs("{\"file\": ", stdout);
+    invar_plain_print_json(stdout, b->path);
+    fputs(", \"members\": [", stdout);
+    for (const member *m = b->members; m < b->members + b->count; m++) {
+        printf("%s{\"name\": \"%s\", \"about\": \"%s\", \"bytes\": %zu, \"note\": ",
+               m == b->members ? "" : ", ", m->name, m->about, m->bytes);
+        if (m->note[0])
+            invar_plain_print_json(stdout, m->note);
+        else
+            fputs("null", stdout);
+        fputc('}', stdout);
+    }
+    fputs("]}\n", stdout);
+}
+
+static void print(const bundle *b, const settings *s)
+{
+    if (s->json) {
+        print_json(b);
+        return;
+    }
+    print_members(stdout, b);
+    fputs("\nwritten   ", stdout);
+    invar_plain_print(stdout, b->path);
+    printf("\nnot in it: weights, data%s, and what looks like a secret\n",
+           s->samples ? "" : ", prompts and responses");
+    fputs("look at it before you send it: tar xf ", stdout);
+    invar_text_print_word(stdout, b->path);
+    puts(" --one-top-level");
+}
+
+static invar_status write_report(bundle *b, const settings *s)
+{
+    ssize_t length = readlink("/proc/self/exe", b->program, sizeof b->program - 1);
+
+    if (length < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "the path of this program cannot be read: %s",
+                          strerror(errno));
+    INVAR_TRY(find_run(b));
+    name_archive(b);
+    if (s->out)
+        (void)snprintf(b->path, sizeof b->path, "%s", s->out);
+    INVAR_TRY(invar_alloc((void **)&b->buffer, PAGE_BYTES, 1, "a member of the archive"));
+    INVAR_TRY(invar_tar_writer_open(&b->tar, b->path));
+    return fill(b, s);
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[4];
+
+    list[0] = (invar_option){.name = "out",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->out,
+                             .metavar = "FILE",
+                             .help = "archive to write (bug-report-NAME.tar)"};
+    list[1] = (invar_option){.name = "samples",
+                             .value = &s->samples,
+                             .help = "also pack prompts and responses that the ledger keeps"};
+    list[2] = invar_option_json(&s->json);
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    bundle *b = NULL;
+    int words;
+    invar_status status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);
+
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&b, 1, sizeof *b, "a report of a problem");
+    if (status == INVAR_OK) {
+        memset(b, 0, sizeof *b);
+        b->word = argv[0];
+        status = write_report(b, &s);
+        invar_tar_writer_close(b->tar);
+        invar_free(b->buffer);
+        if (status == INVAR_OK)
+            print(b, &s);
+    }
+    invar_free(b);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Packs what a maintainer asks about a run into one tar archive: program and machine, the\n"
+        "recipe, the run with its provenance and events, its last step, the verification of its\n"
+        "ledger, findings, the report, the end of the log, and sizes of its files. A member that\n"
+        "cannot be had, as of a damaged ledger, is named with the reason. The run may be in\n"
+        "progress, and may have died before its first step.\n"
+        "\n"
+        "Weights and data are not packed; prompts and responses are with --samples. What looks\n"
+        "like a secret is masked. No mask knows every secret: look at the files before you send\n"
+        "them.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_bug_report = {
+    .name = "bug-report",
+    .summary = "pack what a maintainer asks about a run into one file",
+    .run = run,
+    .help = help,
+    .arguments = "RUN [--out FILE] [--samples] [--json]"};
