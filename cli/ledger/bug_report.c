@@ -220,7 +220,10 @@ static const char *behind(const char *text, const char *word)
     return digits ? text + bytes + digits : NULL;
 }
 
-/* Whether a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). */
+/*
+ * Whether a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). In a log that
+ * a shell has redirected, "invar:" stands in the place of the time.
+ */
 static bool shows_sample(const char *line, size_t bytes)
 {
     char head[80];
@@ -476,7 +479,7 @@ static void print(const bundle *b, const settings *s)
            s->samples ? "" : ", prompts and responses");
     fputs("look at it before you send it: tar xf ", stdout);
     invar_text_print_word(stdout, b->path);
-    puts(" --one-top-level");
+    puts(" --one-top-level=bug-report");
 }
 
 static invar_status write_report(bundle *b, const settings *s)

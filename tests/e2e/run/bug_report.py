@@ -92,8 +92,18 @@ class BugReport(unittest.TestCase):
             self.assertNotIn("hunter2pass", text, name)
         self.assertIn("user:***@host", texts["run.txt"])
         shown = invar("bug-report", "whole")
-        self.assertIn("tar xf bug-report-whole.tar --one-top-level\n", shown)
+        self.assertIn("tar xf bug-report-whole.tar --one-top-level=bug-report\n", shown)
         self.assertTrue((FOLDER / "bug-report-whole.tar").exists())
+
+    def test_log_that_a_shell_keeps(self):
+        (FOLDER / "kept").mkdir()
+        with open(FOLDER / "kept/train.log", "w", encoding="utf-8") as log:
+            subprocess.run([INVAR, "train", "tiny.ini", "--run", "kept", "--no-report",
+                            "--debug-rollout-print-every", "1"], cwd=FOLDER, check=True,
+                           stdout=subprocess.DEVNULL, stderr=log)
+        self.assertIn("sample 0: ", (FOLDER / "kept/train.log").read_text(encoding="utf-8"))
+        self.assertNotIn("sample 0: ", report("kept")[0]["train.log"])
+        self.assertIn("sample 0: ", report("kept", "--samples")[0]["train.log"])
 
     def test_no_checkpoint_and_death_at_step_0(self):
         train("dead", "--rm-type", "none", "--custom-rm-path",
