@@ -122,14 +122,14 @@ static void last_line(char *out, size_t size, const char *text, size_t bytes)
 }
 
 static void describe_end(member *m, const invar_ext_child *child, const char *text, size_t bytes,
-                         bool whole)
+                         const char *limit)
 {
     int code = WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : -1;
     char words[NOTE_BYTES - 40];
 
-    if (!whole) {
+    if (limit) {
         (void)snprintf(m->note, sizeof m->note, "only what was printed before a limit of %s",
-                       bytes >= MOST_BYTES ? "size" : "time");
+                       limit);
     } else if (code != INVAR_EXIT_OK && code != INVAR_EXIT_DIFFERENT) {
         last_line(words, sizeof words, text, bytes);
         (void)snprintf(m->note, sizeof m->note, "exit code %d: %s", code, words);
@@ -159,7 +159,7 @@ static invar_status add_verb(bundle *b, member *m, char *const *words, size_t mo
         while (whole && !invar_ext_child_ended(&child) && invar_process_clock_ms() < until)
             (void)poll(NULL, 0, 1);
         invar_ext_child_kill(&child);
-        describe_end(m, &child, b->buffer, bytes, whole);
+        describe_end(m, &child, b->buffer, bytes, whole ? NULL : bytes == most ? "size" : "time");
         status = add(b, m, b->buffer, bytes);
     }
     (void)close(ends[0]);
