@@ -1,13 +1,16 @@
 /*
- * memory_kinds.c - the memory of a plan, kind by kind.
+ * memory_kinds.c - the memory of a plan, kind by kind, and the disk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/memory_kinds.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "cli/grid.h"
+#include "engine/config/config.h"
+#include "engine/run/home/folders.h"
 
 #include "base/invar_banned.h"
 
@@ -76,4 +79,77 @@ json_t *invar_memory_items(const invar_budget *b)
         (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
                                                     (json_int_t)b->items[i].bytes));
     return list;
+}
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view, const char *path)
+{
+    const invar_recipe *r = view->session.recipe;
+    const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    invar_hf_files files = {.count = 0};
+    invar_disk_ask ask = {.session = &view->session,
+                          .settings = &view->settings,
+                          .files = &files,
+                          .bare = view->settings.rollout_only};
+    invar_folders at;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_folders_find(&at, r, path));
+    ask.save = at.save;
+    if (hf[0])
+        status =
+            invar_hf_files_read(&files, hf, invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH));
+    if (status == INVAR_OK)
+        status = invar_disk_plan(out, &ask);
+    invar_hf_files_release(&files);
+    return status;
+}
+
+static invar_status fill_disk(invar_grid *t, const invar_disk *d)
+{
+    char note[96];
+
+    INVAR_TRY(invar_grid_string(t, "disk"));
+    INVAR_TRY(invar_grid_string(t, "MiB"));
+    INVAR_TRY(invar_grid_string(t, ""));
+    INVAR_TRY(add_line(t, "a checkpoint", (size_t)d->checkpoint, ""));
+    (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
+                   d->most, d->by_time);
+    INVAR_TRY(add_line(t, "checkpoints", (size_t)(d->most * d->checkpoint), note));
+    if (d->free < 0)
+        return INVAR_OK;
+    return add_line(t, "free", (size_t)d->free,
+                    invar_disk_certain(d) > d->free ? "too little: the run would be refused" : "");
+}
+
+invar_status invar_disk_show(const invar_disk *d)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_grid *table = NULL;
+    invar_status status;
+
+    if (!d->save[0])
+        return INVAR_OK;
+    status = invar_grid_new(&table, 3);
+    putchar('\n');
+    if (status == INVAR_OK)
+        status = fill_disk(table, d);
+    if (status == INVAR_OK)
+        status = invar_grid_show(table, stdout);
+    invar_grid_free(table);
+    invar_path_show(shown, d->save);
+    printf("in %s, without ledger, rollout files and exports\n", shown);
+    return status;
+}
+
+json_t *invar_disk_json(const invar_disk *d)
+{
+    if (!d->save[0])
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
+                     (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->most, "by_time",
+                     (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_certain(d), "free",
+                     d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits",
+                     d->free < 0 || invar_disk_certain(d) <= d->free);
 }

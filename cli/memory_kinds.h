@@ -1,5 +1,5 @@
 /*
- * memory_kinds.h - the memory of a plan, kind by kind.
+ * memory_kinds.h - the memory of a plan, kind by kind, and the disk.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,6 +9,8 @@
 #include <jansson.h>
 
 #include "engine/budget/budget.h"
+#include "engine/run/home/disk.h"
+#include "engine/run/memory.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +18,14 @@ extern "C" {
 
 /* As a table. */
 invar_status invar_memory_show(const invar_budget *budget) INVAR_MUST_USE;
+
+/* The disk that the checkpoints of a planned recipe need; `path` is its file or NULL. */
+invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view,
+                               const char *path) INVAR_MUST_USE;
+
+/* As a table; nothing if there are no checkpoints. */
+invar_status invar_disk_show(const invar_disk *disk) INVAR_MUST_USE;
+json_t *invar_disk_json(const invar_disk *disk); /* null without checkpoints */
 
 /* What is resident, [{"name": ..., "bytes": ...}, ...]; NULL without memory. */
 json_t *invar_memory_items(const invar_budget *budget);

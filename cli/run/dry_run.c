@@ -68,13 +68,18 @@ static invar_status plan(invar_memory_view *out, const invar_recipe *recipe, int
     return INVAR_OK;
 }
 
-static invar_status print_memory(const invar_recipe *recipe, int ranks)
+static invar_status print_memory(const invar_recipe *recipe, const char *path, int ranks)
 {
     invar_memory_view view = {.world = 0};
     invar_status status = plan(&view, recipe, ranks);
+    invar_disk disk;
 
     if (status == INVAR_OK)
+        status = invar_memory_disk(&disk, &view, path);
+    if (status == INVAR_OK)
         status = invar_memory_show(&view.budget);
+    if (status == INVAR_OK)
+        status = invar_disk_show(&disk);
     putchar('\n');
     if (status == INVAR_OK && fflush(stdout) == 0)
         status = invar_budget_verdict(&view.budget, &view.ask);
@@ -126,7 +131,7 @@ invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, con
     if (leads) {
         print_keys(recipe, true);
         print_keys(recipe, false);
-        INVAR_TRY(print_memory(recipe, ranks));
+        INVAR_TRY(print_memory(recipe, path, ranks));
     }
     INVAR_TRY(invar_launch_run(launch, check_rank, &s));
     if (!leads)

@@ -143,7 +143,7 @@ static invar_status show_choices(const invar_memory_view *v)
     return status;
 }
 
-static invar_status print_text(const invar_memory_view *v)
+static invar_status print_text(const invar_memory_view *v, const invar_disk *disk)
 {
     const invar_model_spec *spec = &v->session.spec;
     bool colour = invar_term_colour(stdout);
@@ -162,6 +162,7 @@ static invar_status print_text(const invar_memory_view *v)
                spec->logical_tp, spec->logical_etp);
     if (v->session.imagined)
         puts("scratch of ops: as the CPU needs it, since there is no GPU here");
+    INVAR_TRY(invar_disk_show(disk));
     printf("verdict: %s%s%s\n", verdict, v->budget.fits ? "fits" : "does not fit", plain);
     return INVAR_OK;
 }
@@ -181,7 +182,7 @@ static void choices_json(json_t **values_out, json_t **chosen_out, const invar_m
     }
 }
 
-static invar_status print_json(const invar_memory_view *v)
+static invar_status print_json(const invar_memory_view *v, const invar_disk *disk)
 {
     const invar_budget *b = &v->budget;
     char advice[INVAR_BUDGET_ADVICE_SIZE];
@@ -193,7 +194,7 @@ static invar_status print_json(const invar_memory_view *v)
         stdout,
         json_pack(
             "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, "
-            "s:o, s:o, s:I, s:b, s:I, s:I}",
+            "s:o, s:o, s:I, s:b, s:I, s:I, s:o}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             invar_memory_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
@@ -204,7 +205,7 @@ static invar_status print_json(const invar_memory_view *v)
             chosen, "advice", advice[0] ? json_string(advice) : json_null(), "longest_sample",
             (json_int_t)invar_budget_longest_sample(&v->ask), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
-            "logical_etp", (json_int_t)v->session.spec.logical_etp));
+            "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk)));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -222,9 +223,11 @@ static invar_status plan_layouts(int *code_out, const settings *s, const invar_r
     return INVAR_OK;
 }
 
-static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe)
+static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe,
+                         const char *path)
 {
     invar_memory_view view;
+    invar_disk disk;
     size_t memory = 0;
     invar_status status;
 
@@ -237,7 +240,9 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
     INVAR_TRY(invar_memory_plan(&view, recipe, memory));
-    status = s->json ? print_json(&view) : print_text(&view);
+    status = invar_memory_disk(&disk, &view, path);
+    if (status == INVAR_OK)
+        status = s->json ? print_json(&view, &disk) : print_text(&view, &disk);
     if (status == INVAR_OK && fflush(stdout) == 0)
         status = invar_budget_verdict(&view.budget, &view.ask);
     if (!view.budget.fits && status == INVAR_E_NOMEM)
@@ -299,7 +304,7 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = plan(&code, &s, recipe);
+        status = plan(&code, &s, recipe, path);
     invar_recipe_free(recipe);
     failure = invar_exit(status);
     return code ? code : failure;

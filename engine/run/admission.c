@@ -14,6 +14,7 @@
 
 #include "engine/budget/budget.h"
 #include "engine/config/check.h"
+#include "engine/run/home/disk.h"
 #include "engine/run/session/session.h"
 #include "engine/run/settings.h"
 
@@ -214,5 +215,6 @@ invar_status invar_admission_check(const invar_admission *facts)
     }
     INVAR_TRY(check_models(facts));
     INVAR_TRY(check_layout(facts));
-    return check_data(facts);
+    INVAR_TRY(check_data(facts));
+    return facts->disk && !facts->replay ? invar_disk_check(facts->disk) : INVAR_OK;
 }

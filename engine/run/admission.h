@@ -18,6 +18,7 @@ extern "C" {
 #endif
 
 struct invar_session;
+struct invar_disk;
 
 /* What is known of a run; rules about a fact that is not known yet are skipped. */
 typedef struct invar_admission {
@@ -29,6 +30,7 @@ typedef struct invar_admission {
     const invar_model_spec *critic;    /* if its shape is not the actor's, borrowed; else NULL */
     bool data_known;                   /* prompt-data was read, or the recipe has none */
     int64_t prompts;                   /* number of prompts in prompt-data, if `data_known` */
+    const struct invar_disk *disk;     /* for its checkpoints, borrowed; NULL if unknown */
     bool replay;                       /* recorded steps are executed again, by one rank */
 } invar_admission;
 
@@ -38,7 +40,7 @@ void invar_admission_take_models(invar_admission *facts, const struct invar_sess
 /*
  * Returns INVAR_E_INVALID with the key to change if the run cannot be carried out. The rules of a
  * recipe alone are those of invar_config_check. Returns INVAR_E_UNSUPPORTED if the model has no
- * extents for its dtype.
+ * extents for its dtype, and INVAR_E_IO if the checkpoints are sure not to fit on their disk.
  */
 invar_status invar_admission_check(const invar_admission *facts) INVAR_MUST_USE;
 

@@ -22,6 +22,7 @@
 #include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
+#include "engine/run/home/disk.h"
 #include "engine/run/home/folders.h"
 #include "engine/run/memory.h"
 #include "engine/run/plugins.h"
@@ -373,8 +374,14 @@ invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop 
 /* The time to the next checkpoint by time begins now. */
 void invar_loop_restart_clock(invar_loop *loop);
 
-/* Collective: whether the clock of rank 0 asks for a checkpoint. */
-invar_status invar_loop_agree_by_time(bool *out, const invar_loop *loop) INVAR_MUST_USE;
+/* What its checkpoints need, from here on. */
+invar_status invar_loop_plan_disk(invar_disk *out, const invar_loop *loop) INVAR_MUST_USE;
+
+/*
+ * Collective: whether the clock of rank 0 asks for a checkpoint. One that would leave no room for
+ * those that the run is sure to write is reported like one that failed.
+ */
+invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop) INVAR_MUST_USE;
 
 /*
  * The status of a checkpoint by time: if there was no space or no memory for it, the failure is

@@ -398,7 +398,7 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
 {
     const invar_course_place at = place_of(loop, done);
     invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
-    bool by_time;
+    bool by_time = false;
     int signal;
 
     INVAR_TRY(invar_loop_join_ahead(loop));
@@ -410,9 +410,10 @@ static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
     invar_loop_forget(loop);
     loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
-    INVAR_TRY(invar_loop_agree_by_time(&by_time, loop));
-    loop->untouched = false;
     turn = invar_course_after(&loop->set.course, &at, signal);
+    if (!turn.save)
+        INVAR_TRY(invar_loop_agree_by_time(&by_time, loop));
+    loop->untouched = false;
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
     invar_loop_triage(loop, turn.last);

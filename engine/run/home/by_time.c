@@ -37,13 +37,54 @@ void invar_loop_restart_clock(invar_loop *loop)
         loop->store.saved_ms = now_ms(loop);
 }
 
-invar_status invar_loop_agree_by_time(bool *out, const invar_loop *loop)
+invar_status invar_loop_plan_disk(invar_disk *out, const invar_loop *loop)
+{
+    const invar_disk_ask ask = {.session = &loop->session,
+                                .settings = &loop->set,
+                                .files = &loop->store.hf_files,
+                                .save = loop->home.at.save,
+                                .bare = invar_loop_rests(loop),
+                                .fresh = loop->options->fresh && !loop->home.folder.held};
+
+    return invar_disk_plan(out, &ask);
+}
+
+/* The last checkpoint, and those of save-interval, go before those by time. */
+static invar_status check_room(const invar_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_disk disk;
+
+    INVAR_TRY(invar_loop_plan_disk(&disk, loop));
+    if (invar_disk_has_room(&disk))
+        return INVAR_OK;
+    invar_path_show(shown, disk.save);
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "%.400s: the disk has room for the %" PRId64 " that are sure to come alone",
+                      shown, disk.more);
+}
+
+/* Of rank 0. */
+static invar_status decide(bool *out, invar_loop *loop)
+{
+    invar_status status;
+
+    if ((double)(now_ms(loop) - loop->store.saved_ms) < 60e3 * minutes_of(loop))
+        return INVAR_OK;
+    status = check_room(loop);
+    *out = status == INVAR_OK;
+    if (!*out)
+        invar_loop_restart_clock(loop);
+    return invar_loop_forgive_save(loop, status);
+}
+
+invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
 {
     *out = false;
     if (!is_used(loop))
         return INVAR_OK;
     if (invar_agree_leads(loop->world))
-        *out = (double)(now_ms(loop) - loop->store.saved_ms) >= 60e3 * minutes_of(loop);
+        INVAR_TRY(decide(out, loop));
     return invar_agree_share(loop->world, "save by time", 0, out, sizeof *out);
 }
 

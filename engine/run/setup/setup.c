@@ -181,6 +181,19 @@ static invar_status connect_devices(invar_loop *loop)
     return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
 }
 
+/* Asks again with the disk that the rank needs that writes. */
+static invar_status admit_disk(const invar_loop *loop)
+{
+    invar_admission facts = {.recipe = loop->recipe, .replay = loop->options->replay};
+    invar_disk disk;
+
+    if (facts.replay || !invar_agree_leads(loop->world))
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_plan_disk(&disk, loop));
+    facts.disk = &disk;
+    return invar_admission_check(&facts);
+}
+
 /* Asks again with what config.json and the data say. */
 static invar_status admit(const invar_loop *loop)
 {
@@ -224,6 +237,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
     tell_dropped(loop);
     tell_left_out(loop);
     tell_reference(loop);
+    INVAR_TRY(admit_disk(loop));
     INVAR_TRY(invar_loop_read_sets(loop));
     return invar_setup_plan_memory(budget, loop);
 }

@@ -166,6 +166,41 @@ expect 129 "sample of an evaluation of 13 tokens" tiny.ini "${longer[@]}" --kv-p
 sft=(--loss-type sft_loss --n-samples-per-prompt 1 --rollout-concurrency 1 --page-size 1)
 expect 0 " 13  chosen" tiny.ini "${longer[@]}" "${sft[@]}"
 
+# the disk: a checkpoint has the bytes that are planned, whatever it keeps, up to some digits
+disks() {
+    local planned real
+    rm -rf disk
+    planned=$("$invar" plan "$@" --run disk --json | sed -n 's/^ *"checkpoint": \([0-9]*\),*$/\1/p')
+    "$invar" train "$@" --run disk --no-report >/dev/null 2>&1 || complain "train $*"
+    real=$(cat disk/checkpoints/iter_*/* | wc -c)
+    holds [ $((real - planned)) -ge -512 ] && holds [ $((real - planned)) -le 512 ]
+}
+disks tiny.ini
+disks tiny.ini --no-save-optim true
+disks tiny.ini --debug-rollout-only true
+disks tiny.ini --lora-rank 4 --use-kl-loss true --ref-update-interval 1
+disks tiny.ini --use-kl-loss true --ref-update-interval 1
+disks "$recipes/moe.ini" --num-rollout 1 --advantage-estimator ppo
+expect 0 "3 at one time, 2 of them by time" tiny.ini
+expect 0 "1 at one time, 0 of them by time" tiny.ini --save-interval-minutes 0
+holds [ -z "$("$invar" plan tiny.ini --save none | grep disk)" ]
+holds grep -q '"disk": null' <("$invar" plan tiny.ini --save none --json)
+# a disk that is too small is said, and refused by the run, before it writes
+if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
+    expect 0 "too little: the run would be refused" tiny.ini --num-rollout 900 --save-interval 1 \
+        --run small/run
+    for how in --dry-run --no-report; do
+        expect_verb=(train)
+        expect 2 "the run will add 900 checkpoints of" tiny.ini --num-rollout 900 \
+            --save-interval 1 --run small/run "$how"
+        expect_verb=(plan)
+    done
+    holds [ -z "$(ls small)" ]
+    umount small
+else
+    echo "skipped: a small disk cannot be mounted here"
+fi
+
 # bad input
 for size in "" x 80XB -1GB 0 1e40 GB 80GBs nan; do
     expect 129 "is no size" tiny.ini --memory="$size"

@@ -6,6 +6,7 @@
 #include "engine/run/admission.h"
 
 #include "engine/config/config.h"
+#include "engine/run/home/disk.h"
 #include "tests/support.h"
 
 typedef struct pair {
@@ -130,6 +131,36 @@ static void test_admission__refuses_by_data(void **state)
                       (invar_admission){.data_known = true, .prompts = 3}, "give num-rollout");
 }
 
+/* Only what the run is sure to add counts, less the bytes that a measure may be off. */
+static void test_admission__refuses_by_disk(void **state)
+{
+    const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
+    invar_disk disk = {
+        .save = "/x/checkpoints", .checkpoint = 3 << 20, .most = 6, .by_time = 2, .more = 4};
+    invar_recipe *recipe = recipe_of(keys);
+    invar_admission facts = {.recipe = recipe, .disk = &disk};
+
+    (void)state;
+    assert_int_equal(invar_disk_certain(&disk), 12 << 20);
+    disk.free = -1;
+    assert_ok(invar_admission_check(&facts));
+    disk.free = (12 << 20) - 4 * INVAR_DISK_SLACK;
+    assert_ok(invar_admission_check(&facts));
+    disk.free--;
+    assert_fails(invar_admission_check(&facts), INVAR_E_IO,
+                 "/x/checkpoints: the disk has 12.0 MiB free, and the run will add 4 checkpoints "
+                 "of 3.0 MiB: give another folder with save, set keep-checkpoints");
+    facts.replay = true;
+    assert_ok(invar_admission_check(&facts));
+    facts.replay = false;
+    disk.more = 0; // all is done
+    disk.free = 0;
+    assert_ok(invar_admission_check(&facts));
+    disk.more = INT64_MAX;
+    assert_int_equal(invar_disk_certain(&disk), INT64_MAX);
+    invar_recipe_free(recipe);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +168,7 @@ int main(void)
         cmocka_unit_test(test_admission__refuses_by_number_of_ranks),
         cmocka_unit_test(test_admission__refuses_by_model),
         cmocka_unit_test(test_admission__refuses_by_data),
+        cmocka_unit_test(test_admission__refuses_by_disk),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

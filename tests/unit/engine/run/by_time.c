@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -33,6 +34,18 @@ int rename(const char *from, const char *to)
         return -1;
     }
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+static int64_t room = -1; /* free bytes; -1: without end */
+
+int statvfs(const char *path, struct statvfs *info)
+{
+    (void)path;
+    memset(info, 0, sizeof *info);
+    info->f_frsize = 1;
+    info->f_blocks = 1;
+    info->f_bavail = (fsblkcnt_t)(room < 0 ? INT64_MAX : room);
+    return 0;
 }
 
 /* ---- runs by a clock ------------------------------------------------------------------------- */
@@ -155,7 +168,7 @@ static void test_by_time__changes_no_bit(void **state)
     for (int ranks = 1; ranks <= 2; ranks++) {
         const char *name = ranks == 1 ? "often" : "often-2";
         assert_ok(begin(name, HOUR, ranks, NULL));
-        assert_int_equal(the_clock.calls, 1 + 2 * (ROLLOUTS - 1) + 2);
+        assert_int_equal(the_clock.calls, 1 + 2 * (ROLLOUTS - 1) + 1);
         assert_false(the_clock.several);
         assert_checkpoints(name, 2, 1);
         assert_same(name, "never");
@@ -265,6 +278,34 @@ static void test_by_time__other_saves_fail_as_ever(void **state)
     assert_same("due", "never");
 }
 
+/* Those that are sure to come go first; without room for them the run does not begin. */
+static void test_by_time__leaves_room_for_the_others(void **state)
+{
+    const int64_t one = (int64_t)run_asked("never", "SELECT max(bytes) FROM checkpoint");
+    const run_pair each[] = {{"save-interval", "2"}, {"keep-checkpoints", "0"}, {NULL, NULL}};
+
+    (void)state;
+    assert_true(one > 1000);
+    room = 2 * one - 600;
+    assert_ok(begin("little", HOUR, 1, NULL));
+    assert_non_null(strstr(the_clock.said, "the disk has room for the 1 that are sure to come"));
+    assert_true(warnings("little") == 4.0);
+    assert_checkpoints("little", 0, 1);
+    assert_same("little", "never");
+    room = 2 * one + 600;
+    assert_ok(begin("enough", HOUR, 2, NULL));
+    assert_checkpoints("enough", 2, 1);
+    room = 3 * one + 600; // those of save-interval count, too
+    assert_ok(begin("three", HOUR, 1, each));
+    assert_checkpoints("three", 1, 3);
+    room = 3 * one - 3000;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        assert_fails(begin("small", HOUR, ranks, each), INVAR_E_IO,
+                     "the run will add 3 checkpoints of");
+    assert_false(invar_path_exists(run_below("small")));
+    room = -1;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_by_time__a_kill_costs_one_interval),
         cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
         cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
+        cmocka_unit_test(test_by_time__leaves_room_for_the_others),
     };
 
     if (run_setup(INVAR_TEST_WORK "/by_time"))

@@ -1,0 +1,60 @@
+/*
+ * disk.h - the disk that the checkpoints of a run need, known before its first step.
+ *
+ * A checkpoint is measured by the code that writes it, on models that only have shapes. Samples in
+ * flight (rollout-lag), the ledger, rollout files and exports are not counted: their bytes depend
+ * on what will be sampled.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_HOME_DISK_H
+#define INVAR_ENGINE_RUN_HOME_DISK_H
+
+#include "base/file.h"
+#include "engine/hf/files.h"
+#include "engine/run/session/session.h"
+#include "engine/run/settings.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_disk {
+    char save[INVAR_PATH_SIZE]; /* folder of checkpoints; empty if there are none */
+    int64_t checkpoint;         /* bytes of one, up to INVAR_DISK_SLACK more or less */
+    int64_t most;               /* number of checkpoints at one time, with the one being written */
+    int64_t by_time;            /* of `most`, those that save-interval-minutes may add */
+    int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
+    int64_t had;                /* checkpoints by time in `save` */
+    int64_t free; /* bytes that are free in the file system of `save`; -1 if unknown */
+} invar_disk;
+
+#define INVAR_DISK_SLACK 512 /* by the digits of numbers in state.json */
+
+/*
+ * Of a session with its spec and its device. `files` may be NULL. `bare`: checkpoints have no
+ * weights. `fresh`: nothing that is in `save` counts.
+ */
+typedef struct invar_disk_ask {
+    const invar_session *session;
+    const invar_settings *settings;
+    const invar_hf_files *files;
+    const char *save;
+    bool bare, fresh;
+} invar_disk_ask;
+
+invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
+
+/* Bytes that the run will certainly add at one time. */
+int64_t invar_disk_certain(const invar_disk *disk);
+
+/* True if one more by time leaves room for those that the run is sure to add. */
+bool invar_disk_has_room(const invar_disk *disk);
+
+/* Returns INVAR_E_IO with the keys that would help if the disk is too small for these. */
+invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
