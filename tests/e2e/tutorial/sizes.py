@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# sizes.py INVAR FOLDER [--write] - the numbers of docs/models.md, compared with what plan computes.
+#
+# Works in FOLDER, with config.json files of the models that the page names and no weights. Every
+# number of the three tables is computed again; --write puts the numbers into the page. The numbers
+# of GPUs take a minute: with INVAR_TEST_FULL they are computed, too.
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the sizes that docs/models.md states with `invar plan`."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from tutorial import ROOT, blocks
+
+PAGE = ROOT / "docs/models.md"
+FULL = "INVAR_TEST_FULL" in os.environ
+INVAR, FOLDER = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+
+# Layers, hidden size, features of the MLP, query heads, key and value heads, tied embeddings.
+SHAPES = {"Qwen3-0.6B": (28, 1024, 3072, 16, 8, True), "Qwen3-1.7B": (28, 2048, 6144, 16, 8, True),
+          "Qwen3-4B": (36, 2560, 9728, 32, 8, True), "Qwen3-8B": (36, 4096, 12288, 32, 8, False),
+          "Qwen3-14B": (40, 5120, 17408, 40, 8, False),
+          "Qwen3-32B": (64, 5120, 25600, 64, 8, False)}
+
+
+def make_configs():
+    """The folders of the models as a hub has them, without weights and tokenizers."""
+    for name, (layers, hidden, features, heads, groups, tied) in SHAPES.items():
+        folder = FOLDER / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+            "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": groups, "head_dim": 128, "intermediate_size": features,
+            "max_position_embeddings": 40960, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": tied, "attention_bias": False, "hidden_act": "silu",
+            "eos_token_id": 151645}), encoding="ascii")
+
+
+def plan(model, *arguments):
+    """What `invar plan --json` prints; exit code 1 says that the run does not fit."""
+    command = [INVAR, "plan", "size.ini", "--hf-checkpoint", f"models/{model}", "--json",
+               *arguments]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(f"{command}: exit code {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout or "null")
+
+
+def gib(count):
+    return f"{count / 2**30:.1f}"
+
+
+def fewest(model, memory):
+    """The fewest GPUs on which all weights can be trained."""
+    found = plan(model, "--recompute-granularity", "full", "--memory", memory,
+                 "--gpus", "1,2,4,8,16,32", "--all")
+    return str(min(layout["gpus"] for layout in found["layouts"] if layout["fits"]))
+
+
+def options(keys):
+    """`key = value`, `key = value` as options."""
+    return [word for key, value in re.findall(r"`([\w-]+) = ([\w.-]+)`", keys)
+            for word in (f"--{key}", value)]
+
+
+def row_of(cells):
+    """The cells of a row of the page, as the program computes them."""
+    first = cells[0]
+    if first in SHAPES:
+        lora = ("--memory", "141GB", "--lora-rank", "16")
+        resident = [plan(first, *more)["resident"] for more in (
+            lora[:2], lora, (*lora, "--dtype", "int4"))]
+        gpus = [fewest(first, "80GB"), fewest(first, "141GB")] if FULL else cells[-2:]
+        return [first, *map(gib, resident), *gpus]
+    if first == "none" or options(first):
+        before = ["--memory", "80GB"] if len(cells) == 4 else ["--memory", "141GB", "--lora-rank",
+                                                               "16"]
+        found = plan("Qwen3-4B", *before, *options(first))
+        return [*cells[:-2], gib(found["need"]), "yes" if found["fits"] else "no"]
+    return cells
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    make_configs()
+    recipe, = [text for _, name, text in blocks(PAGE) if name == "size.ini"]
+    (FOLDER / "size.ini").write_text(recipe, encoding="ascii")
+    lines, rows = [], 0
+    was = PAGE.read_text(encoding="utf-8")
+    for line in was.splitlines():
+        if line.startswith("| ") and line.endswith("|"):
+            cells = [cell.strip() for cell in line[1:-1].split("|")]
+            found = row_of(cells)
+            if found is not cells:
+                line = "| " + " | ".join(found) + " |"
+                line, rows = line.replace("|  |", "| |"), rows + 1
+        lines.append(line)
+    now = "\n".join(lines) + "\n"
+    if "--write" in sys.argv:
+        PAGE.write_text(now, encoding="utf-8")
+    elif now != was:
+        wrong = [pair for pair in zip(was.splitlines(), lines) if pair[0] != pair[1]]
+        sys.exit("docs/models.md is not what plan prints:\n" + "\n".join(
+            f"is         {a}\nshould be  {b}" for a, b in wrong))
+    print(f"{rows} rows")
+    return 0 if rows == 18 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
