@@ -4,8 +4,8 @@
  * A Hugging Face folder, a run or its folder of checkpoints becomes a Hugging Face folder or a
  * checkpoint to start from (ref-load). The same input gives the same bytes. What else belongs to a
  * model, its tokenizer above all, comes along; of config.json only the type of the weights changes.
- * An adapter may be merged on the way, which makes another model; how far it is away is
- * printed. Of a run that trained adapters these alone are there: they become a folder of peft.
+ * An adapter may be merged on the way, which makes another model; how far it is away is printed. Of
+ * a run that trained adapters these alone are there: they become a folder of peft.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -64,6 +64,9 @@ typedef struct job {
     bool adapters;                     /* FROM has these alone: they become a folder of peft, */
     invar_checkpoint_adapters trained; /* so */
     char checkpoints[INVAR_PATH_SIZE]; /* FROM, if FROM is the folder of a run */
+    const char *run;                   /* FROM, if FROM is the folder of a run; else NULL */
+    char uuid[INVAR_LEDGER_UUID_SIZE]; /* of the run that wrote the checkpoint */
+    char base[INVAR_PATH_SIZE];        /* hf-checkpoint of the run; "" if unknown */
     char source[INVAR_PATH_SIZE];      /* the folder that has config.json */
     invar_hf_files files;              /* config.json, and what comes along */
     invar_checkpoint_claim claim;      /* of TO, where it has files already and gets a checkpoint */
@@ -117,6 +120,7 @@ static void look_into(job *j, invar_checkpoint *checkpoint)
     (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
     j->adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS);
     j->trained = invar_checkpoint_state_of(checkpoint)->adapters;
+    memcpy(j->uuid, invar_checkpoint_state_of(checkpoint)->uuid, sizeof j->uuid);
     invar_checkpoint_close(checkpoint);
 }
 
@@ -130,6 +134,7 @@ static invar_status find_checkpoints(job *j)
     if (invar_path_exists(config))
         return INVAR_OK;
     INVAR_TRY(invar_folders_checkpoints(j->checkpoints, j->from));
+    j->run = j->from;
     j->from = j->checkpoints;
     return INVAR_OK;
 }
@@ -357,19 +362,65 @@ static invar_status check_alone(const settings *s)
         "FROM has adapters alone, which become a folder of peft in fp32: leave out %s", option);
 }
 
+static invar_status take_base(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    job *j = payload;
+
+    (void)columns;
+    if (values && count == 1 && values[0].type == INVAR_LEDGER_TYPE_TEXT &&
+        values[0].bytes < sizeof j->base)
+        memcpy(j->base, values[0].data, values[0].bytes + 1);
+    return INVAR_OK;
+}
+
+static invar_status ask_base(job *j, invar_ledger *ledger)
+{
+    const invar_ledger_argument argument = {
+        "uuid", {.type = INVAR_LEDGER_TYPE_TEXT, .data = j->uuid, .bytes = strlen(j->uuid)}};
+    const invar_ledger_request request = {
+        .sql = "SELECT value FROM fact WHERE run = (SELECT run FROM run WHERE uuid = :uuid) "
+               "AND scope = 'free' AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
+        .arguments = &argument,
+        .n_arguments = 1,
+        .row = take_base,
+        .payload = j};
+
+    return invar_ledger_select(ledger, &request);
+}
+
+/* The base as the recipe named it, which the ledger of a run knows and a checkpoint does not. */
+static invar_status find_base(job *j)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_status status;
+
+    if (!j->run)
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(path, sizeof path, j->run, "ledger.db"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = ask_base(j, ledger);
+    invar_ledger_close(ledger);
+    return status;
+}
+
 /* The base is not there, and is not needed. */
 static invar_status convert_adapters(job *j)
 {
     invar_model_spec spec;
 
     INVAR_TRY(check_alone(j->set));
+    INVAR_TRY(find_base(j));
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     spec.lora = (invar_lora_spec){.rank = j->trained.rank, .alpha = j->trained.alpha};
     if (spec.lora.rank > 0)
         INVAR_TRY(invar_lora_targets(&spec.lora.targets, j->trained.targets));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
     INVAR_TRY(invar_session_load(j->model, j->from, j->set->step, &j->dev));
-    return invar_peft_save(j->model, NULL, j->to, "");
+    return invar_peft_save(j->model, NULL, j->to, j->base);
 }
 
 /* ---- the result ------------------------------------------------------------------------------ */

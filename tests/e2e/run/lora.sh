@@ -203,6 +203,23 @@ cmp "$folder"/{one,alone}/adapter_model.safetensors || complain "one checkpoint,
     complain "adapters in bf16"
 grep -q 'folder of peft in fp32: leave out --dtype' "$folder/out" || complain "$(<"$folder/out")"
 
+# ---- the base has the name that the recipe gives it ---------------------------------------------
+folders=$PWD/tests/oracle/folders named=tests/oracle/folders/4.57.6/llama-fp16-tied
+"$invar" train "$folders/train.ini" --hf-checkpoint $named --prompt-data "$folders/train.jsonl" \
+    --run "$folder/named" --no-report --num-rollout 1 --lora-rank 2 --target-modules q_proj \
+    --save-hf "$folder/named-{rollout_id}" >"$folder/out" 2>&1 || complain "$(<"$folder/out")"
+"$invar" convert "$folder/named" "$folder/named-run" >"$folder/out" 2>&1 ||
+    complain "$(<"$folder/out")"
+for file in adapter_model.safetensors adapter_config.json; do
+    cmp "$folder/named-0/$file" "$folder/named-run/$file" || complain "the run of $named, converted"
+done
+grep -qF "\"base_model_name_or_path\": \"$named\"" "$folder/named-run/adapter_config.json" ||
+    complain "no base:" "$(<"$folder/named-run/adapter_config.json")"
+"$invar" convert "$folder/named/checkpoints" "$folder/named-none" >"$folder/out" 2>&1 ||
+    complain "$(<"$folder/out")"
+grep -q '"base_model_name_or_path": null' "$folder/named-none/adapter_config.json" ||
+    complain "checkpoints alone know a base"
+
 # ---- files as the base: adapters that are zero leave its bits ----------------------------------
 echo '{"tokens": [1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 4, 3]}' >"$folder/tokens"
 for model in 'qwen3_wide int4' 'qwen3_wide mxfp8' 'qwen3_moe fp8' 'qwen3_moe bf16'; do

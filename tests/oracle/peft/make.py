@@ -61,11 +61,11 @@ def main():
     bases, out = (pathlib.Path(path) for path in sys.argv[1 + again:])
     for name, (base, rank, alpha, layers) in CASES.items():
         torch.manual_seed(1)
-        model = load(bases / base)
-        if again:
-            model = peft.PeftModel.from_pretrained(model, out / name)
+        if again:  # the folder names its base
+            model = peft.AutoPeftModelForCausalLM.from_pretrained(
+                out / name, dtype=torch.float64, attn_implementation="eager")
         else:
-            model = adapt(model, rank, alpha, layers)
+            model = adapt(load(bases / base), rank, alpha, layers)
             model.save_pretrained(out / name)
             (out / name / "README.md").unlink(missing_ok=True)
         model.to(torch.float64).eval()
