@@ -123,11 +123,10 @@ static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e)
 
 /* ---- routes ---------------------------------------------------------------------------------- */
 
-/* The key that a request brings; NULL: none. */
-static const char *key_of(const invar_serve_exchange *e)
+/* The key in a header Authorization, which may be NULL; NULL if there is none. */
+static const char *key_of(const char *given)
 {
     static const char scheme[] = "Bearer ";
-    const char *given = e->authorization;
 
     return given && strncmp(given, scheme, sizeof scheme - 1) == 0 ? given + sizeof scheme - 1
                                                                    : NULL;
@@ -154,7 +153,7 @@ static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind 
     if (status == INVAR_OK)
         status = invar_talk_new(&t, &s->options, s->http, e->connection);
     if (status == INVAR_OK)
-        status = invar_talk_begin(t, kind, key_of(e), e->body, e->bytes);
+        status = invar_talk_begin(t, kind, key_of(e->authorization), e->body, e->bytes);
     if (status == INVAR_OK && invar_talk_is_stream(t)) {
         e->status = 200;
         e->type = TYPE_EVENTS;
@@ -300,10 +299,11 @@ static bool same_key(const char *given, const char *key)
     return !differs;
 }
 
-static bool has_key(const invar_server *s, const invar_serve_exchange *e)
+static bool knows(void *payload, const char *authorization)
 {
+    const invar_server *s = payload;
     const invar_server_gate *gate = &s->options.gate;
-    const char *given = key_of(e);
+    const char *given = key_of(authorization);
 
     if (gate->knows)
         return given && gate->knows(gate->payload, given);
@@ -385,7 +385,7 @@ static bool admit(void *payload, invar_serve_exchange *e)
 {
     bool admitted;
 
-    e->keyed = has_key(payload, e);
+    e->keyed = knows(payload, e->authorization);
     admitted = may_ask(payload, e);
     if (!admitted)
         count_reply(payload, e);
@@ -503,6 +503,7 @@ static invar_status start(invar_server *s)
                                            .most_body = (size_t)o->most_body,
                                            .client_seconds = (unsigned)o->client_seconds,
                                            .handler = {.payload = s,
+                                                       .knows = asks_for_key(s) ? knows : NULL,
                                                        .admit = admit,
                                                        .grow = grow,
                                                        .answer = answer,

@@ -29,6 +29,7 @@
 #define DRAIN_BYTES ((size_t)1 << 20) // at most, of a request that is refused
 #define ACCEPTS 64                    // in one round
 #define BACKLOG 511
+#define NO_ROOM "all connections are in use, try again later"
 
 /* A connection whose head is not complete, or that waits for room. */
 typedef struct pending {
@@ -40,6 +41,7 @@ typedef struct pending {
     int64_t again; /* when its bytes are looked at again; 0: as soon as there are any */
     int64_t pause; /* milliseconds between two looks at a head that arrives in pieces */
     bool ready;    /* the head is complete */
+    bool keyed;    /* the head has the key of the server */
 } pending;
 
 struct invar_acceptor {
@@ -111,6 +113,15 @@ static bool has_more(const pending *p, const invar_framing *f)
            (uint64_t)arrived > f->head + f->body;
 }
 
+/* The value is inside of a->head; the byte behind it belongs to the end of its line. */
+static bool has_key(invar_acceptor *a, const invar_framing *f)
+{
+    if (!a->options.knows || !f->authorization)
+        return false;
+    a->head[(size_t)(f->authorization - a->head) + f->authorization_bytes] = '\0';
+    return a->options.knows(a->options.payload, f->authorization);
+}
+
 /* Looks at the bytes of a connection, which may end the connection. */
 static void look(invar_acceptor *a, pending *p, int64_t now)
 {
@@ -132,23 +143,50 @@ static void look(invar_acceptor *a, pending *p, int64_t now)
         return;
     }
     p->ready = f.head > 0;
+    p->keyed = p->ready && has_key(a, &f);
     p->pause = p->pause * 2 < INVAR_ACCEPTOR_TICK_MS ? p->pause * 2 : INVAR_ACCEPTOR_TICK_MS;
     p->again = now + p->pause;
 }
 
 /* ---- the oldest first ------------------------------------------------------------------------ */
 
-/* The oldest connection that has a complete head, or that has none. NULL if there is none. */
-static pending *oldest(invar_acceptor *a, bool ready)
+typedef bool (*chooser)(const invar_acceptor *a, const pending *p);
+
+static bool is_keyed(const invar_acceptor *a, const pending *p)
+{
+    (void)a;
+    return p->ready && p->keyed;
+}
+
+static bool is_keyless(const invar_acceptor *a, const pending *p)
+{
+    (void)a;
+    return p->ready && !p->keyed;
+}
+
+/* Whether the connection may be dropped for another one. */
+static bool is_idle(const invar_acceptor *a, const pending *p)
+{
+    return !p->ready || (a->options.knows && !p->keyed);
+}
+
+/* The oldest connection that is chosen, or NULL. *count_out, if it is not NULL, is their number. */
+static pending *oldest(invar_acceptor *a, chooser chosen, size_t *count_out)
 {
     pending *found = NULL;
+    size_t count = 0;
 
     for (size_t i = 0; i < a->count; i++) {
         pending *p = &a->table[i];
 
-        if (p->ready == ready && (!found || p->number < found->number))
+        if (!chosen(a, p))
+            continue;
+        count++;
+        if (!found || p->number < found->number)
             found = p;
     }
+    if (count_out)
+        *count_out = count;
     return found;
 }
 
@@ -159,9 +197,9 @@ static bool pass(invar_acceptor *a, pending *p)
     bool passed;
 
     (void)pthread_mutex_lock(&a->lock);
-    passed = !a->shut && o->has_room(o->payload);
+    passed = !a->shut && o->has_room(o->payload, p->keyed);
     if (passed)
-        o->pass(o->payload, p->fd, &p->from, p->from_bytes);
+        o->pass(o->payload, p->fd, &p->from, p->from_bytes, p->keyed);
     (void)pthread_mutex_unlock(&a->lock);
     if (passed)
         *p = a->table[--a->count];
@@ -170,10 +208,14 @@ static bool pass(invar_acceptor *a, pending *p)
 
 static void pass_ready(invar_acceptor *a)
 {
-    pending *p = oldest(a, true);
+    static const chooser order[] = {is_keyed, is_keyless};
 
-    while (p && pass(a, p))
-        p = oldest(a, true);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        pending *p = oldest(a, order[i], NULL);
+
+        while (p && pass(a, p))
+            p = oldest(a, order[i], NULL);
+    }
 }
 
 /* Looks at the bytes that have arrived. A row that leaves is replaced by the last row. */
@@ -193,7 +235,7 @@ static void end_overdue(invar_acceptor *a, int64_t now)
         pending *p = &a->table[i - 1];
 
         if (p->due <= now && p->ready)
-            refuse(a, p, "503 Service Unavailable", "all connections are in use, try again later");
+            refuse(a, p, "503 Service Unavailable", NO_ROOM);
         else if (p->due <= now)
             drop(a, p);
     }
@@ -202,19 +244,21 @@ static void end_overdue(invar_acceptor *a, int64_t now)
 /* ---- new connections ------------------------------------------------------------------------- */
 
 /*
- * Drops the oldest connection without a head. If half of the table waits for room, no connection is
- * dropped: a client that has just connected would be the only one without a head, and lose its
- * place at once.
+ * Drops the oldest idle connection. If half of the table waits for room, no connection is dropped:
+ * a client that has just connected would be the only one without a head, and lose its place at
+ * once. A complete head without the key gets an answer.
  */
 static bool drop_oldest(invar_acceptor *a)
 {
-    size_t idle = 0;
+    size_t idle;
+    pending *p = oldest(a, is_idle, &idle);
 
-    for (size_t i = 0; i < a->count; i++)
-        idle += !a->table[i].ready;
     if (idle <= a->count / 2)
         return false;
-    drop(a, oldest(a, false));
+    if (p->ready)
+        refuse(a, p, "503 Service Unavailable", NO_ROOM);
+    else
+        drop(a, p);
     return true;
 }
 

@@ -4,9 +4,10 @@
  *
  * A connection that has sent no complete head costs a row of a table, no thread. If the table is
  * full or the process has no more files, the oldest such connection is closed for a new one, so
- * idle connections cannot keep others out. Complete requests are passed on in the order in which
- * their connections arrived. The bytes of a head are only peeked at: the HTTP server that takes the
- * socket reads them.
+ * idle connections cannot keep others out. On a server with a key, complete heads without the key
+ * are treated like idle connections. Complete requests are passed on in the order in which their
+ * connections arrived, those with the key first. The bytes of a head are only peeked at: the HTTP
+ * server that takes the socket reads them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,10 +37,15 @@ typedef struct invar_acceptor_options {
     unsigned most;     /* connections that wait for their head */
     int64_t client_ms; /* milliseconds that a client has to send its head */
     void *payload;
-    /* Whether a connection can be taken now. Called by the acceptor's thread, as all of these. */
-    bool (*has_room)(void *payload);
+    /*
+     * Whether a header Authorization has the key. NULL if the server asks for no key; then all
+     * connections are equal. Called by the acceptor's thread, as all of these.
+     */
+    bool (*knows)(void *payload, const char *authorization);
+    /* Whether a connection can be taken now; `keyed`: its head has the key. */
+    bool (*has_room)(void *payload, bool keyed);
     /* Takes the socket, which the callee closes. */
-    void (*pass)(void *payload, int fd, const invar_address *from, socklen_t bytes);
+    void (*pass)(void *payload, int fd, const invar_address *from, socklen_t bytes, bool keyed);
     /* Called at least every INVAR_ACCEPTOR_TICK_MS milliseconds. */
     void (*tick)(void *payload);
 } invar_acceptor_options;

@@ -86,6 +86,10 @@ static const char *read_header(invar_framing *out, counts *seen, text line)
     if (!is_name(name))
         return "a header has no name, a blank in its name, or goes over two lines";
     value = trimmed((text){colon + 1, line.bytes - name.bytes - 1});
+    if (is(name, "Authorization") && !out->authorization) {
+        out->authorization = value.at;
+        out->authorization_bytes = value.bytes;
+    }
     if (is(name, "Host") && ++seen->hosts > 1)
         return "it has two headers Host";
     if (is(name, "Content-Length"))

@@ -23,6 +23,9 @@ typedef struct invar_framing {
     size_t head;       /* bytes of the head with its empty line; 0 if its end is missing */
     uint64_t body;     /* bytes of the body; 0 if the body is chunked */
     bool chunked;
+    const char *authorization; /* value of the first header of this name, inside of `data` and not
+                                  terminated; NULL if there is none */
+    size_t authorization_bytes;
 } invar_framing;
 
 /* Reads the head of the request that `data` begins with. Only complete lines are judged. */

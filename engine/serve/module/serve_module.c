@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -44,6 +45,9 @@
 typedef struct visitor {
     struct visitor *next;
     int fd;
+    ino_t inode;  /* of the socket, which tells whether `fd` is still this one */
+    bool keyed;   /* the acceptor has seen the key of the server in the head */
+    bool started; /* the library has taken the connection, and will tell its end */
     int64_t since;
     int64_t due;  /* when its request must be there, or bytes be taken; 0: it waits for a reply */
     bool refused; /* the request brings no key, or is refused for another reason */
@@ -61,7 +65,8 @@ typedef struct server {
     invar_acceptor *acceptor;
     pthread_mutex_t lock; /* of the visitors */
     visitor *visitors;
-    unsigned open; /* connections that the library has */
+    unsigned open;    /* connections that were passed to the library */
+    unsigned keyless; /* of them, those without the key, on a server that asks for one */
 } server;
 
 /* A request on its way. */
@@ -76,34 +81,98 @@ typedef struct inquiry {
 
 /* ---- visitors -------------------------------------------------------------------------------- */
 
-static void enter(server *s, visitor **out, int fd)
+/* False if the file descriptor is closed. */
+static bool find_inode(ino_t *out, int fd)
+{
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return false;
+    *out = info.st_ino;
+    return true;
+}
+
+/* Counts a connection, before the library has it. NULL: there is no memory. */
+static visitor *enter(server *s, int fd, bool keyed)
 {
     visitor *v = NULL;
+    ino_t inode;
 
-    *out = NULL;
-    if (invar_alloc((void **)&v, 1, sizeof *v, "a connection") != INVAR_OK)
-        return; // nobody watches it
+    if (!find_inode(&inode, fd) ||
+        invar_alloc((void **)&v, 1, sizeof *v, "a connection") != INVAR_OK)
+        return NULL;
     (void)pthread_mutex_lock(&s->lock);
-    *v = (visitor){.next = s->visitors, .fd = fd, .since = invar_acceptor_clock_ms()};
+    *v = (visitor){.next = s->visitors,
+                   .fd = fd,
+                   .inode = inode,
+                   .keyed = keyed,
+                   .since = invar_acceptor_clock_ms()};
     v->due = v->since + s->client_ms;
     s->visitors = v;
+    s->open++;
+    s->keyless += s->handler.knows && !keyed;
     (void)pthread_mutex_unlock(&s->lock);
-    *out = v;
+    return v;
+}
+
+/* Removes a visitor from the list and the counts. Caller holds `lock`. */
+static void remove_visitor(server *s, visitor **at)
+{
+    visitor *v = *at;
+
+    *at = v->next;
+    s->open--;
+    s->keyless -= s->handler.knows && !v->keyed;
+    invar_free(v);
 }
 
 /* The connection has ended. `v` may be NULL. */
-static void leave(server *s, visitor *v)
+static void leave(server *s, const visitor *v)
 {
+    visitor **at = &s->visitors;
+
     (void)pthread_mutex_lock(&s->lock);
-    for (visitor **at = &s->visitors; *at; at = &(*at)->next)
-        if (*at == v) {
-            *at = v->next;
-            break;
-        }
-    s->open--;
+    while (*at && *at != v)
+        at = &(*at)->next;
+    if (*at)
+        remove_visitor(s, at);
     (void)pthread_mutex_unlock(&s->lock);
-    invar_free(v);
     invar_acceptor_wake(s->acceptor);
+}
+
+/*
+ * libmicrohttpd takes a connection in its own thread, after MHD_add_connection has succeeded. If it
+ * lacks memory there, it closes the socket and calls nothing. Such a connection is recognized by
+ * its file descriptor, which is closed or belongs to another file. Caller holds `lock`.
+ */
+static void remove_rejected(server *s)
+{
+    visitor **at = &s->visitors;
+
+    while (*at) {
+        ino_t inode;
+
+        if (!(*at)->started && (!find_inode(&inode, (*at)->fd) || inode != (*at)->inode))
+            remove_visitor(s, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+/* The library has taken the connection. NULL if nothing is known about it. */
+static visitor *find_started(server *s, int fd)
+{
+    visitor *v = NULL;
+    ino_t inode;
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (find_inode(&inode, fd))
+        for (v = s->visitors; v && (v->started || v->fd != fd || v->inode != inode); v = v->next) {
+        }
+    if (v)
+        v->started = true;
+    (void)pthread_mutex_unlock(&s->lock);
+    return v;
 }
 
 static void on_connection(void *payload, struct MHD_Connection *connection, void **context,
@@ -113,7 +182,7 @@ static void on_connection(void *payload, struct MHD_Connection *connection, void
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED && info)
-        enter(payload, (visitor **)context, info->connect_fd);
+        *context = find_started(payload, info->connect_fd);
     else if (code == MHD_CONNECTION_NOTIFY_CLOSED)
         leave(payload, *context);
 }
@@ -153,8 +222,9 @@ static void tick(void *payload)
     int64_t now = invar_acceptor_clock_ms();
 
     (void)pthread_mutex_lock(&s->lock);
+    remove_rejected(s);
     for (visitor *v = s->visitors; v; v = v->next)
-        if (v->due > 0 && v->due < now && !v->ended)
+        if (v->started && v->due > 0 && v->due < now && !v->ended)
             end(v);
     (void)pthread_mutex_unlock(&s->lock);
 }
@@ -165,15 +235,18 @@ static bool goes_first(const visitor *a, const visitor *b)
     return !b || (a->refused != b->refused ? a->refused : a->since < b->since);
 }
 
-/* If there is no room, a connection without the key that still sends its request makes some. */
-static bool has_room(void *payload)
+/*
+ * On a server with a key, half of the connections are set aside for clients that bring it. If there
+ * is no room, a connection without the key that still sends its request makes some.
+ */
+static bool has_room(void *payload, bool keyed)
 {
     server *s = payload;
     visitor *first = NULL;
     bool room, leaving = false;
 
     (void)pthread_mutex_lock(&s->lock);
-    room = s->open < s->connections;
+    room = s->open < s->connections && (keyed || s->keyless < (s->connections + 1) / 2);
     for (visitor *v = s->visitors; v && !room; v = v->next) {
         leaving = leaving || v->ended;
         if (v->keyless && !v->asked && !v->ended && goes_first(v, first))
@@ -185,18 +258,22 @@ static bool has_room(void *payload)
     return room;
 }
 
-static void pass(void *payload, int fd, const invar_address *from, socklen_t bytes)
+static bool knows(void *payload, const char *authorization)
+{
+    const server *s = payload;
+
+    return s->handler.knows(s->handler.payload, authorization);
+}
+
+static void pass(void *payload, int fd, const invar_address *from, socklen_t bytes, bool keyed)
 {
     server *s = payload;
+    const visitor *v = enter(s, fd, keyed);
 
-    (void)pthread_mutex_lock(&s->lock);
-    s->open++;
-    (void)pthread_mutex_unlock(&s->lock);
-    if (MHD_add_connection(s->daemon, fd, &from->any, bytes) == MHD_YES)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->open--;
-    (void)pthread_mutex_unlock(&s->lock);
+    if (!v)
+        (void)close(fd);
+    else if (MHD_add_connection(s->daemon, fd, &from->any, bytes) != MHD_YES)
+        leave(s, v); // the library has closed the socket
 }
 
 static bool alive(const void *connection)
@@ -491,6 +568,7 @@ static bool start_parts(server *s, const invar_serve_settings *settings, const i
     invar_acceptor_options options = {.at = *at,
                                       .client_ms = s->client_ms,
                                       .payload = s,
+                                      .knows = s->handler.knows ? knows : NULL,
                                       .has_room = has_room,
                                       .pass = pass,
                                       .tick = tick};

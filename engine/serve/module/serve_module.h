@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SERVE_ABI 4
+#define INVAR_SERVE_ABI 5
 #define INVAR_SERVE_TABLE invar_serve_v1 /* the symbol of the table */
 #define INVAR_SERVE_WHY_SIZE 256
 
@@ -49,6 +49,12 @@ typedef struct invar_serve_exchange {
 /* Whoever answers. All of it is called by many threads at once, and may take its time. */
 typedef struct invar_serve_handler {
     void *payload;
+    /*
+     * Whether a header Authorization, as the client has sent it, has the key of the server. Clients
+     * with the key are served before others, who get half of the connections at most. NULL if the
+     * server asks for no key.
+     */
+    bool (*knows)(void *payload, const char *authorization);
     /* The head of a request is there. False: the reply is, too, and no body is read. */
     bool (*admit)(void *payload, invar_serve_exchange *exchange);
     /* The body needs `bytes` of memory in all while its buffer grows. False: the reply is set, and

@@ -203,7 +203,7 @@ def rest_of(s):
     try:
         while more := s.recv(1 << 16):
             got += more
-    except ConnectionError:
+    except (ConnectionError, TimeoutError):
         pass
     s.close()
     return got
@@ -226,9 +226,50 @@ def check_keyed():
     expect(all(is_open(s) for s in waiting), "a client was not made to wait")
     keyed[0].sendall(body[1:])
     expect(keyed[0].recv(12) == b"HTTP/1.1 200", "a client with the key that sends its body")
-    expect(b" 401 " in rest_of(waiting[0]), "the client without the key was the first to wait")
-    expect(select.select(waiting[1:], [], [], 120)[0] == waiting[1:2], "not the oldest is next")
+    expect(select.select(waiting, [], [], 120)[0] == waiting[1:2], "not the oldest with the key")
+    for s in keyed[1:] + waiting[1:]:
+        s.close()
+    expect(b" 401 " in rest_of(waiting[0]), "the client without the key is not served")
     for s in keyed + waiting:
+        s.close()
+    server.stop()
+
+
+def check_set_aside():
+    """Clients without the key cannot take all places, whatever they send or leave out."""
+    key = b"Authorization: Bearer secret\r\n"
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "4", files=256,
+                    env={"INVAR_API_KEY": "secret"})
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n")
+    good = {**JSON, "Authorization": "Bearer secret"}
+    keyed = [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(40)]
+    held = []
+    for data in (b"", head, head + b"Content-Length: 9\r\n\r\n{",
+                 head + b"Authorization: Bearer wrong\r\nContent-Length: 9\r\n\r\n{"):
+        held += opened(server.port, 150, data)  # 68 connections are served, and 124 are looked at
+        for _ in range(3):
+            status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
+            expect(status == 200, f"{len(held)} clients without the key, {data}: {status} {body}")
+    expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
+    for s in held:
+        s.close()
+    keyed += [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(28)]
+    waiting = opened(server.port, 300, head + b"Content-Length: 0\r\n\r\n")  # none has a place
+    last = opened(server.port, 1, head + key + b"Expect: 100-continue\r\n"
+                  b"Content-Length: 9\r\n\r\n")
+    for _ in range(3):  # refused by the thread that has looked at the others by then
+        expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
+    keyed[0].close()
+    last[0].settimeout(120)
+    expect(last[0].recv(12) == b"HTTP/1.1 100", "a client with the key waits behind others")
+    for s in waiting:
+        s.setblocking(False)
+        try:
+            expect(s.recv(12) != b"HTTP/1.1 401", "a client without the key was served before")
+        except (BlockingIOError, ConnectionError):
+            pass  # it waits, or has made room
+    for s in keyed + waiting + last:
         s.close()
     server.stop()
 
@@ -285,6 +326,7 @@ def main():
     check_files()
     check_full_table()
     check_keyed()
+    check_set_aside()
     check_framing()
     finish()
 
