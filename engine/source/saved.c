@@ -231,12 +231,19 @@ static bool same_stops(const invar_sampling *a, const invar_sampling *b)
     return true;
 }
 
-/* A file of version 1 does not name its policy: its weights alone decide whose samples it has. */
-static bool same_policy(const invar_rollout_policy *file, const invar_rollout_policy *own)
+/*
+ * True if the loaded file has the arithmetic of this run. A file of version 1 does not name its
+ * own: only the files of a run with the same identity are known to have it.
+ */
+static bool same_policy(const invar_source *source)
 {
-    return !file->dtype ||
-           (strcmp(file->dtype, own->dtype) == 0 && strcmp(file->numerics, own->numerics) == 0 &&
-            invar_digest_equal(&file->model, &own->model));
+    const invar_rollout_policy *file = &source->loaded.header.policy;
+    const invar_rollout_policy *own = &source->options.policy;
+
+    if (!file->dtype)
+        return source->options.saved->own;
+    return strcmp(file->dtype, own->dtype) == 0 && strcmp(file->numerics, own->numerics) == 0 &&
+           invar_digest_equal(&file->model, &own->model);
 }
 
 /* The first member of the header that is not what this run would write; NULL: none. */
@@ -250,7 +257,7 @@ static const char *odd_header(const invar_source *source)
     } members[] = {
         {"rollout", h->rollout == source->order.rollout},
         {"weights", h->weights == source->order.weights},
-        {"dtype, numerics or model", same_policy(&h->policy, &source->options.policy)},
+        {"dtype, numerics or model", same_policy(source)},
         {"weights_hash", source->batch.own_weights},
         {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
         {"seed", s->seed == want.seed},
@@ -481,7 +488,7 @@ invar_status invar_source_load(bool *ready_out, invar_source *source)
     source->loaded.samples = (invar_rl_samples){0};
     source->batch.own_weights = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
                                 h->sampling.temperature == source->options.sampling.temperature &&
-                                same_policy(&h->policy, &source->options.policy);
+                                same_policy(source);
     INVAR_TRY(check_loaded(source, path));
     INVAR_TRY(check_header(source, path));
     if (!source->options.saved->own)
