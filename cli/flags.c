@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/live.h"
 #include "cli/plain.h"
 #include "engine/config/foreign.h"
 
@@ -154,6 +155,42 @@ static invar_status take(invar_recipe *recipe, bool words, int *argc, char **arg
     return INVAR_OK;
 }
 
+/* True if " #" stands outside of quotes, where a command would not have it. */
+static bool has_comment(const char *text)
+{
+    char quote = '\0';
+
+    for (const char *c = text; *c; c++) {
+        if (quote)
+            quote = *c == quote ? '\0' : quote;
+        else if (*c == '\'' || *c == '"')
+            quote = *c;
+        else if (c[0] == ' ' && c[1] == '#')
+            return true;
+    }
+    return false;
+}
+
+/* A text may hold any character, so that a comment behind it is legal, and hardly ever meant. */
+static void warn_of_comments(const invar_recipe *recipe)
+{
+    char line[INVAR_TEXT_QUOTE_SIZE + 512], quote[INVAR_TEXT_QUOTE_SIZE];
+
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry e;
+
+        invar_recipe_entry_get(&e, recipe, i);
+        if (e.source != INVAR_RECIPE_SOURCE_FILE || !has_comment(e.text))
+            continue;
+        invar_text_quote(quote, sizeof quote, e.text, strlen(e.text));
+        (void)snprintf(line, sizeof line,
+                       "warning: %.400s: the value of '%s' is all of '%s'; a comment needs a line "
+                       "of its own",
+                       e.origin, e.key->name, quote);
+        invar_live_say(NULL, line);
+    }
+}
+
 static invar_status make_recipe(invar_recipe **out, const char *path, int *argc, char **argv)
 {
     invar_recipe *recipe = NULL;
@@ -168,6 +205,7 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
         invar_recipe_free(recipe);
         return status;
     }
+    warn_of_comments(recipe);
     *out = recipe;
     return INVAR_OK;
 }

@@ -15,11 +15,13 @@
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"
+#include "cli/live.h"
 #include "cli/memory_kinds.h"
 #include "cli/run/layouts.h"
 #include "engine/config/config.h"
 #include "engine/run/admission.h"
 #include "engine/run/memory.h"
+#include "engine/run/plugins.h"
 
 #include "base/invar_banned.h"
 
@@ -232,6 +234,7 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     invar_status status;
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe}));
+    INVAR_TRY(invar_plugins_locate(recipe));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)
@@ -240,6 +243,8 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
     INVAR_TRY(invar_memory_plan(&view, recipe, memory));
+    if (view.unread[0])
+        invar_live_say(NULL, view.unread);
     status = invar_memory_disk(&disk, &view, path);
     if (status == INVAR_OK)
         status = s->json ? print_json(&view, &disk) : print_text(&view, &disk);

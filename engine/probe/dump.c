@@ -91,8 +91,8 @@ void invar_dump_free(invar_dump *dump)
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-/* Does `text` match the pattern of `length` bytes? On a mismatch the last star takes one more. */
-static bool matches(const char *pattern, size_t length, const char *text)
+/* On a mismatch the last star takes one more. */
+bool invar_dump_matches(const char *pattern, size_t length, const char *text)
 {
     const char *end = pattern + length, *star = NULL, *again = NULL;
 
@@ -121,7 +121,7 @@ bool invar_dump_wants(const invar_dump *dump, const char *point)
 
     for (;;) {
         size_t length = strcspn(at, ",");
-        if (length > 0 && matches(at, length, point))
+        if (length > 0 && invar_dump_matches(at, length, point))
             return true;
         if (at[length] == '\0')
             return false;

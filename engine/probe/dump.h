@@ -29,6 +29,9 @@ invar_status invar_dump_new(invar_dump **out, const char *folder,
                             const char *points) INVAR_MUST_USE;
 void invar_dump_free(invar_dump *dump); /* NULL is allowed; unfinished files stay unfinished */
 
+/* True if `text` matches the pattern of `length` bytes, in which * stands for any characters. */
+bool invar_dump_matches(const char *pattern, size_t length, const char *text);
+
 bool invar_dump_wants(const invar_dump *dump, const char *point);
 
 /* More rows of a point; `samples` NULL: a whole tensor, without starts. */

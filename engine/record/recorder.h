@@ -111,6 +111,12 @@ typedef struct invar_recorder_stage {
     int64_t n_tasks;
 } invar_recorder_stage;
 
+/*
+ * Returns INVAR_E_INVALID if a name of the comma-separated list `points` can belong to no point of
+ * a step. `layers` is the number of layers of the model, 0 if it is unknown.
+ */
+invar_status invar_recorder_check_dump(const char *points, int64_t layers) INVAR_MUST_USE;
+
 /* Zeroed, it is closed. */
 typedef struct invar_recorder {
     invar_recorder_options options;

@@ -15,8 +15,10 @@
 #include "engine/budget/budget.h"
 #include "engine/config/check.h"
 #include "engine/run/home/disk.h"
+#include "engine/record/recorder.h"
 #include "engine/run/session/session.h"
 #include "engine/run/settings.h"
+#include "engine/source/judge.h"
 
 #include "base/invar_banned.h"
 
@@ -183,7 +185,8 @@ static invar_status check_data(const invar_admission *a)
             "num-epoch: all epochs together have fewer prompts than one rollout, %" PRId64
             " (rollout-batch-size); give num-rollout",
             set.prompts);
-    return INVAR_OK;
+    return a->data && !set.sft && !a->replay ? invar_judge_check_data(a->recipe, a->data, false)
+                                             : INVAR_OK;
 }
 
 /* A replay decides by the record what the clock has decided. */
@@ -199,6 +202,14 @@ static invar_status check_recorded(const invar_admission *a)
                                "these are: give rollout-record, or replay the run");
 }
 
+/* Layers of the actor or of its critic, whichever has more; 0 if they are unknown. */
+static int64_t layers_of(const invar_admission *a)
+{
+    int64_t actor = a->actor ? a->actor->layers : 0, critic = a->critic ? a->critic->layers : 0;
+
+    return actor > critic ? actor : critic;
+}
+
 void invar_admission_take_models(invar_admission *facts, const invar_session *s)
 {
     facts->actor = &s->spec;
@@ -212,6 +223,8 @@ invar_status invar_admission_check(const invar_admission *facts)
     if (!facts->replay) { // the recipe of a record was checked when it was read
         INVAR_TRY(invar_config_check(facts->recipe));
         INVAR_TRY(check_recorded(facts));
+        INVAR_TRY(invar_recorder_check_dump(
+            invar_recipe_string(facts->recipe, INVAR_KEY_DEBUG_DUMP), layers_of(facts)));
     }
     INVAR_TRY(check_models(facts));
     INVAR_TRY(check_layout(facts));

@@ -11,6 +11,7 @@
 #define INVAR_ENGINE_RUN_ADMISSION_H
 
 #include "base/recipe/recipe.h"
+#include "engine/data/dataset.h"
 #include "engine/model/model.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,7 @@ typedef struct invar_admission {
     bool data_known;                   /* prompt-data was read, or the recipe has none */
     int64_t prompts;                   /* number of prompts in prompt-data, if `data_known` */
     const struct invar_disk *disk;     /* for its checkpoints, borrowed; NULL if unknown */
+    const invar_dataset *data;         /* these prompts, borrowed; NULL if they are not checked */
     bool replay;                       /* recorded steps are executed again, by one rank */
 } invar_admission;
 

@@ -321,11 +321,14 @@ static invar_status hash_sets(void *payload, const invar_session *session)
     while (next_set(&set, &cursor)) {
         invar_dataset *data = NULL;
         invar_digest digest;
+        invar_status status;
 
         INVAR_TRY(invar_session_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
         invar_memory_measure(a->seen, data, true);
+        status = invar_judge_check_data(session->recipe, data, true);
         invar_dataset_close(data);
+        INVAR_TRY(status);
         invar_hasher_update(&a->hasher, set.name, strlen(set.name) + 1);
         invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);
     }

@@ -231,11 +231,14 @@ size_t invar_memory_available(const invar_device *dev)
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */
 
-/* A file that is not there is no failure here. */
-static invar_status forgive(invar_status status)
+/* A file of data that does not exist is no failure here: the view says that it was not read. */
+static invar_status forgive(invar_memory_view *v, invar_status status)
 {
     if (status != INVAR_E_NOTFOUND)
         return status;
+    (void)snprintf(v->unread, sizeof v->unread,
+                   "warning: the plan is by the recipe's bounds, and train refuses this: %.1000s",
+                   invar_error_last()->message);
     invar_error_clear();
     return INVAR_OK;
 }
@@ -255,11 +258,11 @@ static invar_status read_data(invar_memory_view *v)
     if (!v->session.tokenizer)
         return INVAR_OK;
     if (path[0])
-        INVAR_TRY(forgive(invar_session_data(&v->session.data, &v->session, path, false)));
+        INVAR_TRY(forgive(v, invar_session_data(&v->session.data, &v->session, path, false)));
     invar_memory_measure(&v->data, v->session.data, false);
     if (!v->data.evaluates)
         return INVAR_OK;
-    return forgive(invar_evaluate_hash(&digest, &v->data, &v->session));
+    return forgive(v, invar_evaluate_hash(&digest, &v->data, &v->session));
 }
 
 /* Weights are not read, but a folder of them that is not there was misspelt. */
@@ -284,7 +287,8 @@ static invar_status admit(const invar_memory_view *v)
     const invar_session *s = &v->session;
     invar_admission facts = {.recipe = s->recipe,
                              .data_known = s->data,
-                             .prompts = s->data ? invar_dataset_size(s->data) : 0};
+                             .prompts = s->data ? invar_dataset_size(s->data) : 0,
+                             .data = s->data};
 
     invar_admission_take_models(&facts, s);
     return invar_admission_check(&facts);

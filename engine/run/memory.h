@@ -52,6 +52,7 @@ typedef struct invar_memory_view {
     invar_sides sides;              /* as the rank that is planned sees them */
     invar_budget_ask ask;
     invar_budget budget;
+    char unread[1200]; /* a line for people if a file of data does not exist; else "" */
 } invar_memory_view;
 
 /*

@@ -5,6 +5,8 @@
  */
 #include "engine/source/judge.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -87,6 +89,36 @@ invar_status invar_judge_reaches(bool *out, const invar_judge *judge, const inva
 {
     *out = sample->rewarded || judge->asks;
     return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
+}
+
+static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i)
+{
+    const invar_rl_sample sample = {
+        .index = i, .label = prompt->label, .metadata = prompt->metadata};
+    char message[1024];
+    double reward;
+    invar_status status = invar_reward_of(&reward, judge->reward, judge->boxed, &sample);
+
+    if (status != INVAR_E_INVALID)
+        return status;
+    (void)snprintf(message, sizeof message, "%.1000s", invar_error_last()->message);
+    return INVAR_FAIL(status, 0, "prompt %" PRId64 " of the data set%s: %s", i,
+                      strcmp(prompt->metadata, "{}") == 0 ? " has no metadata (metadata-key)" : "",
+                      message);
+}
+
+invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
+                                    bool eval)
+{
+    invar_judge judge;
+
+    INVAR_TRY(invar_judge_read(&judge, recipe, NULL, eval));
+    if (judge.asks || invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
+        invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+        return INVAR_OK;
+    for (int64_t i = 0; i < invar_dataset_size(data); i++)
+        INVAR_TRY(check_prompt(&judge, invar_dataset_prompt(data, i), i));
+    return INVAR_OK;
 }
 
 /* Moves what the plug-in said into the samples. */

@@ -7,6 +7,7 @@
 #define INVAR_ENGINE_SOURCE_JUDGE_H
 
 #include "base/recipe/recipe.h"
+#include "engine/data/dataset.h"
 #include "engine/ext/plugin.h"
 #include "engine/reward/reward.h"
 
@@ -40,6 +41,13 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
 /* True if the sample has or gets a reward: of its leader, of a plug-in or of a rule. */
 invar_status invar_judge_reaches(bool *out, const invar_judge *judge,
                                  const invar_rl_sample *sample) INVAR_MUST_USE;
+
+/*
+ * Returns INVAR_E_INVALID if the metadata of a prompt makes its rule fail, whatever the response
+ * is. Prompts of plug-ins and of leaders, who may give rewards, are not looked at.
+ */
+invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
+                                    bool eval) INVAR_MUST_USE;
 
 /* Sets the rewards of samples that have none yet, and their parts where they have some. */
 invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,

@@ -202,6 +202,7 @@ static invar_status admit(const invar_loop *loop)
                              .ranks = invar_agree_size(loop->world),
                              .data_known = true,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0,
+                             .data = s->data,
                              .replay = loop->options->replay};
 
     invar_admission_take_models(&facts, s);

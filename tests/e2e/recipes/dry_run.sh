@@ -98,7 +98,8 @@ for keys in '--hf-checkpoint' '--use-kl-loss --ref-load' '--advantage-estimator 
     '--use-opd --opd-teacher-load' '--lora-rank 2 --lora-adapter-path' \
     '--speculative-algorithm draft --speculative-draft-model-path'; do
     model=$(sed '/^dtype/!{/^\[model\]/,/^\[rollout\]/{/^\[/!d}}' again.ini)
-    [[ $keys == --hf* ]] && echo "$model" >hub.ini || cp again.ini hub.ini
+    cp again.ini hub.ini
+    [[ $keys != --hf* ]] || echo "$model" >hub.ini
     for verb in train 'train --dry-run' plan; do
         # shellcheck disable=SC2086
         said=$("$invar" ${verb% --*} hub.ini $keys Qwen/Qwen3-0.6B ${verb#"${verb% --*}"} 2>&1)

@@ -374,14 +374,56 @@ refuses 2 "nowhere.jsonl" d-none "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
     --prompt-data "$folder/nowhere.jsonl"
 works m0 "${hf[@]}" "${good[@]}"
 [[ $chain == "$learned" ]] || complain "after all that: another chain"
-# found in the third rollout: the ledger has the exit code of the process, and says that it failed
+# a rule that the metadata of a late prompt makes fail: before the run, in every verb
 sed '6s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/frob.jsonl"
-refuses 129 "metadata of a sample: \"rm_type\" is \"frob\", which is no reward" d-frob "${hf[@]}" \
-    --hf-checkpoint "$folder/hf-0" --prompt-data "$folder/frob.jsonl" --num-rollout 4 \
-    --metadata-key metadata --rm-type deterministic_random
-"$invar" ledger ls "$folder/d-frob" 2>&1 | grep -q 'failed 129' ||
-    complain "a failed run: $("$invar" ledger ls "$folder/d-frob")"
-[[ -s $folder/d-frob/checkpoints/iter_0000001/state.json ]] || complain "d-frob: no checkpoint"
+for way in train "train --dry-run" plan; do
+    read -ra verb <<<"$way"
+    asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
+    refuses 129 "prompt 5 of the data set: metadata of a sample: \"rm_type\" is \"frob\"" d-frob \
+        "${asks[@]}" --prompt-data "$folder/frob.jsonl" --metadata-key metadata \
+        --rm-type deterministic_random
+    refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
+        --prompt-data "$folder/good.jsonl" --rm-type ifeval
+    refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
+        --prompt-data "$folder/good.jsonl" --eval-interval 1 \
+        --eval-prompt-data "a $folder/good.jsonl" --eval-rm-type ifeval
+    refuses 2 "nothing.so" d-frob "${asks[@]}" --prompt-data "$folder/good.jsonl" \
+        --custom-init-path "$folder/nothing.so"
+done
+untouched d-frob
+# a plan for data that is not here yet says so
+expect 0 "by the recipe's bounds, and train refuses this: $folder/nowhere.jsonl" \
+    plan "$folder/hf.ini" --hf-checkpoint "$folder/hf-0" --prompt-data "$folder/nowhere.jsonl"
+# found in the third rollout: the ledger has the exit code of the process, and says that it failed
+cat >"$folder/late.py" <<'PLUGIN'
+import json, sys
+
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "late", "kinds": ["reward"]}), flush=True)
+for n, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    answer = {"error": "no judge"} if n == 2 else {"rewards": [1.0] * len(request["samples"])}
+    print(json.dumps({"id": request["id"], **answer}), flush=True)
+PLUGIN
+sed '/^rm-type/d' "$folder/hf.ini" >"$folder/late.ini"
+refuses 2 "no judge" d-late train "$folder/late.ini" --no-report "${good[@]}" --num-rollout 4 \
+    --custom-rm-path "python3 $folder/late.py"
+"$invar" ledger ls "$folder/d-late" 2>&1 | grep -q 'failed 2' ||
+    complain "a failed run: $("$invar" ledger ls "$folder/d-late")"
+[[ -s $folder/d-late/checkpoints/iter_0000001/state.json ]] || complain "d-late: no checkpoint"
+
+# ---- a comment behind a text is part of the value, and said to be ------------------------------
+comment() {
+    sed "s|^dtype|name = $1\ndtype|" "$folder/hf.ini" >"$folder/comment.ini"
+    "$invar" plan "$folder/comment.ini" "${good[@]}" >"$folder/out" 2>"$folder/err" ||
+        complain "name = $1: exit code $?"
+    cat "$folder/err"
+}
+said="comment.ini:2: the value of 'name' is all of 'mine # my run'; a comment needs a line of"
+said+=" its own"
+[[ $(comment 'mine # my run') == *"$said" ]] || complain "a comment:" "$(<"$folder/err")"
+[[ -z $(comment "'mine # my run'") && -z $(comment 'mine#1') ]] ||
+    complain "no comment:" "$(<"$folder/err")"
 
 # ---- a damaged checkpoint ----------------------------------------------------------------------
 saved=("${plain[@]}" --save-interval 1 --save "$folder/c" --load "$folder/c")
@@ -400,7 +442,13 @@ works c "${saved[@]}" --skip-damaged
 # ---- found at the beginning, not after hours ---------------------------------------------------
 refuses 2 "is no folder" save "${plain[@]}" --save "$folder/good.jsonl"
 untouched save
-refuses 129 "no point of the step" dump "${plain[@]}" --debug-dump logp
+for point in logp train.logp,weights.x layer.99.q; do
+    for way in "${plain[*]}" "${plain[*]} --dry-run" "plan recipes/bf16.ini"; do
+        read -ra words <<<"${way/ --no-report --dry-run/ --dry-run}"
+        refuses 129 "debug-dump: " dump "${words[@]}" --debug-dump "$point"
+    done
+done
+untouched dump
 works dump "${plain[@]}" --debug-dump train.logp
 [[ $chain == "$whole" && -s $folder/dump/dump/step_3/train.logp.npy ]] ||
     complain "debug-dump: $(ls "$folder/dump/dump/step_3")"

@@ -77,6 +77,39 @@ static void test_admission__refuses_recipe_alone(void **state)
     invar_recipe_free(recipe);
 }
 
+/* A name that no point can have, also beside good ones; a layer that the model does not have. */
+static void test_admission__refuses_points_of_no_step(void **state)
+{
+    static const char *const bad[] = {
+        "logp",     "train.logpp", "layers.0.q",   "train.logp,weights.x",
+        "gradnorm", "x*",          "rollout.logps"};
+    static const char *const good[] = {
+        "*",        "train.logp", "grad.*,layer.1.q", "l*",       "*.logp",     "rollout.layer.*",
+        "critic.*", "embed",      "ref.logp",         "layer.1*", "rollout.t*", "grad_norm"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const pair keys[] = {{"num-rollout", "2"}, {"debug-dump", bad[i]}, {NULL, NULL}};
+        invar_recipe *recipe = recipe_of(keys);
+        assert_fails(invar_admission_check(&(invar_admission){.recipe = recipe}), INVAR_E_INVALID,
+                     "debug-dump: no point of the step is called");
+        invar_recipe_free(recipe);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        const pair keys[] = {{"num-rollout", "2"}, {"debug-dump", good[i]}, {NULL, NULL}};
+        invar_recipe *recipe = recipe_of(keys);
+        assert_ok(invar_admission_check(&(invar_admission){.recipe = recipe, .actor = &dense}));
+        invar_recipe_free(recipe);
+    }
+    for (int i = 0; i < 2; i++) {
+        const pair keys[] = {{"num-rollout", "2"},
+                             {"debug-dump", i ? "rollout.layer.2.q" : "layer.12.*"},
+                             {NULL, NULL}};
+        assert_refused_by(keys, (invar_admission){.ranks = 1}, (invar_admission){.actor = &dense},
+                          "the model has layers 0 to 1");
+    }
+}
+
 static void test_admission__refuses_by_number_of_ranks(void **state)
 {
     const pair divided[] = {
@@ -165,6 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_admission__refuses_recipe_alone),
+        cmocka_unit_test(test_admission__refuses_points_of_no_step),
         cmocka_unit_test(test_admission__refuses_by_number_of_ranks),
         cmocka_unit_test(test_admission__refuses_by_model),
         cmocka_unit_test(test_admission__refuses_by_data),
