@@ -155,6 +155,17 @@ static int64_t count_saves(const invar_settings *set, int64_t first)
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
+/* What cannot be read is reported by the code that will write there. */
+static invar_status count_existing(invar_disk *out, int64_t *others)
+{
+    invar_status status = invar_checkpoint_count(&out->had, others, out->save);
+
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
 /* The rollout that the newest checkpoint is followed by. */
 static int64_t next_rollout(const invar_disk_ask *ask)
 {
@@ -173,7 +184,7 @@ static invar_status count(invar_disk *out, const invar_disk_ask *ask)
     int64_t all = count_saves(ask->settings, 0), others = 0, first = 0;
 
     if (!ask->fresh) {
-        INVAR_TRY(invar_checkpoint_count(&out->had, &others, out->save));
+        INVAR_TRY(count_existing(out, &others));
         first = next_rollout(ask);
     }
     out->more = count_saves(ask->settings, first);
