@@ -19,7 +19,7 @@ from invar.ops import format_of
 from invar.torch import experts, ops
 from invar.torch.attention import NAME
 
-FAMILIES = {"llama", "qwen3", "qwen3_moe"}
+FAMILIES = {"llama", "qwen2", "qwen3", "qwen3_moe"}
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -245,10 +245,11 @@ def make_invariant(model: Model, format: Optional[str] = None) -> Model:
     is padded, on which side, at which place of the batch it stands, and whether its tokens are fed
     at once or one by one with a cache. Gradients are sums in a fixed order: repeated, they repeat.
 
-    Families: llama, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or H200, where
-    the model may be moved before or after. Others are refused, and so are sliding windows, dropout
-    in attention, caches other than DynamicCache and positions from max_position_embeddings on.
-    Call it behind all that changes modules: a module that comes later is refused when it is used.
+    Families: llama, qwen2, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or
+    H200, where the model may be moved before or after. Others are refused, and so are sliding
+    windows, dropout in attention, caches other than DynamicCache and positions from
+    max_position_embeddings on. Call it behind all that changes modules: a module that comes later
+    is refused when it is used.
 
     format: "fp8", "mxfp8" or "int4" for the linear layers of a bfloat16 model, as `invar train` has
     them: of attention, MLP and experts; embedding, heads, norms and router stay as they are.

@@ -31,6 +31,12 @@ def build(family, **more):
     sizes = {**SIZES, **more}
     if family == "llama":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    if family == "qwen2":
+        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
+        for name, value in model.named_parameters():
+            if name.endswith(".bias"):  # transformers begins with zeros, which show no mistake
+                torch.nn.init.normal_(value, std=0.5)
+        return model
     if family == "qwen3":
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
     return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
@@ -38,7 +44,7 @@ def build(family, **more):
         **{"moe_intermediate_size": 48, **sizes}))
 
 
-FAMILIES = ("llama", "qwen3", "qwen3_moe")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
 
 class Operators(unittest.TestCase):
