@@ -428,8 +428,10 @@ static void check_shown(const invar_text_stream *stream, const invar_tokenizer *
     char *text;
 
     assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, ids, count, skip));
-    assert_true(bytes >= stream->bytes && stream->settled <= stream->bytes);
-    missing = bytes - stream->bytes;
+    // text that spells bytes may become shorter once a run at its end shows that it does not
+    assert_true(bytes >= stream->bytes || stream->settled == 0);
+    assert_true(stream->settled <= stream->bytes);
+    missing = bytes > stream->bytes ? bytes - stream->bytes : 0;
     // the beginning of a character is not shown; of a run of bytes, that spoils what was shown
     if (stream->settled == stream->bytes)
         assert_memory_equal(stream->text, text, stream->bytes);
