@@ -60,16 +60,17 @@ typedef struct job {
     invar_dtype dtype;
     invar_device dev;
     invar_model *model;
-    merge_report merged;               /* where an adapter is */
-    bool adapters;                     /* FROM has these alone: they become a folder of peft, */
-    invar_checkpoint_adapters trained; /* so */
-    char checkpoints[INVAR_PATH_SIZE]; /* FROM, if FROM is the folder of a run */
-    const char *run;                   /* FROM, if FROM is the folder of a run; else NULL */
-    char uuid[INVAR_LEDGER_UUID_SIZE]; /* of the run that wrote the checkpoint */
-    char base[INVAR_PATH_SIZE];        /* hf-checkpoint of the run; "" if unknown */
-    char source[INVAR_PATH_SIZE];      /* the folder that has config.json */
-    invar_hf_files files;              /* config.json, and what comes along */
-    invar_checkpoint_claim claim;      /* of TO, where it has files already and gets a checkpoint */
+    merge_report merged;                /* where an adapter is */
+    bool adapters;                      /* FROM has these alone: they become a folder of peft, */
+    invar_checkpoint_adapters trained;  /* so */
+    char checkpoints[INVAR_PATH_SIZE];  /* FROM, if FROM is the folder of a run */
+    const char *run;                    /* FROM, if FROM is the folder of a run; else NULL */
+    char uuid[INVAR_LEDGER_UUID_SIZE];  /* of the run that wrote the checkpoint */
+    char base[INVAR_PATH_SIZE];         /* hf-checkpoint of the run; "" if unknown */
+    char base_ignored[INVAR_PATH_SIZE]; /* hf-ignore-keys of the run */
+    char source[INVAR_PATH_SIZE];       /* the folder that has config.json */
+    invar_hf_files files;               /* config.json, and what comes along */
+    invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
 } job;
 
 static void release(job *j)
@@ -289,13 +290,124 @@ static invar_status read_model(job *j)
     return merge(j);
 }
 
-/* The one that is there, with the type that is written. */
+/* ---- the run that wrote the checkpoint ------------------------------------------------------- */
+
+typedef char value[INVAR_PATH_SIZE];
+
+static invar_status take_value(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    value *out = payload;
+
+    (void)columns;
+    if (values && count == 1 && values[0].type == INVAR_LEDGER_TYPE_TEXT &&
+        values[0].bytes < sizeof *out)
+        memcpy(*out, values[0].data, values[0].bytes + 1);
+    return INVAR_OK;
+}
+
+static invar_ledger_value text_value(const char *text)
+{
+    return (invar_ledger_value){
+        .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
+}
+
+/* The value that the run's newest segment had for a key; *out stays if the ledger has none. */
+static invar_status ask_key(value *out, const job *j, invar_ledger *ledger, const char *key)
+{
+    const invar_ledger_argument arguments[] = {{"uuid", text_value(j->uuid)},
+                                               {"key", text_value(key)}};
+    const invar_ledger_request request = {
+        .sql = "SELECT value FROM fact WHERE run = (SELECT run FROM run WHERE uuid = :uuid) "
+               "AND scope = 'free' AND key = :key ORDER BY seg DESC LIMIT 1",
+        .arguments = arguments,
+        .n_arguments = 2,
+        .row = take_value,
+        .payload = out};
+
+    return invar_ledger_select(ledger, &request);
+}
+
+/* Reads the keys about the base, if `folder` has the ledger of the run. */
+static invar_status ask_run(job *j, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "ledger.db"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = ask_key(&j->base, j, ledger, "hf-checkpoint");
+    if (status == INVAR_OK)
+        status = ask_key(&j->base_ignored, j, ledger, "hf-ignore-keys");
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/*
+ * Finds the base as the recipe named it, which the ledger of a run knows and a checkpoint does not.
+ * The folder of the run is FROM, or the one that holds the folder of checkpoints. Any other ledger
+ * there does not know the run. A ledger that cannot be read costs a warning.
+ */
+static invar_status find_base(job *j)
+{
+    static const char *const places[] = {"", "..", "../.."};
+    const char *from = j->run ? j->run : j->from;
+
+    for (size_t i = 0; i < sizeof places / sizeof *places && j->uuid[0] && !j->base[0]; i++) {
+        char folder[INVAR_PATH_SIZE], line[sizeof((invar_error *)0)->message + 64];
+        INVAR_TRY(invar_path_join(folder, sizeof folder, from, places[i]));
+        if (ask_run(j, folder) == INVAR_OK)
+            continue;
+        (void)snprintf(line, sizeof line, "warning: the base of the run is not known: %s",
+                       invar_error_last()->message);
+        invar_live_say(NULL, line);
+        invar_error_clear();
+    }
+    return INVAR_OK;
+}
+
+/*
+ * The folder whose config.json is handed on. A checkpoint stores only what describes the model; the
+ * base of its run has the other keys, such as bos_token_id, if it still describes that model.
+ */
+static invar_status find_config(const char **out, const job *j)
+{
+    invar_digest here, there;
+    invar_model_spec spec;
+    char shown[INVAR_PATH_SHOWN_SIZE], line[INVAR_PATH_SHOWN_SIZE + 256];
+
+    *out = j->source;
+    if (!j->base[0] || j->set->to_checkpoint)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_spec_hash(&here, &j->model->spec));
+    if (invar_model_spec_read(&spec, j->base, j->base_ignored) == INVAR_OK &&
+        invar_model_spec_hash(&there, &spec) == INVAR_OK && invar_digest_equal(&here, &there)) {
+        *out = j->base;
+        return INVAR_OK;
+    }
+    invar_error_clear();
+    invar_path_show(shown, j->base);
+    (void)snprintf(line, sizeof line,
+                   "warning: %s, which the run started from, does not exist or is another model: "
+                   "config.json describes the model and has no other keys, such as bos_token_id",
+                   shown);
+    invar_live_say(NULL, line);
+    return INVAR_OK;
+}
+
+/* The config.json of the source, with the type that is written. */
 static invar_status make_config(job *j)
 {
     invar_checkpoint_blob *config = &j->files.items[0];
+    const char *folder;
     char *text;
 
-    INVAR_TRY(invar_hf_files_add(&j->files, j->source, CONFIG));
+    INVAR_TRY(find_base(j));
+    INVAR_TRY(find_config(&folder, j));
+    INVAR_TRY(invar_hf_files_add(&j->files, folder, CONFIG));
     INVAR_TRY(invar_hf_config(&text, &config->bytes, config->data, config->bytes, j->dtype));
     invar_free((void *)(uintptr_t)config->data);
     config->data = text;
@@ -360,51 +472,6 @@ static invar_status check_alone(const settings *s)
     return INVAR_FAIL(
         INVAR_E_INVALID, 0,
         "FROM has adapters alone, which become a folder of peft in fp32: leave out %s", option);
-}
-
-static invar_status take_base(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
-{
-    job *j = payload;
-
-    (void)columns;
-    if (values && count == 1 && values[0].type == INVAR_LEDGER_TYPE_TEXT &&
-        values[0].bytes < sizeof j->base)
-        memcpy(j->base, values[0].data, values[0].bytes + 1);
-    return INVAR_OK;
-}
-
-static invar_status ask_base(job *j, invar_ledger *ledger)
-{
-    const invar_ledger_argument argument = {
-        "uuid", {.type = INVAR_LEDGER_TYPE_TEXT, .data = j->uuid, .bytes = strlen(j->uuid)}};
-    const invar_ledger_request request = {
-        .sql = "SELECT value FROM fact WHERE run = (SELECT run FROM run WHERE uuid = :uuid) "
-               "AND scope = 'free' AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
-        .arguments = &argument,
-        .n_arguments = 1,
-        .row = take_base,
-        .payload = j};
-
-    return invar_ledger_select(ledger, &request);
-}
-
-/* The base as the recipe named it, which the ledger of a run knows and a checkpoint does not. */
-static invar_status find_base(job *j)
-{
-    char path[INVAR_PATH_SIZE];
-    invar_ledger *ledger;
-    invar_status status;
-
-    if (!j->run)
-        return INVAR_OK;
-    INVAR_TRY(invar_path_join(path, sizeof path, j->run, "ledger.db"));
-    if (!invar_path_exists(path))
-        return INVAR_OK;
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = ask_base(j, ledger);
-    invar_ledger_close(ledger);
-    return status;
 }
 
 /* The base is not there, and is not needed. */

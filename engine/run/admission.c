@@ -14,8 +14,8 @@
 
 #include "engine/budget/budget.h"
 #include "engine/config/check.h"
-#include "engine/run/home/disk.h"
 #include "engine/record/recorder.h"
+#include "engine/run/home/disk.h"
 #include "engine/run/session/session.h"
 #include "engine/run/settings.h"
 #include "engine/source/judge.h"

@@ -129,8 +129,8 @@ expect 0 "read      saved/iter_0000001" run run.elsewhere
 same run.elsewhere run.new
 for verb in 'generate tiny.ini --prompt 3,7=' 'eval tiny.ini --eval-prompt-data "max task:max"'; do
     checks=$((checks + 1))
-    eval "$invar $verb --run run" 2>&1 | grep -q 'from *saved/iter_0000001$' ||
-        complain "$verb: not the weights of the run"
+    eval "$invar $verb --run run" >told.log 2>&1
+    grep -q 'from *saved/iter_0000001$' told.log || complain "$verb: not the weights of the run"
 done
 # a checkpoint of ours is a start: the first rollout has the weights that the folder has
 expect 0 "written" run.new start --to-checkpoint
@@ -174,9 +174,13 @@ real=$folders/4.57.6/llama-fp16-tied
 "$invar" train "$folders/train.ini" --hf-checkpoint "$real" --prompt-data "$folders/train.jsonl" \
     --run run.real --no-report --save saved.real --save-hf 'real_{rollout_id}' >train.log 2>&1 ||
     complain "training failed:" "$(<train.log)"
-expect 0 "read      saved.real/iter_0000001" saved.real real.new
-same real.new real_1 -x config.json
-# of its config.json, an export changes the type alone; a checkpoint has what describes the model
+expect 0 "read      saved.real/iter_0000001" run.real real.new
+same real.new real_1
+# without the run, config.json has only what describes the model; so it has if the base is gone
+expect 0 "read      saved.real/iter_0000001" saved.real real.alone
+same real.alone real_1 -x config.json
+! grep -q bos_token_id real.alone/config.json || complain "a checkpoint alone knows other keys"
+# of its config.json, an export changes the type alone
 sed 's/"float16"/"float32"/' "$real/config.json" | cmp - real_1/config.json ||
     complain "real_1 has another config.json than $real"
 for path in "$real"/*; do
@@ -200,10 +204,14 @@ chat() {
         --input-key messages --apply-chat-template --run "run.$1" --save "saved.$1" \
         --save-hf "$1_{rollout_id}" "${@:2}" >train.log 2>&1 ||
         complain "$1 failed:" "$(<train.log)"
-    expect 0 "written" "saved.$1" "$1.new"
-    same "$1.new" "$1_1" -x config.json
+    expect 0 "written" "run.$1" "$1.new"
+    same "$1.new" "$1_1"
 }
 chat all
+mv more gone
+expect 0 "warning: more, which the run started from, does not exist" run.all all.gone
+mv gone more
+same all.gone all_1 -x config.json
 same more/additional_chat_templates all_1/additional_chat_templates
 cmp more/chat_template.jinja all_1/chat_template.jinja || complain "another chat template"
 python3 -c 'import json

@@ -215,7 +215,12 @@ for file in adapter_model.safetensors adapter_config.json; do
 done
 grep -qF "\"base_model_name_or_path\": \"$named\"" "$folder/named-run/adapter_config.json" ||
     complain "no base:" "$(<"$folder/named-run/adapter_config.json")"
-"$invar" convert "$folder/named/checkpoints" "$folder/named-none" >"$folder/out" 2>&1 ||
+"$invar" convert "$folder/named/checkpoints" "$folder/named-inside" >"$folder/out" 2>&1 ||
+    complain "$(<"$folder/out")"
+cmp "$folder"/named-{run,inside}/adapter_config.json || complain "checkpoints of the run, converted"
+mkdir "$folder/far"
+cp -r "$folder/named/checkpoints" "$folder/far"
+"$invar" convert "$folder/far/checkpoints" "$folder/named-none" >"$folder/out" 2>&1 ||
     complain "$(<"$folder/out")"
 grep -q '"base_model_name_or_path": null' "$folder/named-none/adapter_config.json" ||
     complain "checkpoints alone know a base"

@@ -96,6 +96,11 @@ def main():
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         if (folder / "exported" / name).read_bytes() != (model / name).read_bytes():
             sys.exit(f"exported/{name} is not the model's")
+    configs = [json.loads((path / "config.json").read_text(encoding="utf-8"))
+               for path in (folder / "exported", model)]
+    if [config.pop("dtype", config.pop("torch_dtype", None)) for config in configs] != [
+            "bfloat16", "float16"] or configs[0] != configs[1]:
+        sys.exit(f"exported/config.json has other keys than the model's: {configs}")
     return 0 if commands >= 10 else 1
 
 
