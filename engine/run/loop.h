@@ -378,6 +378,13 @@ void invar_loop_restart_clock(invar_loop *loop);
 invar_status invar_loop_plan_disk(invar_disk *out, const invar_loop *loop) INVAR_MUST_USE;
 
 /*
+ * True if a checkpoint by time of so many bytes may be copied to a host with `memory` bytes, and be
+ * written from the copy while training continues. No user asked for this copy, which stays until
+ * the run ends, so it takes at most half of the memory. Larger checkpoints are written at once.
+ */
+bool invar_loop_may_copy(int64_t bytes, size_t memory);
+
+/*
  * Collective: whether the clock of rank 0 asks for a checkpoint. One that would leave no room for
  * those that the run is sure to write is reported like one that failed.
  */

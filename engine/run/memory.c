@@ -210,7 +210,7 @@ static size_t read_limit(const char *path)
     return end == line ? SIZE_MAX : (size_t)bytes; // "max" is none
 }
 
-static size_t machine_memory(void)
+size_t invar_memory_host(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
                                          "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -226,7 +226,7 @@ static size_t machine_memory(void)
 
 size_t invar_memory_available(const invar_device *dev)
 {
-    return dev->backend->memory.room ? dev->backend->memory.room(dev) : machine_memory();
+    return dev->backend->memory.room ? dev->backend->memory.room(dev) : invar_memory_host();
 }
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */

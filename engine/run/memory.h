@@ -37,7 +37,10 @@ invar_budget_ask invar_memory_ask(const invar_session *session, const invar_sett
 /* Of a rank that only samples: it has the actor's weights and a KV cache. */
 void invar_memory_sample_alone(invar_budget_ask *ask);
 
-/* Free bytes of a device whose memory is far; else those of the machine or its control group. */
+/* Bytes of memory of this host, or of the control group that limits the process to less. */
+size_t invar_memory_host(void);
+
+/* Free bytes of a device whose memory is far; else those of invar_memory_host. */
 size_t invar_memory_available(const invar_device *dev);
 
 /* The plan of a recipe; release. */

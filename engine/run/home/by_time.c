@@ -64,6 +64,11 @@ static invar_status check_room(const invar_loop *loop)
                       shown, disk.more);
 }
 
+bool invar_loop_may_copy(int64_t bytes, size_t memory)
+{
+    return (uint64_t)bytes <= memory / 2;
+}
+
 /* Of rank 0. */
 static invar_status decide(bool *out, invar_loop *loop)
 {

@@ -202,9 +202,25 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
 }
 
 /*
- * While a far device goes on its memory is copied away and written from the copy. After the last
- * rollout nothing goes on, and the memory of a near device is copied by nobody.
+ * Whether the memory of a far device is copied away, and written from the copy while training
+ * continues. After the last rollout nothing continues, and the memory of a near device is copied by
+ * nobody. A writer that exists has memory for its copy already.
  */
+static invar_status decide_copy(bool *out, const invar_loop *loop,
+                                const invar_checkpoint_content *content, invar_loop_saving kind)
+{
+    int64_t bytes;
+
+    *out = kind != INVAR_LOOP_SAVE_LAST && !content->fetch &&
+           invar_device_far(&loop->session.dev) &&
+           invar_recipe_bool(loop->recipe, INVAR_KEY_ASYNC_SAVE);
+    if (!*out || kind != INVAR_LOOP_SAVE_BY_TIME || loop->store.writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_measure(&bytes, content));
+    *out = invar_loop_may_copy(bytes, invar_memory_host());
+    return INVAR_OK;
+}
+
 static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
                                   invar_loop_saving kind)
 {
@@ -214,9 +230,10 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
                                         .by_time = kind == INVAR_LOOP_SAVE_BY_TIME,
                                         .pool = loop->session.pool,
                                         .claimed = loop->home.claim.held};
+    bool copy;
 
-    if (kind == INVAR_LOOP_SAVE_LAST || content->fetch || !invar_device_far(&loop->session.dev) ||
-        !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
+    INVAR_TRY(decide_copy(&copy, loop, content, kind));
+    if (!copy)
         return write_now(loop, content, &options);
     if (!loop->store.writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));

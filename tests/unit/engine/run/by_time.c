@@ -17,6 +17,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/launch/launch.h"
+#include "engine/run/loop.h"
 #include "tests/run.h"
 
 enum { HOUR = 3600000, ROLLOUTS = 5, KILLED = 9 };
@@ -306,6 +307,18 @@ static void test_by_time__leaves_room_for_the_others(void **state)
     room = -1;
 }
 
+static void test_by_time__copies_into_half_of_the_memory(void **state)
+{
+    const size_t memory = (size_t)128 << 30;
+
+    (void)state;
+    assert_true(invar_loop_may_copy(0, memory));
+    assert_true(invar_loop_may_copy(INT64_C(64) << 30, memory));
+    assert_false(invar_loop_may_copy((INT64_C(64) << 30) + 1, memory));
+    assert_false(invar_loop_may_copy(INT64_MAX, memory));
+    assert_true(invar_memory_host() > (size_t)1 << 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
         cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
         cmocka_unit_test(test_by_time__leaves_room_for_the_others),
+        cmocka_unit_test(test_by_time__copies_into_half_of_the_memory),
     };
 
     if (run_setup(INVAR_TEST_WORK "/by_time"))
