@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/json/json.h"
+#include "base/json/text.h"
 #include "engine/hf/hf.h"
 
 #include "base/invar_banned.h"
@@ -44,17 +45,6 @@ static const char *value_end(const char *at)
     return at;
 }
 
-typedef struct output {
-    char *text;
-    size_t used;
-} output;
-
-static void put(output *out, const char *text, size_t bytes)
-{
-    memcpy(out->text + out->used, text, bytes);
-    out->used += bytes;
-}
-
 static bool is_type(const char *key, size_t bytes)
 {
     return (bytes == strlen(DTYPE) && memcmp(key, DTYPE, bytes) == 0) ||
@@ -62,7 +52,7 @@ static bool is_type(const char *key, size_t bytes)
 }
 
 /* Copies the members of the object that begins at `at`. Returns how many of them say the type. */
-static size_t copy_members(output *out, const char *at, const char *type)
+static size_t copy_members(invar_json_text *out, const char *at, const char *type)
 {
     size_t said = 0;
 
@@ -72,14 +62,33 @@ static size_t copy_members(output *out, const char *at, const char *type)
         end = value_end(value);
         if (is_type(key, (size_t)(key_end - key))) {
             said++;
-            put(out, key, (size_t)(value - key));
-            put(out, type, strlen(type));
+            invar_json_text_append(out, key, (size_t)(value - key));
+            invar_json_text_append(out, type, strlen(type));
         } else {
-            put(out, key, (size_t)(end - key));
+            invar_json_text_append(out, key, (size_t)(end - key));
         }
         at = end + strspn(end, BLANKS ",");
-        put(out, end, (size_t)(at - end));
+        invar_json_text_append(out, end, (size_t)(at - end));
     }
+    return said;
+}
+
+/* The text from its object on, whose brace is at `at`. Returns how many members say the type. */
+static size_t copy_object(invar_json_text *out, const char *at, const char *type, bool add)
+{
+    const char *rest = strrchr(at, '}');
+    const size_t blanks = 1 + strspn(at + 1, BLANKS);
+    size_t said;
+
+    invar_json_text_append(out, at, blanks);
+    if (add) {
+        invar_json_text_append(out, TORCH_DTYPE ": ", strlen(TORCH_DTYPE ": "));
+        invar_json_text_append(out, type, strlen(type));
+        invar_json_text_append(out, ",", 1);
+        invar_json_text_append(out, at + 1, blanks - 1);
+    }
+    said = copy_members(out, at, type);
+    invar_json_text_append(out, rest, strlen(rest) + 1);
     return said;
 }
 
@@ -88,9 +97,8 @@ invar_status invar_hf_config(char **out, size_t *bytes_out, const char *text, si
 {
     const char *type = dtype == INVAR_DTYPE_F32 ? "\"float32\"" : "\"bfloat16\"";
     const size_t begin = strspn(text, BLANKS);
-    const char *first, *rest;
-    size_t known, said;
-    output o = {NULL, 0};
+    invar_json_text made = {0};
+    size_t known;
     json_t *object;
 
     INVAR_TRY(invar_json_parse(&object, CONFIG, text, bytes));
@@ -101,29 +109,17 @@ invar_status invar_hf_config(char **out, size_t *bytes_out, const char *text, si
     known = (json_object_get(object, "dtype") != NULL) +
             (size_t)(json_object_get(object, "torch_dtype") != NULL);
     json_decref(object);
-    // each of the two keys may get a longer value, or one of them is added
-    INVAR_TRY(invar_alloc((void **)&o.text, bytes + 64, 1, CONFIG));
-    first = text + begin + 1;
-    first += strspn(first, BLANKS);
-    put(&o, text, (size_t)(first - text));
-    said = copy_members(&o, text + begin, type);
-    if (said != known) {
-        invar_free(o.text);
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          CONFIG ": the key \"dtype\" or \"torch_dtype\" is spelt with escapes; "
-                                 "write it in plain letters");
+    invar_json_text_append(&made, text, begin);
+    if (copy_object(&made, text + begin, type, known == 0) != known)
+        made.status = INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                                 CONFIG ": the key \"dtype\" or \"torch_dtype\" is spelt with "
+                                        "escapes; write it in plain letters");
+    if (made.status != INVAR_OK) {
+        const invar_status status = made.status;
+        invar_json_text_release(&made);
+        return status;
     }
-    if (said == 0) {
-        o.used = (size_t)(first - text);
-        put(&o, TORCH_DTYPE ": ", strlen(TORCH_DTYPE ": "));
-        put(&o, type, strlen(type));
-        put(&o, ",", 1);
-        put(&o, text + begin + 1, (size_t)(first - text) - begin - 1);
-        (void)copy_members(&o, text + begin, type);
-    }
-    rest = strrchr(text, '}');
-    put(&o, rest, strlen(rest) + 1);
-    *out = o.text;
-    *bytes_out = o.used - 1;
+    *out = made.data;
+    *bytes_out = made.bytes - 1;
     return INVAR_OK;
 }

@@ -2,13 +2,16 @@
  * model_config.c - fuzz target: config.json and generation_config.json on any bytes.
  *
  * The input is the first file, and after a NUL the second. It is refused with a proper message, or
- * gives a spec that passes its check and comes back from the config.json that is written for it.
+ * gives a spec that passes its check and comes back from the config.json that is written for it. The
+ * first file with another type of weights has all other keys and values of the first file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json/json.h"
+#include "engine/hf/hf.h"
 #include "engine/model/spec.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
@@ -34,6 +37,35 @@ static void check_round_trip(const invar_model_spec *spec, const char *folder, c
     invar_free(second);
 }
 
+/* Parses `text`, and leaves out the type of the weights. */
+static json_t *without_type(const char *text, size_t bytes)
+{
+    json_t *object;
+
+    INVAR_CHECK(invar_json_parse(&object, "config.json", text, bytes) == INVAR_OK);
+    (void)json_object_del(object, "dtype");
+    (void)json_object_del(object, "torch_dtype");
+    return object;
+}
+
+static void check_other_type(const uint8_t *data, size_t size)
+{
+    char *from, *to;
+    size_t bytes;
+
+    INVAR_CHECK(invar_alloc((void **)&from, size + 1, 1, "a text") == INVAR_OK);
+    memcpy(from, data, size);
+    from[size] = '\0';
+    if (invar_hf_config(&to, &bytes, from, size, INVAR_DTYPE_BF16) == INVAR_OK) {
+        json_t *before = without_type(from, size), *after = without_type(to, bytes);
+        INVAR_CHECK(json_equal(before, after));
+        json_decref(before);
+        json_decref(after);
+        invar_free(to);
+    }
+    invar_free(from);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char folder[FUZZ_PATH_SIZE], config[FUZZ_PATH_SIZE], generation[FUZZ_PATH_SIZE];
@@ -42,6 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     invar_model_spec spec;
     invar_status status;
 
+    check_other_type(data, first);
     fuzz_path(folder, "");
     fuzz_path(config, "config.json");
     fuzz_path(generation, "generation_config.json");

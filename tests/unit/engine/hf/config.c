@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -37,6 +38,23 @@ static void test_engine_hf_config__changes_the_type_alone(void **state)
     }
 }
 
+static void test_engine_hf_config__keeps_any_number_of_blanks(void **state)
+{
+    enum { BLANKS = 100000 };
+    static char from[BLANKS + 16], to[2 * BLANKS + 64], blanks[BLANKS + 1];
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    memset(blanks, '\n', BLANKS);
+    (void)snprintf(from, sizeof from, "{%s\"a\":1}", blanks);
+    (void)snprintf(to, sizeof to, "{%s\"torch_dtype\": \"float32\",%s\"a\":1}", blanks, blanks);
+    assert_ok(invar_hf_config(&text, &bytes, from, strlen(from), INVAR_DTYPE_F32));
+    assert_string_equal(text, to);
+    assert_int_equal(bytes, strlen(to));
+    invar_free(text);
+}
+
 static void test_engine_hf_config__refuses_what_it_cannot_keep(void **state)
 {
     static const struct {
@@ -61,6 +79,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_hf_config__changes_the_type_alone),
+        cmocka_unit_test(test_engine_hf_config__keeps_any_number_of_blanks),
         cmocka_unit_test(test_engine_hf_config__refuses_what_it_cannot_keep),
     };
 
