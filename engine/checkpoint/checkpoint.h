@@ -61,6 +61,7 @@ typedef struct invar_checkpoint_cursor {
 typedef struct invar_checkpoint_adapters {
     int64_t rank; /* 0: there are none, or an earlier version wrote them */
     float alpha;
+    bool rslora;
     char targets[INVAR_CHECKPOINT_TARGETS_SIZE]; /* "q_proj,v_proj" */
     invar_digest base;                           /* of the frozen weights, in the state's format */
 } invar_checkpoint_adapters;

@@ -254,6 +254,8 @@ static json_t *adapters_json(writer *w, const invar_checkpoint_adapters *a)
 
     put_int(w, object, "rank", a->rank);
     put_bits(w, object, "alpha", a->alpha);
+    if (a->rslora)
+        put(w, object, "rslora", json_true());
     put(w, object, "targets", json_string(a->targets));
     put_digest(w, object, "base", &a->base);
     return object;
@@ -413,6 +415,8 @@ static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *r
     INVAR_TRY(get_bits(&out->alpha, object, "alpha", where));
     if (!(out->alpha >= 1e-6f && out->alpha <= 1e6f))
         return refuse(where, "the number", "alpha", "is not from 1e-6 to 1e6");
+    if (invar_json_has(object, "rslora"))
+        INVAR_TRY(invar_json_bool(&out->rslora, object, "rslora", where));
     INVAR_TRY(get_text(out->targets, sizeof out->targets, object, "targets", where));
     return get_digest(&out->base, object, "base", where);
 }

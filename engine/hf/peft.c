@@ -93,7 +93,8 @@ static const char *const known[] = {"auto_mapping",
                                     "revision",
                                     "runtime_config",
                                     "target_modules",
-                                    "task_type"};
+                                    "task_type",
+                                    "use_rslora"};
 
 static bool is_known(const char *key)
 {
@@ -133,12 +134,22 @@ static invar_status check_switches(const json_t *config, const char *path)
     return INVAR_OK;
 }
 
-static invar_status check_numbers(const json_t *config, const char *path,
-                                  const invar_lora_spec *lora)
+static invar_status read_rslora(bool *out, const json_t *config, const char *path)
+{
+    const json_t *value = json_object_get(config, "use_rslora");
+
+    *out = json_is_true(value);
+    return *out || is_off(value) ? INVAR_OK
+                                 : refuse(path, "use_rslora", "is neither true nor false");
+}
+
+static invar_status check_factor(const json_t *config, const char *path,
+                                 const invar_lora_spec *lora)
 {
     double rank = json_number_value(json_object_get(config, "r"));
     double alpha = json_number_value(json_object_get(config, "lora_alpha"));
     char why[96];
+    bool rslora;
 
     if (rank != (double)lora->rank) {
         (void)snprintf(why, sizeof why, "is %.9g, but lora-rank is %" PRId64, rank, lora->rank);
@@ -149,6 +160,11 @@ static invar_status check_numbers(const json_t *config, const char *path,
                        (double)lora->alpha);
         return refuse(path, "lora_alpha", why);
     }
+    INVAR_TRY(read_rslora(&rslora, config, path));
+    if (rslora != lora->rslora)
+        return refuse(path, "use_rslora",
+                      rslora ? "is true, but use-rslora is false"
+                             : "is not true, but use-rslora is true");
     return INVAR_OK;
 }
 
@@ -162,7 +178,7 @@ static invar_status check_config(const invar_model *model, const char *dir)
     INVAR_TRY(invar_json_read(&config, path, MAX_CONFIG));
     status = check_switches(config, path);
     if (status == INVAR_OK)
-        status = check_numbers(config, path, &model->spec.lora);
+        status = check_factor(config, path, &model->spec.lora);
     json_decref(config);
     return status;
 }
@@ -195,6 +211,7 @@ static invar_status read_spec(invar_lora_spec *out, const json_t *config, const 
     if (!(alpha >= 1e-6 && alpha <= 1e6))
         return refuse(path, "lora_alpha", "is no number from 1e-6 to 1e6");
     *out = (invar_lora_spec){.rank = (int64_t)rank, .alpha = (float)alpha};
+    INVAR_TRY(read_rslora(&out->rslora, config, path));
     return read_targets(&out->targets, json_object_get(config, "target_modules"), path);
 }
 
@@ -459,7 +476,7 @@ static json_t *config_of(const invar_lora_spec *lora, const char *base)
                      "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r",
                      (json_int_t)lora->rank, "lora_alpha", number(lora->alpha), "lora_dropout", 0.0,
                      "bias", "none", "target_modules", targets_of(lora), "fan_in_fan_out", 0,
-                     "inference_mode", 1, "use_dora", 0, "use_rslora", 0);
+                     "inference_mode", 1, "use_dora", 0, "use_rslora", (int)lora->rslora);
 }
 
 static invar_status write_config(const writer *w, const char *base)

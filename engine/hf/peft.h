@@ -16,12 +16,12 @@
 extern "C" {
 #endif
 
-/* Rank, alpha and layers, as the folder's configuration says. */
+/* Rank, alpha, rsLoRA and layers, as the folder's configuration says. */
 invar_status invar_peft_spec(invar_lora_spec *out, const char *dir) INVAR_MUST_USE;
 
 /*
- * Fills a model's adapters. Rank, alpha and tensors must be those of the model; settings of peft
- * that change the mathematics are refused by name.
+ * Fills a model's adapters. Rank, alpha, rsLoRA and tensors must be those of the model; settings of
+ * peft that change the mathematics are refused by name.
  */
 invar_status invar_peft_load(invar_model *model, const char *dir,
                              const invar_device *dev) INVAR_MUST_USE;

@@ -53,7 +53,8 @@ typedef struct invar_rope_spec {
 /* Adapters of linear layers, by the recipe. */
 typedef struct invar_lora_spec {
     int64_t rank;     /* 0: there are none */
-    float alpha;      /* the factor is alpha / rank */
+    float alpha;      /* the factor is alpha / rank, */
+    bool rslora;      /* or alpha / sqrt(rank) */
     uint32_t targets; /* which layers: a set of engine/model/lora/adapters.h */
 } invar_lora_spec;
 

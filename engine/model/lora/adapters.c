@@ -5,6 +5,7 @@
  */
 #include "engine/model/lora/adapters.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +74,10 @@ const char *invar_lora_target(uint32_t targets, int number)
 
 float invar_lora_factor(const invar_lora_spec *lora)
 {
-    return lora->rank > 0 ? lora->alpha / (float)lora->rank : 0.0f;
+    if (lora->rank == 0)
+        return 0.0f;
+    return lora->rslora ? (float)((double)lora->alpha / sqrt((double)lora->rank))
+                        : lora->alpha / (float)lora->rank;
 }
 
 int64_t invar_lora_rows(const invar_lora_spec *lora)

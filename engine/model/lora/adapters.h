@@ -23,7 +23,7 @@ invar_status invar_lora_targets(uint32_t *out, const char *words) INVAR_MUST_USE
 /* The names of a set, one after the other; NULL behind the last. */
 const char *invar_lora_target(uint32_t targets, int number);
 
-/* s = alpha / rank, rounded once. */
+/* s = alpha / rank, rounded once; of rsLoRA alpha / sqrt(rank), in f64, then rounded to f32. */
 float invar_lora_factor(const invar_lora_spec *lora);
 
 /*

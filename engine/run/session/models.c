@@ -369,6 +369,8 @@ invar_status invar_session_policy(invar_rollout_policy *out, const invar_session
         invar_hasher_update(&hasher, &spec.lora.alpha, sizeof spec.lora.alpha);
         invar_hasher_update(&hasher, s->base_weights.bytes, sizeof s->base_weights.bytes);
     }
+    if (spec.lora.rslora)
+        invar_hasher_update(&hasher, "rslora", sizeof "rslora");
     *out = (invar_rollout_policy){.dtype = invar_format_name(s->rollout_format),
                                   .numerics = invar_numerics_name(s->dev.numerics)};
     invar_hasher_final(&out->model, &hasher);

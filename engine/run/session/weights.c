@@ -126,13 +126,16 @@ static invar_status check_trained(const invar_lora_spec *lora, const invar_check
                           "wrote it; resume its run once, which writes another",
                           invar_checkpoint_path(checkpoint));
     name_targets(targets, lora->targets);
-    if (had->rank == lora->rank && had->alpha == lora->alpha && strcmp(had->targets, targets) == 0)
+    if (had->rank == lora->rank && had->alpha == lora->alpha && had->rslora == lora->rslora &&
+        strcmp(had->targets, targets) == 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has adapters of lora-rank %lld, lora-alpha %.9g, target-modules %s, "
-                      "and the recipe asks for %lld, %.9g, %s: give what they were trained with",
+                      "use-rslora %s, and the recipe asks for %lld, %.9g, %s, %s: give what they "
+                      "were trained with",
                       invar_checkpoint_path(checkpoint), (long long)had->rank, (double)had->alpha,
-                      had->targets, (long long)lora->rank, (double)lora->alpha, targets);
+                      had->targets, had->rslora ? "true" : "false", (long long)lora->rank,
+                      (double)lora->alpha, targets, lora->rslora ? "true" : "false");
 }
 
 /* Adapters alone need the base that they were trained with; without any weights there are none. */
@@ -281,8 +284,10 @@ void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar
 {
     const invar_lora_spec *lora = &session->spec.lora;
 
-    *out = (invar_checkpoint_adapters){
-        .rank = lora->rank, .alpha = lora->alpha, .base = session->base_weights};
+    *out = (invar_checkpoint_adapters){.rank = lora->rank,
+                                       .alpha = lora->alpha,
+                                       .rslora = lora->rslora,
+                                       .base = session->base_weights};
     name_targets(out->targets, lora->targets);
 }
 

@@ -34,7 +34,8 @@ all_ways some dense --target-modules q_proj,v_proj
 all_ways reference dense --kl-loss-coef 0.01 --use-kl-loss
 all_ways bf16 dense
 seen=$chain
-for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--lora-rank 0'; do
+for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--use-rslora' \
+    '--lora-rank 0'; do
     cp "$folder/dense.ini" "$folder/other.ini"
     [[ $flags == *"rank 0" ]] && sed -i '/^lora-alpha/d' "$folder/other.ini"
     # shellcheck disable=SC2086 # several words
@@ -155,6 +156,25 @@ grep -q 'lora-adapter-path: .*: no such folder' "$folder/out" || complain "$(<"$
 mv "$folder/away" "$folder/peft-1"
 refused '"r" is 4, but lora-rank is 3' --lora-adapter-path "$folder/peft-1" --lora-rank 3
 
+# ---- rsLoRA: 6 / sqrt(4) is 12 / 4 --------------------------------------------------------------
+train rslora dense --use-rslora --save-hf "$folder/rslora-{rollout_id}" --save "$folder/rs-saved"
+train twice dense --lora-alpha 12 --save-hf "$folder/twice-{rollout_id}"
+cmp "$folder"/{rslora,twice}-1/adapter_model.safetensors || complain "rsLoRA has another factor"
+refused '"use_rslora" is true, but use-rslora is false' --lora-adapter-path "$folder/rslora-1"
+refused '"use_rslora" is not true, but use-rslora is true' --lora-adapter-path "$folder/peft-1" \
+    --use-rslora
+refused "use-rslora true, and the recipe asks for 4, 6, q_proj,k_proj,v_proj,o_proj,gate_proj,up_" \
+    --ref-load "$folder/rs-saved"
+train rs-in dense --use-rslora --lora-adapter-path "$folder/rslora-1" --num-rollout 1
+wanted=$chain
+train rs-load dense --use-rslora --ref-load "$folder/rs-saved" --num-rollout 1 --ranks 2
+[[ $chain == "$wanted" ]] || complain "rsLoRA of ref-load: $chain, not $wanted"
+"$invar" convert "$folder/rs-saved" "$folder/rs-alone" >"$folder/out" 2>&1 ||
+    complain "$(<"$folder/out")"
+for file in adapter_model.safetensors adapter_config.json; do
+    cmp "$folder/rslora-1/$file" "$folder/rs-alone/$file" || complain "rsLoRA, converted, differs"
+done
+
 # ---- a checkpoint of adapters: as the start of another run, forked, exported --------------------
 train from-peft dense --lora-adapter-path "$folder/peft-1" --num-rollout 1
 wanted=$chain
@@ -171,7 +191,7 @@ refused "'lora-adapter-path' would be ignored: ref-load names adapters" --ref-lo
     --lora-adapter-path "$folder/peft-1"
 fork=(--fork "$saved" --num-rollout 3 --run "$folder/none")
 for start in "--ref-load $saved" "${fork[*]}"; do
-    for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules q_proj'; do
+    for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules q_proj' '--use-rslora'; do
         # shellcheck disable=SC2086 # several words
         refused "has adapters of lora-rank 4, lora-alpha 6, target-modules q_proj" $start $flags
     done

@@ -37,6 +37,7 @@ def main():
         about = json.loads(path.read_text(encoding="utf-8"))
         off = distance(score(about, "--lora-rank", str(about["rank"]), "--lora-alpha",
                              str(about["alpha"]), "--target-modules", ",".join(about["layers"]),
+                             "--use-rslora", str(about.get("rslora", False)).lower(),
                              "--lora-adapter-path", path.with_suffix("")), about)
         control = distance(score(about), about)
         print(f"{about['peft']:8} {path.stem:18} log-probs differ by {off:.1e}")

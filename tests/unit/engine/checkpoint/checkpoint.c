@@ -133,6 +133,11 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     assert_memory_equal(invar_checkpoint_state_of(c), &data.state, sizeof data.state);
     assert_false(invar_checkpoint_has(c, "model"));
     invar_checkpoint_close(c);
+    data.state.adapters.rslora = true;
+    assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
+    assert_ok(invar_checkpoint_open(&c, save, NULL));
+    assert_true(invar_checkpoint_state_of(c)->adapters.rslora);
+    invar_checkpoint_close(c);
     assert_adapters_refused(&content, 4097, 0.1f, "rank");
     assert_adapters_refused(&content, 4, 0.0f, "alpha");
     assert_adapters_refused(&content, 4, HUGE_VALF, "alpha");

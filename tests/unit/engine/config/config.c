@@ -457,6 +457,7 @@ static void test_config__refuses_impossible(void **state)
         {"rollout-dtype=fp9", "= fp9 is none of fp32, bf16, fp8, mxfp8 or int4"},
         {"rollout-dtype=bf16", "'rollout-dtype' = bf16 is dtype already"},
         {"rollout-dtype=fp8 dtype=fp8", "'rollout-dtype' = fp8 is dtype already"},
+        {"use-rslora=true", "'use-rslora' would be ignored: it needs lora-rank above 0"},
         {"context-parallel-size=32 lora-rank=16", "'context-parallel-size' is above lora-rank"},
         {"use-rollout-logprobs=true use-tis=true", "nothing to weigh"},
         {"use-rollout-logprobs=true use-mis=true", "nothing to weigh"},

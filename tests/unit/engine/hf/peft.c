@@ -5,6 +5,7 @@
  */
 #include "engine/hf/peft.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +129,9 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
 {
     static const char *const cases[][3] = {
         {"\"use_dora\": false", "\"use_dora\": true", "\"use_dora\" is set"},
-        {"\"use_rslora\": false", "\"use_rslora\": true", "\"use_rslora\" is set"},
+        {"\"use_rslora\": false", "\"use_rslora\": true",
+         "\"use_rslora\" is true, but use-rslora is false"},
+        {"\"use_rslora\": false", "\"use_rslora\": 1", "\"use_rslora\" is neither true nor false"},
         {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 2}", "\"rank_pattern\" is set"},
         {"\"use_dora\": false", "\"modules_to_save\": [\"lm_head\"]", "\"modules_to_save\" is set"},
         {"\"use_dora\": false", "\"a_setting_to_come\": 3", "\"a_setting_to_come\" is set"},
@@ -147,6 +150,32 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
         change_config(in_work("wrong"), cases[i][0], cases[i][1]);
         assert_refused(invar_peft_load(model, in_work("wrong"), &dev), cases[i][2]);
     }
+    invar_model_free(model);
+}
+
+/* The factor of rsLoRA is alpha / sqrt(rank), in the folder, its model and a merged one. */
+static void test_peft__rslora_comes_back(void **state)
+{
+    invar_model *model = adapted(false);
+    invar_lora_spec spec;
+
+    (void)state;
+    model->spec.lora.rslora = true;
+    assert_true(invar_lora_factor(&model->spec.lora) == (float)(3.0 / sqrt(RANK)));
+    assert_ok(invar_peft_save(model, NULL, in_work("rslora"), ""));
+    assert_ok(invar_peft_spec(&spec, in_work("rslora")));
+    assert_true(spec.rslora);
+    assert_ok(invar_peft_load(model, in_work("rslora"), &dev));
+    model->spec.lora.rslora = false;
+    assert_refused(invar_peft_load(model, in_work("rslora"), &dev),
+                   "\"use_rslora\" is true, but use-rslora is false");
+    change_config(in_work("rslora"), "\"use_rslora\": true", "\"use_rslora\": null");
+    assert_ok(invar_peft_load(model, in_work("rslora"), &dev));
+    assert_ok(invar_peft_spec(&spec, in_work("rslora")));
+    assert_false(spec.rslora);
+    model->spec.lora.rslora = true;
+    assert_refused(invar_peft_load(model, in_work("rslora"), &dev),
+                   "\"use_rslora\" is not true, but use-rslora is true");
     invar_model_free(model);
 }
 
@@ -215,12 +244,12 @@ static void check_merged(const invar_param *now, const invar_param *p, const flo
     }
 }
 
-static void test_peft__merges(void **state)
+static void check_merge(bool rslora)
 {
     invar_model *model = adapted(false), *whole = NULL, *plain = NULL;
     invar_model_spec spec = model->spec;
 
-    (void)state;
+    model->spec.lora.rslora = rslora;
     spec.lora = (invar_lora_spec){0};
     assert_ok(invar_model_new(&whole, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     assert_ok(invar_model_new(&plain, &spec, INVAR_FORMAT_FP32, NULL, &dev));
@@ -235,12 +264,20 @@ static void test_peft__merges(void **state)
     invar_model_free(plain);
 }
 
+static void test_peft__merges(void **state)
+{
+    (void)state;
+    check_merge(false);
+    check_merge(true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peft__out_and_in),
         cmocka_unit_test(test_peft__takes_other_masters),
         cmocka_unit_test(test_peft__refuses_what_it_does_not_compute),
+        cmocka_unit_test(test_peft__rslora_comes_back),
         cmocka_unit_test(test_peft__layers_are_those_of_the_folder),
         cmocka_unit_test(test_peft__configuration_comes_back),
         cmocka_unit_test(test_peft__merges),

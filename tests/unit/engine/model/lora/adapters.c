@@ -41,6 +41,8 @@ static void test_lora__factor_and_rows(void **state)
     assert_int_equal(invar_lora_rows(&lora), 16);
     lora.rank = 17;
     assert_int_equal(invar_lora_rows(&lora), 32);
+    lora.rslora = true;
+    assert_true(invar_lora_factor(&lora) == 0x1.f0b684p-2f); // 2 / sqrt(17)
 }
 
 static void check_extents(const invar_model *m, const char *name, int64_t rows, int64_t cols)
