@@ -484,6 +484,7 @@ static invar_status convert_adapters(job *j)
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     spec.lora = (invar_lora_spec){
         .rank = j->trained.rank, .alpha = j->trained.alpha, .rslora = j->trained.rslora};
+    INVAR_TRY(invar_lora_patterns(&spec.lora, j->trained.ranks, j->trained.alphas));
     if (spec.lora.rank > 0)
         INVAR_TRY(invar_lora_targets(&spec.lora.targets, j->trained.targets));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));

@@ -42,8 +42,9 @@ extern "C" {
 #define INVAR_CHECKPOINT_VERSION 1    /* of the format; no newer one is read */
 #define INVAR_CHECKPOINT_WORD_SIZE 32 /* of format, numerics and cursor names, with the NUL */
 #define INVAR_CHECKPOINT_CURSORS 16
-#define INVAR_CHECKPOINT_TARGETS_SIZE 96 /* of names of layers with adapters, with the NUL */
-#define INVAR_CHECKPOINT_NAME_BYTES 200  /* of a set, a tensor or a blob */
+#define INVAR_CHECKPOINT_PATTERN_SIZE 4096 /* of ranks or alphas of some layers, with the NUL */
+#define INVAR_CHECKPOINT_TARGETS_SIZE 96   /* of names of layers with adapters, with the NUL */
+#define INVAR_CHECKPOINT_NAME_BYTES 200    /* of a set, a tensor or a blob */
 
 /* The optimizer of one model. */
 typedef struct invar_checkpoint_optimizer {
@@ -63,7 +64,9 @@ typedef struct invar_checkpoint_adapters {
     float alpha;
     bool rslora;
     char targets[INVAR_CHECKPOINT_TARGETS_SIZE]; /* "q_proj,v_proj" */
-    invar_digest base;                           /* of the frozen weights, in the state's format */
+    char ranks[INVAR_CHECKPOINT_PATTERN_SIZE];   /* where the rank is another; "": nowhere */
+    char alphas[INVAR_CHECKPOINT_PATTERN_SIZE];
+    invar_digest base; /* of the frozen weights, in the state's format */
 } invar_checkpoint_adapters;
 
 /* Plain numbers; a zeroed struct with a step is valid. */

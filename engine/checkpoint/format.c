@@ -256,6 +256,10 @@ static json_t *adapters_json(writer *w, const invar_checkpoint_adapters *a)
     put_bits(w, object, "alpha", a->alpha);
     if (a->rslora)
         put(w, object, "rslora", json_true());
+    if (a->ranks[0])
+        put(w, object, "ranks", json_string(a->ranks));
+    if (a->alphas[0])
+        put(w, object, "alphas", json_string(a->alphas));
     put(w, object, "targets", json_string(a->targets));
     put_digest(w, object, "base", &a->base);
     return object;
@@ -417,6 +421,10 @@ static invar_status get_adapters(invar_checkpoint_adapters *out, const json_t *r
         return refuse(where, "the number", "alpha", "is not from 1e-6 to 1e6");
     if (invar_json_has(object, "rslora"))
         INVAR_TRY(invar_json_bool(&out->rslora, object, "rslora", where));
+    if (invar_json_has(object, "ranks"))
+        INVAR_TRY(get_text(out->ranks, sizeof out->ranks, object, "ranks", where));
+    if (invar_json_has(object, "alphas"))
+        INVAR_TRY(get_text(out->alphas, sizeof out->alphas, object, "alphas", where));
     INVAR_TRY(get_text(out->targets, sizeof out->targets, object, "targets", where));
     return get_digest(&out->base, object, "base", where);
 }

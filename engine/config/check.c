@@ -178,16 +178,19 @@ static invar_status check_model(const invar_config_facts *f)
 static invar_status check_lora(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
-    const invar_lora_spec lora = {.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
+    invar_lora_spec lora = {.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
     uint32_t targets;
 
     if (lora.rank == 0)
         return INVAR_OK;
     INVAR_TRY(invar_lora_targets(&targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES)));
+    INVAR_TRY(invar_lora_patterns(&lora, invar_recipe_string(r, INVAR_KEY_RANK_PATTERN),
+                                  invar_recipe_string(r, INVAR_KEY_ALPHA_PATTERN)));
     if (invar_recipe_int(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE) > invar_lora_rows(&lora))
-        return invar_config_refuse(r, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
-                                   "is above lora-rank, in steps of 16: each of these ranks makes "
-                                   "some rows of an adapter's gradient");
+        return invar_config_refuse(
+            r, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+            "is above lora-rank, in steps of 16 (above 16 with rank-pattern): each of "
+            "these ranks makes some rows of an adapter's gradient");
     return INVAR_OK;
 }
 

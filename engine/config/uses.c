@@ -112,6 +112,8 @@ static invar_status check_model_uses(const invar_config_facts *f)
          "samples with recorded routing, and sft_loss trains on answers of the data"},
         {INVAR_KEY_LORA_ALPHA, lora, adapters},
         {INVAR_KEY_USE_RSLORA, lora, adapters},
+        {INVAR_KEY_RANK_PATTERN, lora, adapters},
+        {INVAR_KEY_ALPHA_PATTERN, lora, adapters},
         {INVAR_KEY_TARGET_MODULES, lora, adapters},
         {INVAR_KEY_LORA_ADAPTER_PATH, lora, adapters},
     };

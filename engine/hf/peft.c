@@ -35,11 +35,9 @@ typedef struct extents {
     int64_t rows, cols;
 } extents;
 
-static extents extents_of(const invar_model *model, const invar_param *p)
+static extents extents_of(const invar_param *p)
 {
-    int64_t rank = model->spec.lora.rank;
-
-    return invar_adapter_is_first(p) ? (extents){rank, p->cols} : (extents){p->rows, rank};
+    return invar_adapter_is_first(p) ? (extents){p->rank, p->cols} : (extents){p->rows, p->rank};
 }
 
 static void name_of(char out[NAME_SIZE], const invar_param *p, int64_t expert)
@@ -69,7 +67,8 @@ static bool is_off(const json_t *value)
 }
 
 /* Keys of a configuration that change nothing once the tensors are there, or are looked at. */
-static const char *const known[] = {"auto_mapping",
+static const char *const known[] = {"alpha_pattern",
+                                    "auto_mapping",
                                     "base_model_name_or_path",
                                     "bias",
                                     "corda_config",
@@ -90,6 +89,7 @@ static const char *const known[] = {"auto_mapping",
                                     "peft_version",
                                     "qalora_group_size",
                                     "r",
+                                    "rank_pattern",
                                     "revision",
                                     "runtime_config",
                                     "target_modules",
@@ -143,6 +143,62 @@ static invar_status read_rslora(bool *out, const json_t *config, const char *pat
                                  : refuse(path, "use_rslora", "is neither true nor false");
 }
 
+/* "": there is none. */
+static invar_status dump_pattern(char out[INVAR_LORA_PATTERN_SIZE], const json_t *config,
+                                 const char *key, const char *path)
+{
+    const json_t *pattern = json_object_get(config, key);
+    invar_status status = INVAR_OK;
+    size_t bytes;
+    char *text;
+
+    out[0] = '\0';
+    if (is_off(pattern))
+        return INVAR_OK;
+    INVAR_TRY(invar_json_dump(&text, &bytes, pattern, JSON_COMPACT | JSON_ENCODE_ANY, key));
+    if (bytes < INVAR_LORA_PATTERN_SIZE)
+        memcpy(out, text, bytes + 1);
+    else
+        status = refuse(path, key, "is longer than 4095 bytes");
+    invar_free(text);
+    return status;
+}
+
+static invar_status read_patterns(invar_lora_spec *out, const json_t *config, const char *path)
+{
+    char ranks[INVAR_LORA_PATTERN_SIZE], alphas[INVAR_LORA_PATTERN_SIZE];
+
+    INVAR_TRY(dump_pattern(ranks, config, "rank_pattern", path));
+    INVAR_TRY(dump_pattern(alphas, config, "alpha_pattern", path));
+    return invar_lora_patterns(out, ranks, alphas);
+}
+
+/* Rank and factor of each layer, however the patterns say so. */
+static invar_status check_layers(const json_t *config, const char *path, const invar_model *model)
+{
+    const invar_lora_spec *lora = &model->spec.lora;
+    invar_lora_spec own = {
+        .rank = lora->rank, .alpha = lora->alpha, .rslora = lora->rslora, .targets = lora->targets};
+    int64_t rank;
+    float factor;
+    char why[160];
+
+    INVAR_TRY(read_patterns(&own, config, path));
+    INVAR_TRY(invar_adapters_check(model->base, model->n_base, &own));
+    for (int64_t i = 0; i < model->n_base; i++) {
+        const invar_param *p = &model->base[i];
+        if (!p->adapter)
+            continue;
+        INVAR_TRY(invar_lora_layer(&rank, &factor, &own, p));
+        if (rank == p->adapter->rank && factor == p->adapter->factor)
+            continue;
+        (void)snprintf(why, sizeof why, "of %.80s is another than that of the recipe's %s", p->name,
+                       rank == p->adapter->rank ? "alpha-pattern" : "rank-pattern");
+        return refuse(path, rank == p->adapter->rank ? "alpha_pattern" : "rank_pattern", why);
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_factor(const json_t *config, const char *path,
                                  const invar_lora_spec *lora)
 {
@@ -179,6 +235,8 @@ static invar_status check_config(const invar_model *model, const char *dir)
     status = check_switches(config, path);
     if (status == INVAR_OK)
         status = check_factor(config, path, &model->spec.lora);
+    if (status == INVAR_OK)
+        status = check_layers(config, path, model);
     json_decref(config);
     return status;
 }
@@ -212,6 +270,7 @@ static invar_status read_spec(invar_lora_spec *out, const json_t *config, const 
         return refuse(path, "lora_alpha", "is no number from 1e-6 to 1e6");
     *out = (invar_lora_spec){.rank = (int64_t)rank, .alpha = (float)alpha};
     INVAR_TRY(read_rslora(&out->rslora, config, path));
+    INVAR_TRY(read_patterns(out, config, path));
     return read_targets(&out->targets, json_object_get(config, "target_modules"), path);
 }
 
@@ -251,7 +310,7 @@ static invar_status bad_tensor(const reader *r, const char *name, const char *wh
 /* One expert's values, with zeros that fill up the rank; `out` is all zeros. */
 static invar_status read_expert(float *out, reader *r, const invar_param *p, int64_t expert)
 {
-    extents e = extents_of(r->model, p);
+    extents e = extents_of(p);
     const invar_safetensor *t;
     char name[NAME_SIZE];
 
@@ -349,8 +408,6 @@ static void merge_expert(float *w, const float *a, const float *b, const invar_p
 
 invar_status invar_peft_merge(invar_model *to, const invar_model *adapted, const invar_device *dev)
 {
-    double factor = (double)invar_lora_factor(&adapted->spec.lora);
-
     INVAR_CHECK(to->n_params == adapted->n_base);
     for (int64_t i = 0; i < adapted->n_base; i++) {
         const invar_param *p = &adapted->base[i], *ab = p->adapter;
@@ -358,7 +415,7 @@ invar_status invar_peft_merge(invar_model *to, const invar_model *adapted, const
             merge_expert((float *)to->params[i].master.data + e * p->rows * p->cols,
                          (const float *)ab[0].master.data + e * ab[0].rows * ab[0].cols,
                          (const float *)ab[1].master.data + e * ab[1].rows * ab[1].cols, p,
-                         ab[0].rows, factor);
+                         ab[0].rows, (double)ab[0].factor);
     }
     return invar_model_refresh(to, dev);
 }
@@ -386,7 +443,7 @@ static invar_status list_tensors(writer *w)
     INVAR_TRY(invar_alloc((void **)&w->tensors, (size_t)w->count, sizeof *w->tensors, "a list"));
     for (int64_t i = 0; i < m->n_params; i++)
         for (int64_t e = 0; e < m->params[i].stack; e++, next++) {
-            extents x = extents_of(m, &m->params[i]);
+            extents x = extents_of(&m->params[i]);
             name_of(w->names[next], &m->params[i], e);
             w->tensors[next] = (invar_safetensor){.name = w->names[next],
                                                   .type = INVAR_SAFETENSORS_F32,
@@ -410,7 +467,7 @@ static invar_status read_whole(const float **out, writer *w, int64_t param)
 static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t param)
 {
     const invar_param *p = &w->model->params[param];
-    extents x = extents_of(w->model, p);
+    extents x = extents_of(p);
     const float *values;
 
     INVAR_TRY(read_whole(&values, w, param));
@@ -468,6 +525,19 @@ static json_t *targets_of(const invar_lora_spec *lora)
     return list;
 }
 
+/* The object, where there is one: it has been read before. */
+static invar_status add_pattern(json_t *config, const char *key, const char *text)
+{
+    json_t *pattern;
+
+    if (!text[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&pattern, key, text, strlen(text)));
+    return json_object_set_new(config, key, pattern) == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", CONFIG);
+}
+
 static json_t *config_of(const invar_lora_spec *lora, const char *base)
 {
     json_t *path = base[0] ? json_string(base) : json_null();
@@ -487,6 +557,10 @@ static invar_status write_config(const writer *w, const char *base)
     size_t bytes;
 
     status = invar_path_join(path, sizeof path, w->dir, CONFIG);
+    if (status == INVAR_OK)
+        status = add_pattern(config, "rank_pattern", w->model->spec.lora.ranks);
+    if (status == INVAR_OK)
+        status = add_pattern(config, "alpha_pattern", w->model->spec.lora.alphas);
     if (status == INVAR_OK)
         status = invar_json_dump(&text, &bytes, config, JSON_INDENT(2) | JSON_SORT_KEYS, CONFIG);
     json_decref(config);

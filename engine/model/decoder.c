@@ -121,7 +121,6 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
                          .frozen_base = model->base_memory,
                          .storage = model->storage,
                          .norm_eps = model->spec.norm_eps,
-                         .lora_factor = invar_lora_factor(&model->spec.lora),
                          .head_block = invar_format_head_block(model->format),
                          .tensor = model->part.tensor,
                          .tensors = model->part.tensors,

@@ -90,10 +90,10 @@ static float adapter_std(int64_t cols)
 }
 
 /* What fills up the rank of A is zero. */
-static void fill_up(float *out, const invar_param *p, const invar_lora_spec *lora)
+static void fill_up(float *out, const invar_param *p)
 {
     for (int64_t e = 0; e < p->own.experts; e++)
-        for (int64_t i = lora->rank * p->own.cols; i < p->own.rows * p->own.cols; i++)
+        for (int64_t i = p->rank * p->own.cols; i < p->own.rows * p->own.cols; i++)
             out[e * p->own.rows * p->own.cols + i] = 0.0f;
 }
 
@@ -116,7 +116,7 @@ static invar_status first_values(float *out, const invar_model *model, const inv
     }
     INVAR_TRY(invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job));
     if (p->kind == INVAR_PARAM_ADAPTER)
-        fill_up(out, p, &model->spec.lora);
+        fill_up(out, p);
     return INVAR_OK;
 }
 

@@ -285,17 +285,18 @@ static invar_status make_rope(invar_model *model, const invar_device *dev)
 }
 
 /* Adapters take the places of the base's parameters, which then stand behind them. */
-static void declare_adapters(invar_model *model)
+static invar_status declare_adapters(invar_model *model)
 {
     const invar_lora_spec *lora = &model->spec.lora;
     int64_t count = invar_adapters_count(model->base, model->n_base, lora);
 
     if (count == 0)
-        return;
+        return INVAR_OK;
+    INVAR_TRY(invar_adapters_check(model->base, model->n_base, lora));
     model->base = model->params + count;
     memmove(model->base, model->params, (size_t)model->n_base * sizeof *model->params);
     model->n_params = count;
-    invar_adapters_declare(model->params, model->base, model->n_base, lora);
+    return invar_adapters_declare(model->params, model->base, model->n_base, lora);
 }
 
 /* The parameters in their order, and who they are. */
@@ -315,7 +316,7 @@ static invar_status list_params(invar_model *model)
     INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
     model->base = model->params;
     model->n_base = model->n_params;
-    declare_adapters(model);
+    INVAR_TRY(declare_adapters(model));
     if (spec->lora.rank > 0 && !invar_model_is_adapted(model))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "target-modules names no layer of this model: with lora-rank %" PRId64

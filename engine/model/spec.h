@@ -50,12 +50,16 @@ typedef struct invar_rope_spec {
     double original_context;
 } invar_rope_spec;
 
+#define INVAR_LORA_PATTERN_SIZE 4096 /* of a pattern as text, with the NUL */
+
 /* Adapters of linear layers, by the recipe. */
 typedef struct invar_lora_spec {
-    int64_t rank;     /* 0: there are none */
-    float alpha;      /* the factor is alpha / rank, */
-    bool rslora;      /* or alpha / sqrt(rank) */
-    uint32_t targets; /* which layers: a set of engine/model/lora/adapters.h */
+    int64_t rank;                         /* 0: there are none */
+    float alpha;                          /* the factor is alpha / rank, */
+    bool rslora;                          /* or alpha / sqrt(rank) */
+    uint32_t targets;                     /* which layers: a set of engine/model/lora/adapters.h */
+    char ranks[INVAR_LORA_PATTERN_SIZE];  /* where the rank is another: an object of JSON, or "" */
+    char alphas[INVAR_LORA_PATTERN_SIZE]; /* likewise of alpha */
 } invar_lora_spec;
 
 typedef struct invar_model_spec {

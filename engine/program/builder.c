@@ -101,7 +101,7 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 
     if (a)
         w.adapter = (invar_adapter){weight_of(b, &a[0]), gradient_of(b, &a[0]), weight_of(b, &a[1]),
-                                    gradient_of(b, &a[1])};
+                                    gradient_of(b, &a[1]), a->factor};
     return w;
 }
 

@@ -83,6 +83,7 @@ typedef struct invar_built_tensor {
 typedef struct invar_adapter {
     invar_tensor a, da; /* absent: there is none */
     invar_tensor b, db;
+    float factor;
 } invar_adapter;
 
 /* A parameter in use: what this rank has of it. */
@@ -147,7 +148,6 @@ struct invar_builder {
     int64_t next_param;
     invar_dtype storage;
     float norm_eps;
-    float lora_factor;         /* of adapters */
     int64_t head_block;        /* what the width of an atom of heads is a multiple of */
     int32_t tensor, tensors;   /* this rank of those that divide layers; 0, 1: alone */
     int32_t expert, experts;   /* and of those that divide experts */

@@ -52,6 +52,8 @@ typedef struct invar_param {
     invar_tensor master; /* f32 of the rows of `own` that this rank owns; absent: of none */
     int64_t master_row;  /* the first of them */
     const struct invar_param *adapter; /* A of a linear layer, with B behind it; NULL: none */
+    int64_t rank;                      /* of an adapter, without what fills it up */
+    float factor;                      /* of an adapter */
 } invar_param;
 
 /*

@@ -6,9 +6,11 @@
 #include "engine/model/lora/adapters.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/json.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"
@@ -18,6 +20,9 @@
 #define FIRST ".lora_A.weight"
 #define SECOND ".lora_B.weight"
 #define STEP_GROUP 16 /* products of a bf16 step */
+#define RANKS "rank-pattern"
+#define ALPHAS "alpha-pattern"
+#define IN_NAMES "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 
 static const char *const modules[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                       "gate_proj", "up_proj", "down_proj"};
@@ -70,6 +75,150 @@ const char *invar_lora_target(uint32_t targets, int number)
     return NULL;
 }
 
+/* ---- patterns -------------------------------------------------------------------------------- */
+
+static invar_status refuse(const char *key, const char *name, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%.80s' %s", key, name, why);
+}
+
+/* "experts.down_proj" or "7.down_proj". */
+static bool names_experts(const char *name, const char *last)
+{
+    return strstr(name, "experts") || (last - name > 1 && last[-2] >= '0' && last[-2] <= '9');
+}
+
+static invar_status check_pattern(const char *key, const char *name, const json_t *value)
+{
+    const bool is_rank = strcmp(key, RANKS) == 0;
+    const char *last = strrchr(name, '.');
+    double number = json_number_value(value); // of no number 0
+
+    last = last ? last + 1 : name;
+    if (strspn(name, IN_NAMES) < strlen(name))
+        return refuse(key, name,
+                      "is a regular expression: take the end of a layer's name, as in mlp.up_proj");
+    if (module_of(last, strlen(last)) == N_MODULES)
+        return refuse(key, name, "does not end with the name of a linear layer with an adapter");
+    if (names_experts(name, last))
+        return refuse(key, name, "names experts: those of a layer share rank and alpha");
+    if (is_rank && (!json_is_integer(value) || number < 1 || number > 4096))
+        return refuse(key, name, "has no rank from 1 to 4096");
+    if (!is_rank && !(number >= 1e-6 && number <= 1e6))
+        return refuse(key, name, "has no number from 1e-6 to 1e6");
+    return INVAR_OK;
+}
+
+static invar_status check_patterns(const char *key, const json_t *patterns)
+{
+    const char *name;
+    json_t *value;
+
+    if (!json_is_object(patterns))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: is no object of names and numbers, as in {\"mlp.up_proj\": 8}", key);
+    json_object_foreach((json_t *)(uintptr_t)patterns, name, value)
+    {
+        INVAR_TRY(check_pattern(key, name, value));
+    }
+    return INVAR_OK;
+}
+
+/* NULL: there are none. The caller owns *out. */
+static invar_status read_patterns(json_t **out, const char *key, const char *text)
+{
+    invar_status status;
+
+    *out = NULL;
+    if (!text[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(out, key, text, strlen(text)));
+    status = check_patterns(key, *out);
+    if (status != INVAR_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static invar_status take_patterns(char out[INVAR_LORA_PATTERN_SIZE], const char *key,
+                                  const char *text)
+{
+    json_t *patterns;
+
+    if (strlen(text) >= INVAR_LORA_PATTERN_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: is longer than %d bytes", key,
+                          INVAR_LORA_PATTERN_SIZE - 1);
+    INVAR_TRY(read_patterns(&patterns, key, text));
+    json_decref(patterns);
+    memcpy(out, text, strlen(text) + 1);
+    return INVAR_OK;
+}
+
+invar_status invar_lora_patterns(invar_lora_spec *out, const char *ranks, const char *alphas)
+{
+    INVAR_TRY(take_patterns(out->ranks, RANKS, ranks));
+    return take_patterns(out->alphas, ALPHAS, alphas);
+}
+
+/* Does the name end the layer's, as a whole or behind a dot? */
+static bool matches(const char *name, const invar_param *p)
+{
+    size_t length = strlen(name), all = strlen(p->name) - strlen(WEIGHT);
+
+    return length <= all && strncmp(p->name + all - length, name, length) == 0 &&
+           (length == all || p->name[all - length - 1] == '.');
+}
+
+/* What the patterns that match say; NULL: none does. Their order says nothing: files sort them. */
+static invar_status value_of(const json_t **out, const char *key, const json_t *patterns,
+                             const invar_param *p)
+{
+    const char *name;
+    json_t *value;
+
+    *out = NULL;
+    json_object_foreach((json_t *)(uintptr_t)patterns, name, value)
+    {
+        if (!matches(name, p))
+            continue;
+        if (*out && json_number_value(*out) != json_number_value(value))
+            return refuse(key, p->name, "has two numbers: the names of two patterns end it");
+        *out = value;
+    }
+    return INVAR_OK;
+}
+
+/* The number that a layer has, `otherwise` where no pattern matches. */
+static invar_status number_of(double *out, const char *key, const char *text, const invar_param *p,
+                              double otherwise)
+{
+    const json_t *value = NULL;
+    invar_status status;
+    json_t *patterns;
+
+    INVAR_TRY(read_patterns(&patterns, key, text));
+    status = value_of(&value, key, patterns, p);
+    *out = value ? json_number_value(value) : otherwise;
+    json_decref(patterns);
+    return status;
+}
+
+invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_lora_spec *lora,
+                              const invar_param *p)
+{
+    double rank, alpha;
+    invar_lora_spec own = {.rslora = lora->rslora};
+
+    INVAR_TRY(number_of(&rank, RANKS, lora->ranks, p, (double)lora->rank));
+    INVAR_TRY(number_of(&alpha, ALPHAS, lora->alphas, p, (double)lora->alpha));
+    own.rank = (int64_t)rank;
+    own.alpha = (float)alpha;
+    *rank_out = own.rank;
+    *factor_out = invar_lora_factor(&own);
+    return INVAR_OK;
+}
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 float invar_lora_factor(const invar_lora_spec *lora)
@@ -80,9 +229,14 @@ float invar_lora_factor(const invar_lora_spec *lora)
                         : lora->alpha / (float)lora->rank;
 }
 
+static int64_t filled_up(int64_t rank)
+{
+    return (rank + STEP_GROUP - 1) / STEP_GROUP * STEP_GROUP;
+}
+
 int64_t invar_lora_rows(const invar_lora_spec *lora)
 {
-    return (lora->rank + STEP_GROUP - 1) / STEP_GROUP * STEP_GROUP;
+    return lora->ranks[0] ? STEP_GROUP : filled_up(lora->rank);
 }
 
 static bool adapts(const invar_lora_spec *lora, const invar_param *p)
@@ -126,19 +280,53 @@ static invar_param declare(const invar_param *of, const char *end, int64_t rows,
     return p;
 }
 
-void invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
-                            const invar_lora_spec *lora)
+/* Each pattern is of some layer: one that is not is a slip. */
+static invar_status check_used(const char *key, const char *text, const invar_param *base,
+                               int64_t count, const invar_lora_spec *lora)
 {
-    int64_t rank = invar_lora_rows(lora);
+    invar_status status = INVAR_OK;
+    json_t *patterns, *value;
+    const char *name;
 
+    INVAR_TRY(read_patterns(&patterns, key, text));
+    json_object_foreach(patterns, name, value)
+    {
+        int64_t i = 0;
+        while (i < count && !(adapts(lora, &base[i]) && matches(name, &base[i])))
+            i++;
+        if (i == count && status == INVAR_OK)
+            status =
+                refuse(key, name, "names no layer with an adapter of this model: leave it out");
+    }
+    json_decref(patterns);
+    return status;
+}
+
+invar_status invar_adapters_check(const invar_param *base, int64_t count,
+                                  const invar_lora_spec *lora)
+{
+    INVAR_TRY(check_used(RANKS, lora->ranks, base, count, lora));
+    return check_used(ALPHAS, lora->alphas, base, count, lora);
+}
+
+invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
+                                    const invar_lora_spec *lora)
+{
     for (int64_t i = 0; i < count; i++) {
         invar_param *p = &base[i];
+        int64_t rank;
+        float factor;
         if (!adapts(lora, p))
             continue;
+        INVAR_TRY(invar_lora_layer(&rank, &factor, lora, p));
         p->adapter = out;
-        *out++ = declare(p, FIRST, rank, p->cols, p->cut.columns);
-        *out++ = declare(p, SECOND, p->rows, rank, !p->cut.columns);
+        out[0] = declare(p, FIRST, filled_up(rank), p->cols, p->cut.columns);
+        out[1] = declare(p, SECOND, p->rows, filled_up(rank), !p->cut.columns);
+        out[0].rank = out[1].rank = rank;
+        out[0].factor = out[1].factor = factor;
+        out += 2;
     }
+    return INVAR_OK;
 }
 
 bool invar_adapter_is_first(const invar_param *p)

@@ -35,15 +35,27 @@ static inline bool invar_adapter_is_uncut(const invar_param *p)
     return p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && p->cut.pieces == 1;
 }
 
-/* Rows of A: the rank, filled up. */
+/* Takes rank-pattern and alpha-pattern, objects of JSON or "". */
+invar_status invar_lora_patterns(invar_lora_spec *out, const char *ranks,
+                                 const char *alphas) INVAR_MUST_USE;
+
+/* Rank and factor of a layer, as the patterns say. */
+invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_lora_spec *lora,
+                              const invar_param *p) INVAR_MUST_USE;
+
+/* Rows that each A has at least: the rank, filled up. */
 int64_t invar_lora_rows(const invar_lora_spec *lora);
 
 /* Parameters of all adapters of these: two for each. */
 int64_t invar_adapters_count(const invar_param *base, int64_t count, const invar_lora_spec *lora);
 
 /* Declares them in the order of their layers, A before B, and notes them in the base. */
-void invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
-                            const invar_lora_spec *lora);
+invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t count,
+                                    const invar_lora_spec *lora) INVAR_MUST_USE;
+
+/* Refuses patterns that match no layer with an adapter. */
+invar_status invar_adapters_check(const invar_param *base, int64_t count,
+                                  const invar_lora_spec *lora) INVAR_MUST_USE;
 
 /* Is it A, which starts with random values? B starts with zeros. */
 bool invar_adapter_is_first(const invar_param *p);

@@ -47,7 +47,8 @@ invar_weight invar_adapter_b(const invar_weight *w)
 void invar_adapter_scale(invar_builder *b, const invar_adapted *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient)
 {
-    INVAR_APPEND(b->program, b->layer, SCALE, scale, .y = *u, .x = *low, .factor = b->lora_factor);
+    INVAR_APPEND(b->program, b->layer, SCALE, scale, .y = *u, .x = *low,
+                 .factor = l->w->adapter.factor);
     if (!l->experts)
         invar_build_adapted(b, l->name, gradient, u);
 }

@@ -371,6 +371,10 @@ invar_status invar_session_policy(invar_rollout_policy *out, const invar_session
     }
     if (spec.lora.rslora)
         invar_hasher_update(&hasher, "rslora", sizeof "rslora");
+    if (spec.lora.ranks[0] || spec.lora.alphas[0]) {
+        invar_hasher_update(&hasher, spec.lora.ranks, strlen(spec.lora.ranks) + 1);
+        invar_hasher_update(&hasher, spec.lora.alphas, strlen(spec.lora.alphas) + 1);
+    }
     *out = (invar_rollout_policy){.dtype = invar_format_name(s->rollout_format),
                                   .numerics = invar_numerics_name(s->dev.numerics)};
     invar_hasher_final(&out->model, &hasher);

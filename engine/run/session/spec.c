@@ -74,6 +74,8 @@ static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
         return INVAR_OK;
     out->alpha = (float)invar_recipe_float(r, INVAR_KEY_LORA_ALPHA);
     out->rslora = invar_recipe_bool(r, INVAR_KEY_USE_RSLORA);
+    INVAR_TRY(invar_lora_patterns(out, invar_recipe_string(r, INVAR_KEY_RANK_PATTERN),
+                                  invar_recipe_string(r, INVAR_KEY_ALPHA_PATTERN)));
     return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
 }
 

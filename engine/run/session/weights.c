@@ -114,6 +114,18 @@ static void name_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targe
     }
 }
 
+static invar_status check_patterns(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
+
+    if (strcmp(had->ranks, lora->ranks) == 0 && strcmp(had->alphas, lora->alphas) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of rank-pattern '%.500s', alpha-pattern '%.500s', and "
+                      "the recipe asks for others: give what they were trained with",
+                      invar_checkpoint_path(checkpoint), had->ranks, had->alphas);
+}
+
 /* Adapters that would compute something else here than where they were trained. */
 static invar_status check_trained(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
 {
@@ -128,7 +140,7 @@ static invar_status check_trained(const invar_lora_spec *lora, const invar_check
     name_targets(targets, lora->targets);
     if (had->rank == lora->rank && had->alpha == lora->alpha && had->rslora == lora->rslora &&
         strcmp(had->targets, targets) == 0)
-        return INVAR_OK;
+        return check_patterns(lora, checkpoint);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has adapters of lora-rank %lld, lora-alpha %.9g, target-modules %s, "
                       "use-rslora %s, and the recipe asks for %lld, %.9g, %s, %s: give what they "
@@ -288,6 +300,8 @@ void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar
                                        .alpha = lora->alpha,
                                        .rslora = lora->rslora,
                                        .base = session->base_weights};
+    memcpy(out->ranks, lora->ranks, sizeof out->ranks);
+    memcpy(out->alphas, lora->alphas, sizeof out->alphas);
     name_targets(out->targets, lora->targets);
 }
 

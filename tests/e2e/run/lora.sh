@@ -175,6 +175,32 @@ for file in adapter_model.safetensors adapter_config.json; do
     cmp "$folder/rslora-1/$file" "$folder/rs-alone/$file" || complain "rsLoRA, converted, differs"
 done
 
+# ---- patterns: another rank and alpha for some layers -------------------------------------------
+patterns=(--rank-pattern '{"layers.0.self_attn.q_proj": 17, "down_proj": 2}'
+    --alpha-pattern '{"k_proj": 2.5}')
+all_ways patterns dense "${patterns[@]}"
+wanted=$chain
+[[ $chain != "$seen" ]] || complain "patterns have the chain without them"
+layouts patterns-divided dense "${patterns[@]}"
+all_ways patterns-experts experts "${patterns[@]}"
+[[ $chain != "$wanted" ]] || complain "experts have the chain of a dense model"
+train patterns-out dense "${patterns[@]}" --save-hf "$folder/patterns-{rollout_id}" \
+    --save "$folder/pt-saved"
+[[ $chain == "$wanted" ]] || complain "patterns with save-hf: $chain, not $wanted"
+refused "of the recipe's rank-pattern" --lora-adapter-path "$folder/patterns-1"
+refused "has adapters of rank-pattern '{\"layers.0" --ref-load "$folder/pt-saved"
+refused "rank-pattern: 'layers.7.mlp.up_proj' names no layer" --rank-pattern \
+    '{"layers.7.mlp.up_proj": 2}'
+train patterns-in dense "${patterns[@]}" --lora-adapter-path "$folder/patterns-1" --num-rollout 1
+wanted=$chain
+train patterns-load dense "${patterns[@]}" --ref-load "$folder/pt-saved" --num-rollout 1 --ranks 2
+[[ $chain == "$wanted" ]] || complain "patterns of ref-load: $chain, not $wanted"
+"$invar" convert "$folder/pt-saved" "$folder/pt-alone" >"$folder/out" 2>&1 ||
+    complain "$(<"$folder/out")"
+for file in adapter_model.safetensors adapter_config.json; do
+    cmp "$folder/patterns-1/$file" "$folder/pt-alone/$file" || complain "patterns, converted"
+done
+
 # ---- a checkpoint of adapters: as the start of another run, forked, exported --------------------
 train from-peft dense --lora-adapter-path "$folder/peft-1" --num-rollout 1
 wanted=$chain

@@ -31,13 +31,20 @@ def distance(got, about):
                for a, b in zip(line, right, strict=True))
 
 
+def more(about):
+    """What else a recipe has to say."""
+    return [word for key, value in about.items()
+            if key in ("use_rslora", "rank_pattern", "alpha_pattern")
+            for word in (f"--{key.replace('_', '-')}", json.dumps(value))]
+
+
 def main():
     count = 0
     for path in sorted(p for top in sys.argv[3:] for p in pathlib.Path(top).glob("*.json")):
         about = json.loads(path.read_text(encoding="utf-8"))
         off = distance(score(about, "--lora-rank", str(about["rank"]), "--lora-alpha",
                              str(about["alpha"]), "--target-modules", ",".join(about["layers"]),
-                             "--use-rslora", str(about.get("rslora", False)).lower(),
+                             *more(about),
                              "--lora-adapter-path", path.with_suffix("")), about)
         control = distance(score(about), about)
         print(f"{about['peft']:8} {path.stem:18} log-probs differ by {off:.1e}")

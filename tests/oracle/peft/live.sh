@@ -24,13 +24,14 @@ python3 "$here/compare.py" "$invar" "$bases" "$work/made"
 for path in "$work"/made/*.json; do
     name=$(basename "$path" .json)
     field() { python3 -c 'import json, sys
-value = json.load(open(sys.argv[1]))[sys.argv[2]]
-print(",".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool)
-      else value)' "$path" "$1"; }
+value = json.load(open(sys.argv[1])).get(sys.argv[2], json.loads(sys.argv[3]))
+print(",".join(value) if isinstance(value, list) else
+      value if isinstance(value, str) else json.dumps(value))' "$path" "$1" "${2:-null}"; }
     "$invar" train "$here/../folders/train.ini" --hf-checkpoint "$bases/$(field base)" --no-report \
         --prompt-data "$here/../folders/train.jsonl" --run "$work/run" --entropy-coef 0.01 \
         --lora-rank "$(field rank)" --lora-alpha "$(field alpha)" \
-        --use-rslora "$(field rslora)" \
+        --use-rslora "$(field use_rslora false)" --rank-pattern "$(field rank_pattern '""')" \
+        --alpha-pattern "$(field alpha_pattern '""')" \
         --target-modules "$(field layers)" --lora-adapter-path "$work/made/$name" \
         --save-hf "$work/trained/$name-{rollout_id}" >"$work/log" 2>&1 ||
         { cat "$work/log" && exit 1; }

@@ -15,13 +15,16 @@ import peft
 import torch
 import transformers
 
-# name: base, rank, alpha, layers, rsLoRA
+# name: base, rank, alpha, layers, what else the configuration has
 CASES = {
     "llama-all": ("llama-fp16-tied", 4, 8, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
-                                            "up_proj", "down_proj"], False),
-    "llama-rslora": ("llama-fp16-tied", 3, 2, ["q_proj", "o_proj"], True),
-    "qwen3-attention": ("qwen3-fp16", 17, 3, ["q_proj", "v_proj"], False),
-    "qwen3_moe-mlp": ("qwen3_moe-bf16-shards", 2, 5, ["gate_proj", "up_proj", "down_proj"], False),
+                                            "up_proj", "down_proj"], {}),
+    "llama-patterns": ("llama-fp16-tied", 3, 2, ["q_proj", "o_proj"], {
+        "rank_pattern": {"layers.0.self_attn.q_proj": 17, "o_proj": 1},
+        "alpha_pattern": {"q_proj": 2.5}}),
+    "llama-rslora": ("llama-fp16-tied", 3, 2, ["q_proj", "o_proj"], {"use_rslora": True}),
+    "qwen3-attention": ("qwen3-fp16", 17, 3, ["q_proj", "v_proj"], {}),
+    "qwen3_moe-mlp": ("qwen3_moe-bf16-shards", 2, 5, ["gate_proj", "up_proj", "down_proj"], {}),
 }
 
 
@@ -30,11 +33,10 @@ def load(base):
                                                              attn_implementation="eager")
 
 
-def adapt(model, rank, alpha, layers, rslora):
+def adapt(model, rank, alpha, layers, more):
     """B is random: one that is zero would prove nothing."""
     adapted = peft.get_peft_model(model, peft.LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules=layers, use_rslora=rslora,
-        task_type="CAUSAL_LM"))
+        r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM", **more))
     for name, value in adapted.named_parameters():
         if "lora_" in name:
             scale = 0.5 if "lora_B" in name else 0.3
@@ -61,18 +63,17 @@ def write(out, name, base, about, model):
 def main():
     again = sys.argv[1] == "--again"
     bases, out = (pathlib.Path(path) for path in sys.argv[1 + again:])
-    for name, (base, rank, alpha, layers, rslora) in CASES.items():
+    for name, (base, rank, alpha, layers, more) in CASES.items():
         torch.manual_seed(1)
         if again:  # the folder names its base
             model = peft.AutoPeftModelForCausalLM.from_pretrained(
                 out / name, dtype=torch.float64, attn_implementation="eager")
         else:
-            model = adapt(load(bases / base), rank, alpha, layers, rslora)
+            model = adapt(load(bases / base), rank, alpha, layers, more)
             model.save_pretrained(out / name)
             (out / name / "README.md").unlink(missing_ok=True)
         model.to(torch.float64).eval()
-        write(out, name, base, {"rank": rank, "alpha": alpha, "layers": layers,
-                                "rslora": rslora}, model)
+        write(out, name, base, {"rank": rank, "alpha": alpha, "layers": layers} | more, model)
 
 
 main()

@@ -458,6 +458,8 @@ static void test_config__refuses_impossible(void **state)
         {"rollout-dtype=bf16", "'rollout-dtype' = bf16 is dtype already"},
         {"rollout-dtype=fp8 dtype=fp8", "'rollout-dtype' = fp8 is dtype already"},
         {"use-rslora=true", "'use-rslora' would be ignored: it needs lora-rank above 0"},
+        {"lora-rank=4 rank-pattern={\"q.*\":2}", "rank-pattern: 'q.*' is a regular expression"},
+        {"lora-rank=4 alpha-pattern=q_proj", "alpha-pattern"},
         {"context-parallel-size=32 lora-rank=16", "'context-parallel-size' is above lora-rank"},
         {"use-rollout-logprobs=true use-tis=true", "nothing to weigh"},
         {"use-rollout-logprobs=true use-mis=true", "nothing to weigh"},

@@ -132,7 +132,23 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
         {"\"use_rslora\": false", "\"use_rslora\": true",
          "\"use_rslora\" is true, but use-rslora is false"},
         {"\"use_rslora\": false", "\"use_rslora\": 1", "\"use_rslora\" is neither true nor false"},
-        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 2}", "\"rank_pattern\" is set"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 2}",
+         "self_attn.q_proj.weight is another than that of the recipe's rank-pattern"},
+        {"\"use_dora\": false", "\"alpha_pattern\": {\"q_proj\": 2}",
+         "self_attn.q_proj.weight is another than that of the recipe's alpha-pattern"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj|v_proj\": 5}",
+         "is a regular expression"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"1.down_proj\": 5}", "names experts"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 0}", "has no rank from 1 to 4096"},
+        {"\"use_dora\": false", "\"rank_pattern\": {\"q_proj\": 5.5}", "has no rank from 1 to"},
+        {"\"use_dora\": false", "\"rank_pattern\": [5]", "is no object of names and numbers"},
+        {"\"use_dora\": false", "\"alpha_pattern\": {\"q_proj\": -1}", "has no number from 1e-6"},
+        {"\"use_dora\": false", "\"alpha_pattern\": {\"lm_head\": 3}",
+         "does not end with the name"},
+        {"\"use_dora\": false", "\"alpha_pattern\": {\"layers.9.self_attn.q_proj\": 3}",
+         "names no layer with an adapter"},
+        {"\"use_dora\": false",
+         "\"rank_pattern\": {\"q_proj\": 5, \"layers.0.self_attn.q_proj\": 6}", "has two numbers"},
         {"\"use_dora\": false", "\"modules_to_save\": [\"lm_head\"]", "\"modules_to_save\" is set"},
         {"\"use_dora\": false", "\"a_setting_to_come\": 3", "\"a_setting_to_come\" is set"},
         {"\"use_dora\": false", "\"init_lora_weights\": \"pissa\"", "has changed the weights"},
@@ -153,30 +169,87 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
     invar_model_free(model);
 }
 
+/* A model of experts with these settings; B is not zero. */
+static invar_model *adapted_so(bool rslora, const char *ranks, const char *alphas)
+{
+    invar_model *model = NULL, *plain = adapted(true);
+    invar_model_spec spec = plain->spec;
+
+    spec.lora.rslora = rslora;
+    assert_ok(invar_lora_patterns(&spec.lora, ranks, alphas));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_init(model, 3, &dev));
+    for (int64_t i = 1; i < model->n_params; i += 2) {
+        float *b = model->params[i].master.data;
+        for (int64_t j = 0; j < invar_param_elements(&model->params[i]); j++)
+            b[j] = j % model->params[i].cols < model->params[i].rank ? (float)(j % 7 - 3) : 0.0f;
+    }
+    invar_model_free(plain);
+    return model;
+}
+
 /* The factor of rsLoRA is alpha / sqrt(rank), in the folder, its model and a merged one. */
 static void test_peft__rslora_comes_back(void **state)
 {
-    invar_model *model = adapted(false);
+    invar_model *model = adapted_so(true, "", ""), *plain = adapted(true);
     invar_lora_spec spec;
 
     (void)state;
-    model->spec.lora.rslora = true;
     assert_true(invar_lora_factor(&model->spec.lora) == (float)(3.0 / sqrt(RANK)));
     assert_ok(invar_peft_save(model, NULL, in_work("rslora"), ""));
     assert_ok(invar_peft_spec(&spec, in_work("rslora")));
     assert_true(spec.rslora);
     assert_ok(invar_peft_load(model, in_work("rslora"), &dev));
-    model->spec.lora.rslora = false;
-    assert_refused(invar_peft_load(model, in_work("rslora"), &dev),
+    assert_refused(invar_peft_load(plain, in_work("rslora"), &dev),
                    "\"use_rslora\" is true, but use-rslora is false");
     change_config(in_work("rslora"), "\"use_rslora\": true", "\"use_rslora\": null");
-    assert_ok(invar_peft_load(model, in_work("rslora"), &dev));
+    assert_ok(invar_peft_load(plain, in_work("rslora"), &dev));
     assert_ok(invar_peft_spec(&spec, in_work("rslora")));
     assert_false(spec.rslora);
-    model->spec.lora.rslora = true;
     assert_refused(invar_peft_load(model, in_work("rslora"), &dev),
                    "\"use_rslora\" is not true, but use-rslora is true");
     invar_model_free(model);
+    invar_model_free(plain);
+}
+
+static void check_adapter(const invar_model *model, const char *name, int64_t rank, float factor)
+{
+    const invar_param *p = invar_model_find(model, name);
+
+    assert_non_null(p);
+    assert_int_equal(p->rank, rank);
+    assert_int_equal(p->rows, (rank + 15) / 16 * 16);
+    assert_true(p->factor == factor);
+}
+
+static void test_peft__patterns_come_back(void **state)
+{
+    static const char ranks[] = "{\"layers.0.self_attn.q_proj\": 17, \"down_proj\": 2}";
+    invar_model *from = adapted_so(false, ranks, "{\"q_proj\": 8.5}");
+    invar_model *to = adapted_so(false, ranks, "{\"self_attn.q_proj\": 8.5}");
+    invar_model *plain = adapted(true);
+    invar_lora_spec spec;
+
+    (void)state;
+    check_adapter(from, "model.layers.0.self_attn.q_proj.lora_A.weight", 17, 8.5f / 17.0f);
+    check_adapter(from, "model.layers.1.self_attn.q_proj.lora_A.weight", RANK, 8.5f / 5.0f);
+    check_adapter(from, "model.layers.1.mlp.experts.down_proj.lora_A.weight", 2, 1.5f);
+    check_adapter(from, "model.layers.0.self_attn.k_proj.lora_A.weight", RANK, 3.0f / 5.0f);
+    for (int64_t i = 0; i < to->n_params; i++)
+        memset(to->params[i].master.data, 0,
+               (size_t)invar_param_elements(&to->params[i]) * sizeof(float));
+    assert_ok(invar_peft_save(from, NULL, in_work("patterns"), ""));
+    assert_ok(invar_peft_load(to, in_work("patterns"), &dev)); // the same numbers, said otherwise
+    for (int64_t i = 0; i < to->n_params; i++)
+        assert_memory_equal(from->params[i].master.data, to->params[i].master.data,
+                            (size_t)invar_param_elements(&to->params[i]) * sizeof(float));
+    assert_refused(invar_peft_load(plain, in_work("patterns"), &dev), "the recipe's rank-pattern");
+    assert_ok(invar_peft_spec(&spec, in_work("patterns")));
+    assert_string_equal(spec.ranks, "{\"down_proj\":2,\"layers.0.self_attn.q_proj\":17}");
+    assert_string_equal(spec.alphas, "{\"q_proj\":8.5}");
+    invar_model_free(from);
+    invar_model_free(to);
+    invar_model_free(plain);
 }
 
 static void test_peft__layers_are_those_of_the_folder(void **state)
@@ -228,28 +301,27 @@ static void test_peft__configuration_comes_back(void **state)
 }
 
 /* Every weight of a layer with an adapter, by hand; the others stay. */
-static void check_merged(const invar_param *now, const invar_param *p, const float *before,
-                         double factor)
+static void check_merged(const invar_param *now, const invar_param *p, const float *before)
 {
+    double factor = p->adapter ? (double)p->adapter->factor : 0;
     const float *a = p->adapter ? p->adapter[0].master.data : NULL, *got = now->master.data;
     const float *b = p->adapter ? p->adapter[1].master.data : NULL;
 
     for (int64_t i = 0; i < invar_param_elements(p); i++) {
         int64_t row = p->cols ? i / p->cols : i, expert = row / p->rows;
         double sum = 0;
-        for (int64_t r = 0; a && r < RANK; r++)
+        for (int64_t r = 0; a && r < p->adapter->rank; r++)
             sum += (double)b[row * p->adapter[1].cols + r] *
                    (double)a[(expert * p->adapter[0].rows + r) * p->cols + i % p->cols];
         assert_true(got[i] == (float)((double)before[i] + factor * sum));
     }
 }
 
-static void check_merge(bool rslora)
+static void check_merge(bool rslora, const char *ranks, const char *alphas)
 {
-    invar_model *model = adapted(false), *whole = NULL, *plain = NULL;
+    invar_model *model = adapted_so(rslora, ranks, alphas), *whole = NULL, *plain = NULL;
     invar_model_spec spec = model->spec;
 
-    model->spec.lora.rslora = rslora;
     spec.lora = (invar_lora_spec){0};
     assert_ok(invar_model_new(&whole, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     assert_ok(invar_model_new(&plain, &spec, INVAR_FORMAT_FP32, NULL, &dev));
@@ -257,8 +329,7 @@ static void check_merge(bool rslora)
     assert_ok(invar_model_init(plain, 3, &dev));
     assert_ok(invar_peft_merge(whole, model, &dev));
     for (int64_t i = 0; i < model->n_base; i++)
-        check_merged(&whole->params[i], &model->base[i], plain->params[i].master.data,
-                     (double)invar_lora_factor(&model->spec.lora));
+        check_merged(&whole->params[i], &model->base[i], plain->params[i].master.data);
     invar_model_free(model);
     invar_model_free(whole);
     invar_model_free(plain);
@@ -267,8 +338,9 @@ static void check_merge(bool rslora)
 static void test_peft__merges(void **state)
 {
     (void)state;
-    check_merge(false);
-    check_merge(true);
+    check_merge(false, "", "");
+    check_merge(true, "", "");
+    check_merge(false, "{\"q_proj\": 17}", "{\"down_proj\": 2}");
 }
 
 int main(void)
@@ -278,6 +350,7 @@ int main(void)
         cmocka_unit_test(test_peft__takes_other_masters),
         cmocka_unit_test(test_peft__refuses_what_it_does_not_compute),
         cmocka_unit_test(test_peft__rslora_comes_back),
+        cmocka_unit_test(test_peft__patterns_come_back),
         cmocka_unit_test(test_peft__layers_are_those_of_the_folder),
         cmocka_unit_test(test_peft__configuration_comes_back),
         cmocka_unit_test(test_peft__merges),
