@@ -30,7 +30,12 @@
     "(SELECT max(seg) FROM segment WHERE run = :run) AND n.root = o.root AND n.chain = o.chain "   \
     "AND n.content <> o.content AND " INVAR_CORRECTED_OLD ")"
 
-/* All rows of the content hash; `value` of a difference of log-probs is NULL if it is absent. */
+/* The numbers of samples in a column, which has NULL where they are absent. */
+#define OF_SAMPLE(column)                                                                          \
+    "UNION ALL SELECT p.step, x.seg, '" column " of sample', x.idx, CASE WHEN x." column           \
+    " IS NOT NULL THEN x." column "_bits END" ROWS_OF("sample")
+
+/* All rows of the content hash; `value` of a number of a sample is NULL if it is absent. */
 #define CONTENT                                                                                    \
     "content AS (SELECT p.step, x.seg, 'the batch' AS kind, '' AS key, "                           \
     "x.weights || ' ' || hex(x.batch) || hex(x.rng) AS value" ROWS_OF(                             \
@@ -41,16 +46,20 @@
         "' ' || x.weights_first || ' ' || x.weights_last || hex(x.weights_hash) || "               \
         "x.prompt_tokens "                                                                         \
         "|| ' ' || x.tokens || hex(x.token_hash) || hex(x.rollout_logp) || hex(x.train_logp) || "  \
-        "x.reward_bits || ' ' || x.advantage_bits || x.finish" ROWS_OF(                            \
-            "sample") "UNION ALL SELECT p.step, x.seg, 'diff of sample', x.idx, CASE WHEN x.diff " \
-                      "IS NOT NULL OR "                                                            \
-                      "x.diff_at <> -1 THEN x.diff_bits || ' ' || x.diff_at END" ROWS_OF(          \
-                          "sample") "UNION ALL SELECT p.step, x.seg, 'reply', x.plugin || ' ' || " \
-                                    "x.call, "                                                     \
-                                    "hex(x.request) || hex(x.data)" ROWS_OF(                       \
-                                        "reply") "UNION ALL SELECT p.step, x.seg, 'part of the "   \
-                                                 "reward of sample', x.idx || ' ' || s.name, "     \
-                                                 "x.value_bits" ROWS_OF("reward_part") NAMED ")"
+        "x.finish" ROWS_OF("sample") OF_SAMPLE("reward") OF_SAMPLE(                                \
+            "advantage") "UNION ALL SELECT p.step, x.seg, 'diff of sample', x.idx, CASE WHEN "     \
+                         "x.diff "                                                                 \
+                         "IS NOT NULL OR "                                                         \
+                         "x.diff_at <> -1 THEN x.diff_bits || ' ' || x.diff_at END" ROWS_OF(       \
+                             "sample") "UNION ALL SELECT p.step, x.seg, 'reply', x.plugin || ' ' " \
+                                       "|| "                                                       \
+                                       "x.call, "                                                  \
+                                       "hex(x.request) || hex(x.data)" ROWS_OF(                    \
+                                           "reply") "UNION ALL SELECT p.step, x.seg, 'part of "    \
+                                                    "the "                                         \
+                                                    "reward of sample', x.idx || ' ' || s.name, "  \
+                                                    "x.value_bits" ROWS_OF("reward_part") NAMED    \
+        ")"
 
 /* `found`: the changelog lists the difference, or the old row was left out of the copy. */
 static const char sql[] =
@@ -60,6 +69,7 @@ static const char sql[] =
     "FROM pair p JOIN content c ON c.step = p.step GROUP BY p.step, c.kind, c.key), "
     "judged AS (SELECT step, kind || ' ' || key AS what, coalesce(cut AND old IS NULL OR CASE "
     "WHEN kind = 'diff of sample' THEN new IS NULL AND :absent "
+    "WHEN kind IN ('reward of sample', 'advantage of sample') THEN new IS NULL AND :sft "
     "WHEN kind <> 'metric' THEN 0 "
     "WHEN key GLOB 'train/logp_diff_*' OR key = 'rollout/rollout_log_probs' "
     "THEN new IS NULL AND :absent "

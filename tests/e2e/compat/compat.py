@@ -70,10 +70,14 @@ def check_excuses():
             ("sft", f"UPDATE metric SET value_bits = 1 {series % 'train/loss'}",
              "metric train/loss"),
             ("sft", "DELETE FROM metric " + series % "train/grad_norm", "metric train/grad_norm"),
-            ("sft", "UPDATE sample SET reward_bits = 1 WHERE step = 3 AND idx = 1", "sample 1"),
+            ("sft", "UPDATE sample SET tokens = 1 WHERE step = 3 AND idx = 1", "sample 1"),
             ("plain", other, "content hash, but no row"),
             ("plain", f"UPDATE metric SET value_bits = 1 {series % 'rollout/raw_reward'}; {other}",
              "metric rollout/raw_reward"),
+            ("plain", f"UPDATE sample SET reward_bits = 1 WHERE step = 3 AND idx = 1; {other}",
+             "reward of sample 1"),
+            ("plain", f"UPDATE sample SET advantage = NULL WHERE step = 3 AND idx = 1; {other}",
+             "advantage of sample 1"),
             ("plain", f"UPDATE sample SET diff_bits = 1 WHERE step = 3 AND idx = 2; {other}",
              "diff of sample 2")):
         shutil.rmtree(FOLDER / "excused", ignore_errors=True)
