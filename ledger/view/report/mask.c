@@ -1,5 +1,7 @@
 /*
- * mask.c - secrets in the text of a report: found by what stands before them, replaced by "***".
+ * mask.c - secrets in the text of a report, known by what is before them or by their form.
+ *
+ * Each becomes "***":
  *
  *     WANDB_API_KEY=... HF_TOKEN=...     names in capitals that end with KEY, TOKEN, SECRET ...
  *     PGPASSWORD=...                     names that end with a password, also within a word
@@ -10,6 +12,9 @@
  *     Authorization=... Bearer ...       the last word
  *     https://user:password@host         all that stands before the @
  *     user:password@host                 the password
+ *     {"key": "..."}                     a member of JSON
+ *     sk-... ghp_... eyJ...              words that begin as keys of well-known services do
+ *     hooks.slack.com/services/...       the path of a webhook
  *
  * It cannot know every secret: who shares a page looks at it, or leaves commands out (share.c).
  *
@@ -98,8 +103,9 @@ static bool is_secret(piece name)
 /* Names in the query of a URL, where no key of a recipe is. */
 static bool is_query_secret(piece name)
 {
-    static const char *const words[] = {"key", "token", "secret",    "pwd",         "pass",
-                                        "sig", "auth",  "signature", "credentials", NULL};
+    static const char *const words[] = {
+        "key",       "token",       "secret", "pwd",     "pass",        "sig", "auth",
+        "signature", "credentials", "pat",    "webhook", "webhook_url", NULL};
 
     return ends_with_one(name, words);
 }
@@ -201,6 +207,87 @@ static piece credentials_at(piece text)
     return scheme;
 }
 
+static bool is_alnum(char c)
+{
+    return is_name(c) && c != '_' && c != '-';
+}
+
+/* Whether a part of it between '-' and '_' is too long, or too mixed, for a word of a language. */
+static bool looks_random(piece name)
+{
+    size_t bytes = 0, digits = 0;
+
+    for (size_t i = 0; i < name.bytes; i++) {
+        bool part = is_alnum(name.text[i]);
+        bytes = part ? bytes + 1 : 0;
+        digits = part ? digits + (name.text[i] <= '9') : 0;
+        if (bytes >= 16 || (bytes >= 8 && digits > 0 && digits < bytes))
+            return true;
+    }
+    return false;
+}
+
+static size_t name_at(piece text)
+{
+    size_t i = 0;
+
+    while (i < text.bytes && is_name(text.text[i]))
+        i++;
+    return i;
+}
+
+static bool begins(piece text, const char *word)
+{
+    return text.bytes >= strlen(word) && memcmp(text.text, word, strlen(word)) == 0;
+}
+
+/* The bytes of a JSON Web Token, three parts with dots between them; 0 if it is none. */
+static size_t web_token_at(piece text)
+{
+    size_t bytes = 0;
+
+    if (!begins(text, "eyJ"))
+        return 0;
+    for (int dots = 0;; dots++) {
+        size_t part = name_at(rest_of(text, bytes));
+        bytes += part;
+        if (part == 0 || dots == 2)
+            return part > 0 ? bytes : 0;
+        if (bytes == text.bytes || text.text[bytes] != '.')
+            return 0;
+        bytes++;
+    }
+}
+
+/* The secret that begins here and that its own form tells; of no bytes if there is none. */
+static piece secret_of_form(piece text)
+{
+    static const char *const prefixes[] = {"ghp_",  "gho_",  "github_pat_", "AKIA",
+                                           "xoxa-", "xoxb-", "xoxp-",       "glpat-"};
+    static const char webhook[] = "hooks.slack.com/services/";
+    const piece name = {text.text, name_at(text)};
+
+    if (begins(text, webhook)) {
+        piece path = rest_of(text, sizeof webhook - 1);
+        return (piece){path.text, until(path, " \t\r\n\"'<>,;)")};
+    }
+    // words of recipes and names of files begin with these two, too
+    if ((begins(name, "sk-") || begins(name, "hf_")) && looks_random(rest_of(name, 3)))
+        return name;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (begins(name, prefixes[i]) && name.bytes >= strlen(prefixes[i]) + 8)
+            return name;
+    return (piece){text.text, web_token_at(text)};
+}
+
+/* The text of a member "key", behind its colon; a name, such as that of a recipe's key, is none. */
+static piece key_of_json(piece text)
+{
+    piece value = value_at(text);
+
+    return value.text != text.text && looks_random(value) ? value : (piece){text.text, 0};
+}
+
 /*
  * The value of a name before '=' or ':', which may have quotes and blanks around the colon. The
  * number in "token: 5" is a count of tokens; a number behind any other name may be a secret.
@@ -238,18 +325,13 @@ static piece secret_after(piece name, piece text, char before)
         return option_value(rest);
     if ((next == '"' || next == '\'') && rest.bytes > 0 && rest.text[0] == ':' && is_secret(name))
         return value_after(name, rest_of(rest, 1), true);
+    if (next == '"' && before == '"' && equals(name, "key") && begins(rest, ":")) {
+        rest = rest_of(rest, 1);
+        return key_of_json(rest_of(rest, begins(rest, " ")));
+    }
     if (next != ':')
         return none;
     return is_secret(name) ? value_after(name, rest, true) : password_at(text);
-}
-
-static size_t name_at(piece text)
-{
-    size_t i = 0;
-
-    while (i < text.bytes && is_name(text.text[i]))
-        i++;
-    return i;
 }
 
 /* The first secret of a text; of no bytes if there is none. */
@@ -264,8 +346,11 @@ static piece find(piece text)
             text = rest_of(text, 1);
             continue;
         }
+        piece secret = secret_of_form(text);
+        if (secret.bytes > 0)
+            return secret;
         text = rest_of(text, name.bytes);
-        piece secret = secret_after(name, text, before);
+        secret = secret_after(name, text, before);
         before = '\0';
         if (secret.bytes > 0)
             return secret;
