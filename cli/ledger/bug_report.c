@@ -182,7 +182,7 @@ static invar_status add_verbs(bundle *b, const settings *s)
          MOST_BYTES},
         {"last-step.txt",
          "last recorded step: hashes, metrics, timings",
-         {"ledger", "show", b->word, "--step", step},
+         {"ledger", "show", b->word, "--step", step, s->samples ? NULL : "--no-samples"},
          MOST_BYTES},
         {"verify.txt", "verification of the ledger", {"ledger", "verify", b->word}, MOST_BYTES},
         {"triage.txt", "findings", {"triage", b->word}, MOST_BYTES},

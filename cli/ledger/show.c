@@ -132,7 +132,8 @@ static const section of_step[] = {
                                  " FROM samples x WHERE run = :run AND step = :step ORDER BY idx"},
     {.name = "replies",
      .sql = "SELECT plugin, call, lower(hex(request)) AS request, length(data) AS bytes,"
-            " substr(CAST(data AS TEXT), 1, 60) AS data_begins FROM reply"
+            " CASE WHEN :samples THEN substr(CAST(data AS TEXT), 1, 60) END AS data_begins"
+            " FROM reply"
             " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY plugin, call"},
     {.name = "timings",
      .sql = "SELECT phase, " START_TIME " AS begun, duration_ns FROM timing"
@@ -156,6 +157,7 @@ typedef struct settings {
     bool json;
     bool exact;
     bool all;
+    bool no_samples;
 } settings;
 
 /* Where the rows of one section go. */
@@ -288,17 +290,18 @@ static invar_status take_row(void *payload, const char *const *columns,
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static invar_status select_rows(sink *s, const invar_located *at, int64_t step)
+static invar_status select_rows(sink *s, const invar_located *at, int64_t step, bool samples)
 {
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}},
         {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
         {"limit", {.type = INVAR_LEDGER_TYPE_INT, .integer = s->array ? -1 : LAST}},
+        {"samples", {.type = INVAR_LEDGER_TYPE_INT, .integer = samples}},
     };
 
     return invar_ledger_select(at->ledger, &(invar_ledger_request){.sql = s->section->sql,
                                                                    .arguments = arguments,
-                                                                   .n_arguments = 3,
+                                                                   .n_arguments = 4,
                                                                    .row = take_row,
                                                                    .payload = s});
 }
@@ -321,7 +324,7 @@ static invar_status print_section(int64_t *hidden, const section *what, const in
 
     INVAR_TRY(
         invar_rows_new(&s.rows, stdout, exact ? INVAR_ROWS_FORMAT_EXACT : INVAR_ROWS_FORMAT_TABLE));
-    status = select_rows(&s, at, step);
+    status = select_rows(&s, at, step, !how->no_samples);
     *hidden += hide ? s.count : 0;
     if (status == INVAR_OK && s.count > 0 && !hide) {
         print_title(what->name);
@@ -333,7 +336,7 @@ static invar_status print_section(int64_t *hidden, const section *what, const in
 
 /* Under its name, without the "last" that is true of the table only. */
 static invar_status add_section(json_t *object, const section *what, const invar_located *at,
-                                int64_t step)
+                                int64_t step, const settings *how)
 {
     const char *name = what->name;
     sink s = {.section = what, .ledger = at->path, .array = json_array()};
@@ -345,7 +348,7 @@ static invar_status add_section(json_t *object, const section *what, const invar
     }
     if (json_object_set_new(object, last ? name + 5 : name, s.array) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the rows");
-    return select_rows(&s, at, step);
+    return select_rows(&s, at, step, !how->no_samples);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -479,7 +482,7 @@ static invar_status show_json(const invar_located *at, const char *state, const 
     if (s->step >= 0 && out && json_object_set_new(out, "step", json_integer(s->step)) != 0)
         status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the step");
     for (; out && sections->name && status == INVAR_OK; sections++)
-        status = add_section(out, sections, at, step);
+        status = add_section(out, sections, at, step, s);
     if (status == INVAR_OK)
         return invar_json_write(stdout, out);
     json_decref(out);
@@ -524,7 +527,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[6];
+    static invar_option list[7];
 
     list[0] = (invar_option){.name = "step",
                              .type = INVAR_OPTION_INT,
@@ -537,7 +540,10 @@ static const invar_option *options(settings *s)
     list[3] = invar_option_exact(&s->exact);
     list[4] =
         (invar_option){.name = "all", .value = &s->all, .help = "also show keys at their default"};
-    list[5] = (invar_option){0};
+    list[5] = (invar_option){.name = "no-samples",
+                             .value = &s->no_samples,
+                             .help = "leave out the beginnings of plug-in replies"};
+    list[6] = (invar_option){0};
     return list;
 }
 
@@ -568,7 +574,8 @@ static void help(void)
         "\n"
         "With --step it shows that step: hashes, metrics (with --exact also their bits), the\n"
         "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
-        "replies, timings, what each rank did. --json prints everything.\n");
+        "replies, timings, what each rank did. --json prints everything. --no-samples leaves\n"
+        "out how the replies of plug-ins begin, which may be texts of samples.\n");
     invar_options_help(options(&s));
 }
 

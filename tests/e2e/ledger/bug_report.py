@@ -95,6 +95,29 @@ class BugReport(unittest.TestCase):
         self.assertIn("tar xf bug-report-whole.tar --one-top-level=bug-report\n", shown)
         self.assertTrue((FOLDER / "bug-report-whole.tar").exists())
 
+    def test_replies(self):
+        (FOLDER / "judge.py").write_text(
+            'import json\n'
+            'json.loads(input())\n'
+            'print(\'{"invar": 1, "name": "judge", "kinds": ["reward"]}\', flush=True)\n'
+            'while True:\n'
+            '    request = json.loads(input())\n'
+            '    rewards = [0.5] * len(request["samples"])\n'
+            '    reply = {"why": "of a prompt", "id": request["id"], "rewards": rewards}\n'
+            '    print(json.dumps(reply), flush=True)\n', encoding="ascii")
+        train("judged", "--rm-type", "none", "--custom-rm-path",
+              f"{sys.executable} judge.py -k sk-proj-plainsecret12345")
+        with_texts = report("judged", "--samples")[0]
+        without, notes, _ = report("judged")
+        self.assertIn("of a prompt", with_texts["last-step.txt"])
+        self.assertNotIn("of a prompt", "".join(without.values()))
+        self.assertIn("\nreplies\n", without["last-step.txt"])
+        self.assertFalse([note for note in notes.values() if note])
+        self.assertNotIn("plainsecret", "".join(with_texts.values()))
+        for words, there in ((), True), (("--no-samples",), False):
+            shown = json.loads(invar("ledger", "show", "judged", "--step", "1", "--json", *words))
+            self.assertEqual([row["data_begins"] is not None for row in shown["replies"]], [there])
+
     def test_log_that_a_shell_keeps(self):
         (FOLDER / "kept").mkdir()
         with open(FOLDER / "kept/train.log", "w", encoding="utf-8") as log:
