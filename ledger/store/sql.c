@@ -264,8 +264,16 @@ static void call_function(sqlite3_context *context, int count, sqlite3_value **v
     const function *f = sqlite3_user_data(context);
     invar_ledger_value arguments[MAX_ARGUMENTS], out;
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         arguments[i] = argument_of(values[i]);
+        // SQLite had no memory for the value; an empty blob has no data either
+        if (!arguments[i].data &&
+            (arguments[i].type == INVAR_LEDGER_TYPE_TEXT ||
+             (arguments[i].type == INVAR_LEDGER_TYPE_BLOB && arguments[i].bytes > 0))) {
+            sqlite3_result_error_nomem(context);
+            return;
+        }
+    }
     invar_status status = f->compute(&out, f->payload, arguments);
     if (status == INVAR_E_NOMEM)
         sqlite3_result_error_nomem(context);

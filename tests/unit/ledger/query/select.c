@@ -445,6 +445,56 @@ static void test_ledger_select__value_without_memory(void **state)
     invar_sql_close(sql);
 }
 
+static invar_status starve(invar_ledger_value *out, void *payload,
+                           const invar_ledger_value *arguments)
+{
+    (void)payload;
+    (void)arguments;
+    *out = (invar_ledger_value){.type = INVAR_LEDGER_TYPE_NULL};
+    (void)sqlite3_hard_heap_limit64(1);
+    return INVAR_OK;
+}
+
+static invar_status count_call(invar_ledger_value *out, void *payload,
+                               const invar_ledger_value *arguments)
+{
+    *out = (invar_ledger_value){.type = INVAR_LEDGER_TYPE_NULL};
+    assert_non_null(arguments[0].data);
+    ++*(int *)payload;
+    return INVAR_OK;
+}
+
+static void keep(void *payload)
+{
+    (void)payload;
+}
+
+/* A function is not called with an argument that there is no memory for. */
+static void test_ledger_select__argument_without_memory(void **state)
+{
+    invar_sql_stmt *stmt;
+    invar_sql *sql;
+    int calls = 0;
+    bool row;
+
+    (void)state;
+    assert_ok(invar_sql_open(&sql, "", INVAR_SQL_MODE_CREATE));
+    assert_ok(invar_sql_exec(sql, "PRAGMA encoding = 'UTF-16le'")); // a text is made for each call
+    assert_ok(invar_sql_define(sql, "starve", 0, starve, NULL, keep));
+    assert_ok(invar_sql_define(sql, "count_call", 2, count_call, &calls, keep));
+    assert_ok(invar_sql_prepare(&stmt, sql, "SELECT count_call('a text', NULL)"));
+    assert_ok(invar_sql_step(&row, stmt));
+    assert_int_equal(calls, 1);
+    invar_sql_free(stmt);
+    assert_ok(invar_sql_prepare(&stmt, sql, "SELECT count_call('a text', starve())"));
+    invar_status status = invar_sql_step(&row, stmt);
+    (void)sqlite3_hard_heap_limit64(0);
+    assert_fails(status, INVAR_E_NOMEM, "no memory");
+    assert_int_equal(calls, 1);
+    invar_sql_free(stmt);
+    invar_sql_close(sql);
+}
+
 /* ---- named queries --------------------------------------------------------------------------- */
 
 static void check_params(const invar_ledger_query *query)
@@ -534,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_ledger_select__time_limit),
         cmocka_unit_test(test_ledger_select__memory),
         cmocka_unit_test(test_ledger_select__value_without_memory),
+        cmocka_unit_test(test_ledger_select__argument_without_memory),
         cmocka_unit_test(test_ledger_select__named_queries),
     };
 
