@@ -128,13 +128,15 @@ static void look_into(job *j, invar_checkpoint *checkpoint)
 /* Replaces the folder of a run, which has no model of its own, with its folder of checkpoints. */
 static invar_status find_checkpoints(job *j)
 {
-    char config[INVAR_PATH_SIZE];
+    char config[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
 
     INVAR_TRY(invar_hf_check_folder("", j->from));
     INVAR_TRY(invar_path_join(config, sizeof config, j->from, CONFIG));
     if (invar_path_exists(config))
         return INVAR_OK;
-    INVAR_TRY(invar_folders_checkpoints(j->checkpoints, j->from));
+    INVAR_TRY(invar_folders_checkpoints(j->checkpoints, warning, j->from, j->set->step));
+    if (warning[0])
+        invar_live_say(NULL, warning);
     j->run = j->from;
     j->from = j->checkpoints;
     return INVAR_OK;

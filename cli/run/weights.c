@@ -23,7 +23,8 @@ static bool load_is_given(const invar_recipe *recipe)
 
 invar_status invar_weights_choose(invar_recipe *recipe)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    const int64_t wanted = invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP);
+    char shown[INVAR_PATH_SHOWN_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE], ledger[INVAR_PATH_SIZE];
     invar_folders at;
     int64_t step;
 
@@ -31,8 +32,13 @@ invar_status invar_weights_choose(invar_recipe *recipe)
         return INVAR_OK;
     INVAR_TRY(invar_folders_find(&at, recipe, NULL));
     invar_path_show(shown, at.run);
-    if (!at.save[0] || invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
-        INVAR_TRY(invar_folders_checkpoints(at.save, at.run)); // `save` was another one then
+    INVAR_TRY(invar_path_join(ledger, sizeof ledger, at.run, "ledger.db"));
+    if (invar_path_exists(ledger) || !at.save[0] ||
+        invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
+        INVAR_TRY(invar_folders_checkpoints(at.save, warning, at.run, wanted));
+        if (warning[0])
+            invar_live_say(NULL, warning);
+    }
     if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "run: %s has no checkpoint; train it, or name weights with --load "

@@ -118,6 +118,13 @@ typedef struct invar_checkpoint_owner {
 } invar_checkpoint_owner;
 
 /*
+ * Reads the owner from the newest readable checkpoint of SAVE; *owned_out: SAVE has checkpoints.
+ * The file SAVE/owner is not read.
+ */
+invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
+                                         const char *save) INVAR_MUST_USE;
+
+/*
  * The right of one process to write into a folder. Zeroed, it is none; release. It is found again
  * where the folder is moved.
  */

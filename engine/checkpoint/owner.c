@@ -96,8 +96,8 @@ static invar_status read_state(invar_checkpoint_owner *out, const char *save, in
     return status;
 }
 
-/* Of a folder without the file, as older versions wrote it: its newest readable checkpoint says. */
-static invar_status read_checkpoints(bool *owned_out, invar_checkpoint_owner *out, const char *save)
+invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
+                                         const char *save)
 {
     int64_t *steps, count;
     invar_status status = INVAR_E_NOTFOUND;
@@ -160,7 +160,7 @@ static invar_status look(invar_checkpoint_claim *claim, const char *path)
         return io_error(path, "cannot be looked at");
     claim->is_signed = info.st_size > 0;
     if (!claim->is_signed)
-        return read_checkpoints(&claim->owned, &claim->owner, claim->folder.path);
+        return invar_checkpoint_owner_find(&claim->owned, &claim->owner, claim->folder.path);
     claim->owned = true;
     return read_owner(&claim->owner, path);
 }

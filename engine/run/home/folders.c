@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -110,57 +111,147 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     return place(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
 }
 
-static invar_status take_folder(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+/* ---- the checkpoints of a run ---------------------------------------------------------------- */
+
+/* What is looked for: the newest checkpoint that the ledger names and that is found. */
+typedef struct search {
+    const char *inside;           /* RUN/checkpoints */
+    char newest[INVAR_PATH_SIZE]; /* checkpoint as the ledger names it; "": it names none */
+    char found[INVAR_PATH_SIZE];  /* folder of checkpoints; "": none */
+    bool older;                   /* `found` lacks the newest */
+} search;
+
+/* Looks for one checkpoint where the ledger names it, and inside of the run's folder. */
+static invar_status look_for(search *s, const char *path, const invar_digest *hash)
 {
-    char path[INVAR_PATH_SIZE], *out = payload;
+    char folder[INVAR_PATH_SIZE], moved[INVAR_PATH_SIZE];
+    const char *name = strrchr(path, '/');
+
+    if (!s->newest[0])
+        memcpy(s->newest, path, strlen(path) + 1);
+    INVAR_TRY(invar_path_folder(folder, path));
+    INVAR_TRY(invar_path_join(moved, sizeof moved, s->inside, name ? name + 1 : path));
+    if (invar_checkpoint_has_hash(moved, hash))
+        memcpy(s->found, s->inside, strlen(s->inside) + 1);
+    else if (invar_checkpoint_has_hash(path, hash))
+        memcpy(s->found, folder, strlen(folder) + 1);
+    s->older = strcmp(path, s->newest) != 0;
+    return INVAR_OK;
+}
+
+/* Columns: path, hash; the newest first. */
+static invar_status take_checkpoint(void *payload, const char *const *columns,
+                                    const invar_ledger_value *values, int count)
+{
+    char path[INVAR_PATH_SIZE];
+    search *s = payload;
+    invar_digest hash;
 
     (void)columns;
-    (void)count;
-    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= sizeof path)
+    if (!values || count != 2 || s->found[0] || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
+        values[0].bytes == 0 || values[0].bytes >= sizeof path ||
+        values[1].type != INVAR_LEDGER_TYPE_BLOB || values[1].bytes != sizeof hash.bytes)
         return INVAR_OK;
     memcpy(path, values[0].data, values[0].bytes);
     path[values[0].bytes] = '\0';
-    return invar_path_folder(out, path);
+    memcpy(hash.bytes, values[1].data, sizeof hash.bytes);
+    return look_for(s, path, &hash);
 }
 
-/* The folder of the newest checkpoint, as the ledger of the run says; "" if it does not. */
-static invar_status ask_ledger(char out[INVAR_PATH_SIZE], const char *path)
+/* *uuid_out: the run of the ledger; `step`: only checkpoints of this step, or -1. */
+static invar_status ask_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], search *s, const char *path,
+                               int64_t step)
 {
-    invar_ledger_argument run = {"run", {.type = INVAR_LEDGER_TYPE_INT}};
+    invar_ledger_argument arguments[] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}}};
     const invar_ledger_request request = {
-        .sql = "SELECT path FROM checkpoint WHERE run = :run AND state = 'complete'"
-               " ORDER BY entry DESC LIMIT 1",
-        .arguments = &run,
-        .n_arguments = 1,
-        .row = take_folder,
-        .payload = out};
+        .sql = "SELECT path, hash FROM checkpoint WHERE run = :run AND state = 'complete'"
+               " AND (:step < 0 OR step = :step) ORDER BY entry DESC",
+        .arguments = arguments,
+        .n_arguments = 2,
+        .row = take_checkpoint,
+        .payload = s};
     invar_ledger_summary summary;
     invar_ledger *ledger;
     invar_status status;
 
-    out[0] = '\0';
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_find(&summary, ledger, NULL);
-    run.value.integer = summary.run;
-    if (status == INVAR_OK)
+    if (status == INVAR_OK) {
+        arguments[0].value.integer = summary.run;
+        memcpy(uuid_out, summary.uuid, sizeof summary.uuid);
         status = invar_ledger_select(ledger, &request);
+    }
     invar_ledger_close(ledger);
     return status;
 }
 
-invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE], const char *folder)
+/* True if the newest readable checkpoint in `save` is of the run. */
+static bool belongs(const char *save, const char *uuid)
 {
-    char ledger[INVAR_PATH_SIZE];
+    invar_checkpoint_owner owner = {.uuid = ""};
+    bool owned = false;
 
-    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_FOLDERS_CHECKPOINTS));
-    if (invar_path_exists(out))
+    if (invar_path_exists(save) && invar_checkpoint_owner_find(&owned, &owner, save) != INVAR_OK)
+        invar_error_clear();
+    return owned && strcmp(owner.uuid, uuid) == 0;
+}
+
+/* None has the hash that the ledger names: it may be an older copy. The run's own are taken. */
+static invar_status take_own(search *s, const char *uuid)
+{
+    char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    INVAR_TRY(invar_path_folder(folder, s->newest));
+    s->older = false;
+    if (belongs(s->inside, uuid)) {
+        memcpy(s->found, s->inside, strlen(s->inside) + 1);
         return INVAR_OK;
+    }
+    if (belongs(folder, uuid)) {
+        memcpy(s->found, folder, strlen(folder) + 1);
+        return INVAR_OK;
+    }
+    invar_path_show(shown, folder);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "the checkpoints of run %.8s were saved in %s, and here that folder %s; work "
+                      "in the folder that the run was started in, or name the folder of its "
+                      "checkpoints",
+                      uuid, shown,
+                      invar_path_exists(folder) ? "has no checkpoint of this run" : "is not there");
+}
+
+static void warn_of_older(char warning[INVAR_FOLDERS_WARNING_SIZE], const search *s)
+{
+    char newest[INVAR_PATH_SHOWN_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(newest, s->newest);
+    invar_path_show(shown, s->found);
+    (void)snprintf(warning, INVAR_FOLDERS_WARNING_SIZE,
+                   "warning: the newest checkpoint of the run was saved as %s, and is not there; "
+                   "an older one is taken, of %s",
+                   newest, shown);
+}
+
+invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE],
+                                       char warning[INVAR_FOLDERS_WARNING_SIZE], const char *folder,
+                                       int64_t step)
+{
+    char ledger[INVAR_PATH_SIZE], inside[INVAR_PATH_SIZE], uuid[INVAR_LEDGER_UUID_SIZE] = "";
+    search s = {.inside = inside};
+
+    warning[0] = '\0';
+    INVAR_TRY(invar_path_join(inside, sizeof inside, folder, INVAR_FOLDERS_CHECKPOINTS));
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
-    if (invar_path_exists(ledger) && ask_ledger(out, ledger) == INVAR_OK && out[0] &&
-        invar_path_exists(out))
-        return INVAR_OK;
-    invar_error_clear(); // whoever looks for checkpoints in `folder` says that it has none
-    (void)snprintf(out, INVAR_PATH_SIZE, "%s", folder);
+    if (invar_path_exists(ledger) && ask_ledger(uuid, &s, ledger, step) != INVAR_OK)
+        invar_error_clear(); // without a ledger the folder alone says what is there
+    if (s.newest[0] && !s.found[0])
+        INVAR_TRY(take_own(&s, uuid));
+    if (s.found[0] && s.older)
+        warn_of_older(warning, &s);
+    if (!s.found[0])
+        (void)snprintf(s.found, sizeof s.found, "%s", invar_path_exists(inside) ? inside : folder);
+    memcpy(out, s.found, sizeof s.found);
     return INVAR_OK;
 }

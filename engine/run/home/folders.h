@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 #define INVAR_FOLDERS_CHECKPOINTS "checkpoints"
+#define INVAR_FOLDERS_WARNING_SIZE (2 * INVAR_PATH_SHOWN_SIZE + 160)
 
 typedef struct invar_folders {
     char name[INVAR_LEDGER_NAME_BYTES + 1];        /* of the run */
@@ -35,11 +36,16 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
                                 const char *path) INVAR_MUST_USE;
 
 /*
- * The folder of checkpoints of the run in `folder`: in that folder, or where the run's ledger says
- * (`save`). `folder` itself if there is none.
+ * The folder of checkpoints of the run in `folder`: that of the newest checkpoint that the run's
+ * ledger names and that is there, as the ledger says (`save`) or in the run's folder; of `step` if
+ * that is not -1. The hash in the ledger tells a checkpoint of this run from those of others, which
+ * a relative path may lead to. Without such a ledger RUN/checkpoints, or `folder` itself. A warning
+ * that is not "" says that a newer one is not there. INVAR_E_STATE: the ledger names some, and none
+ * of the run is there.
  */
 invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE],
-                                       const char *folder) INVAR_MUST_USE;
+                                       char warning[INVAR_FOLDERS_WARNING_SIZE], const char *folder,
+                                       int64_t step) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

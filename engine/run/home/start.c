@@ -322,11 +322,13 @@ static invar_status open_parent(invar_loop *loop, int64_t step)
     const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
     const invar_checkpoint_choice choice = {.step = asked ? loop->options->fork_step : step};
     const invar_checkpoint_state *state;
-    char folder[INVAR_PATH_SIZE];
+    char folder[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
     invar_status status;
 
     INVAR_TRY(check_beside_fork(loop));
-    INVAR_TRY(invar_folders_checkpoints(folder, loop->options->fork));
+    INVAR_TRY(invar_folders_checkpoints(folder, warning, loop->options->fork, choice.step));
+    if (warning[0])
+        invar_loop_log(loop, "%s", warning);
     status = invar_checkpoint_open(&loop->store.from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,
