@@ -116,11 +116,13 @@ static invar_status fill_disk(invar_grid *t, const invar_disk *d)
     INVAR_TRY(add_line(t, "a checkpoint", (size_t)d->checkpoint, ""));
     (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
                    d->most, d->by_time);
-    INVAR_TRY(add_line(t, "checkpoints", (size_t)(d->most * d->checkpoint), note));
+    INVAR_TRY(add_line(t, "checkpoints", (size_t)invar_disk_bytes(d, d->most), note));
     if (d->free < 0)
         return INVAR_OK;
     return add_line(t, "free", (size_t)d->free,
-                    invar_disk_certain(d) > d->free ? "too little: the run would be refused" : "");
+                    !invar_disk_fits(d)       ? "too little: the run would be refused"
+                    : !invar_disk_fits_all(d) ? "too little for all of them"
+                                              : "");
 }
 
 invar_status invar_disk_show(const invar_disk *d)
@@ -149,7 +151,7 @@ json_t *invar_disk_json(const invar_disk *d)
         return json_null();
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
                      (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->most, "by_time",
-                     (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_certain(d), "free",
-                     d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits",
-                     d->free < 0 || invar_disk_certain(d) <= d->free);
+                     (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_bytes(d, d->more),
+                     "free", d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits",
+                     invar_disk_fits(d));
 }

@@ -192,6 +192,8 @@ static invar_status count(invar_disk *out, const invar_disk_ask *ask)
         all = invar_smaller(all, keep + 1);
         out->more = invar_smaller(out->more, invar_larger(keep - others, 0) + 1);
     }
+    out->keep = keep;
+    out->least = keep > 0 ? out->more : invar_smaller(out->more, 1);
     if (invar_recipe_float(r, INVAR_KEY_SAVE_INTERVAL_MINUTES) > 0.0)
         out->by_time = INVAR_CHECKPOINT_KEPT_BY_TIME;
     out->most = all + out->by_time;
@@ -232,11 +234,26 @@ invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask)
     return INVAR_OK;
 }
 
-int64_t invar_disk_certain(const invar_disk *disk)
+int64_t invar_disk_bytes(const invar_disk *disk, int64_t count)
 {
-    return disk->more > 0 && disk->checkpoint > INT64_MAX / disk->more
-               ? INT64_MAX
-               : disk->more * disk->checkpoint;
+    return count > 0 && disk->checkpoint > INT64_MAX / count ? INT64_MAX : count * disk->checkpoint;
+}
+
+/* What is measured may be a few bytes too large. */
+static bool is_enough(const invar_disk *disk, int64_t count)
+{
+    return disk->free < 0 || count == 0 ||
+           invar_disk_bytes(disk, count) / count - INVAR_DISK_SLACK <= disk->free / count;
+}
+
+bool invar_disk_fits(const invar_disk *disk)
+{
+    return is_enough(disk, disk->least);
+}
+
+bool invar_disk_fits_all(const invar_disk *disk)
+{
+    return is_enough(disk, disk->more);
 }
 
 bool invar_disk_has_room(const invar_disk *disk)
@@ -248,23 +265,31 @@ bool invar_disk_has_room(const invar_disk *disk)
     // the third by time is removed when this one is there
     return after >= 0 &&
            after + (disk->had < INVAR_CHECKPOINT_KEPT_BY_TIME ? 0 : disk->checkpoint) >=
-               invar_disk_certain(disk);
+               invar_disk_bytes(disk, disk->more);
 }
 
-invar_status invar_disk_check(const invar_disk *disk)
+void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count)
 {
     const double mib = 1024.0 * 1024.0;
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    // what is measured may be a few bytes too large
-    if (disk->free < 0 || disk->more == 0 ||
-        invar_disk_certain(disk) / disk->more - INVAR_DISK_SLACK <= disk->free / disk->more)
-        return INVAR_OK;
     invar_path_show(shown, disk->save);
+    (void)snprintf(out, INVAR_DISK_TEXT_SIZE,
+                   "%.500s: the disk has %.1f MiB free, and the run will add %" PRId64
+                   " checkpoint%s of %.1f MiB",
+                   shown, (double)disk->free / mib, count, invar_text_plural(count),
+                   (double)disk->checkpoint / mib);
+}
+
+invar_status invar_disk_check(const invar_disk *disk)
+{
+    char text[INVAR_DISK_TEXT_SIZE];
+
+    if (invar_disk_fits(disk))
+        return INVAR_OK;
+    invar_disk_describe(text, disk, disk->least);
     return INVAR_FAIL(INVAR_E_IO, ENOSPC,
-                      "%.500s: the disk has %.1f MiB free, and the run will add %" PRId64
-                      " checkpoint%s of %.1f MiB: give another folder with save, set "
-                      "keep-checkpoints or a larger save-interval, or make room",
-                      shown, (double)disk->free / mib, disk->more, invar_text_plural(disk->more),
-                      (double)disk->checkpoint / mib);
+                      "%s at one time: give another folder with save, %sor remove there the "
+                      "folders iter_* of checkpoints that nobody needs",
+                      text, disk->keep > 1 ? "set a smaller keep-checkpoints, " : "");
 }

@@ -25,6 +25,8 @@ typedef struct invar_disk {
     int64_t most;               /* number of checkpoints at one time, with the one being written */
     int64_t by_time;            /* of `most`, those that save-interval-minutes may add */
     int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
+    int64_t least;              /* of `more`, those without which it cannot go on */
+    int64_t keep;               /* keep-checkpoints; 0: all */
     int64_t had;                /* checkpoints by time in `save` */
     int64_t free; /* bytes that are free in the file system of `save`; -1 if unknown */
 } invar_disk;
@@ -45,13 +47,25 @@ typedef struct invar_disk_ask {
 
 invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
 
-/* Bytes that the run will certainly add at one time. */
-int64_t invar_disk_certain(const invar_disk *disk);
+/* Bytes of so many checkpoints; INT64_MAX if they are more than that. */
+int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
+
+/*
+ * True if what is free is enough for `least`, and for `more`: without keep-checkpoints the first
+ * one alone is needed, since somebody may move the others away while the run continues.
+ */
+bool invar_disk_fits(const invar_disk *disk);
+bool invar_disk_fits_all(const invar_disk *disk);
+
+#define INVAR_DISK_TEXT_SIZE 700
+
+/* What is free, and what `count` checkpoints need, for messages. */
+void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count);
 
 /* True if one more by time leaves room for those that the run is sure to add. */
 bool invar_disk_has_room(const invar_disk *disk);
 
-/* Returns INVAR_E_IO with the keys that would help if the disk is too small for these. */
+/* Returns INVAR_E_IO with what would help unless invar_disk_fits. */
 invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
 
 #ifdef __cplusplus

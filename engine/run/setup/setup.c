@@ -181,6 +181,20 @@ static invar_status connect_devices(invar_loop *loop)
     return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
 }
 
+/* Somebody may move checkpoints away while the run continues, or end the run before. */
+static void tell_disk(const invar_loop *loop, const invar_disk *disk)
+{
+    char text[INVAR_DISK_TEXT_SIZE];
+
+    if (invar_disk_fits_all(disk))
+        return;
+    invar_disk_describe(text, disk, disk->more);
+    invar_recorder_say(&loop->recorder,
+                       "warning: %s: when the disk is full the run ends with an error; "
+                       "keep-checkpoints removes old ones, a larger save-interval makes fewer",
+                       text);
+}
+
 /* Asks again with the disk that the rank needs that writes. */
 static invar_status admit_disk(const invar_loop *loop)
 {
@@ -191,7 +205,9 @@ static invar_status admit_disk(const invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_loop_plan_disk(&disk, loop));
     facts.disk = &disk;
-    return invar_admission_check(&facts);
+    INVAR_TRY(invar_admission_check(&facts));
+    tell_disk(loop, &disk);
+    return INVAR_OK;
 }
 
 /* Asks again with what config.json and the data say. */

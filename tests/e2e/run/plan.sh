@@ -185,14 +185,21 @@ expect 0 "3 at one time, 2 of them by time" tiny.ini
 expect 0 "1 at one time, 0 of them by time" tiny.ini --save-interval-minutes 0
 holds [ -z "$("$invar" plan tiny.ini --save none | grep disk)" ]
 holds grep -q '"disk": null' <("$invar" plan tiny.ini --save none --json)
+# as many as no disk has: they may be moved away
+endless=(--num-rollout 100000000 --save-interval 1 --run endless)
+expect 0 "too little for all of them" tiny.ini "${endless[@]}"
+expect 0 "8796093022208.0  1000000002 at one time" large.ini --memory 143GB --save-interval 1 \
+    --run endless --num-rollout 1000000000
+expect_verb=(train)
+expect 0 "the run will add 100000000 checkpoints of" tiny.ini "${endless[@]}" --dry-run
+expect_verb=(plan)
 # a disk that is too small is said, and refused by the run, before it writes
 if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
-    expect 0 "too little: the run would be refused" tiny.ini --num-rollout 900 --save-interval 1 \
-        --run small/run
+    few=(--num-rollout 900 --save-interval 1 --keep-checkpoints 800 --run small/run)
+    expect 0 "too little: the run would be refused" tiny.ini "${few[@]}"
     for how in --dry-run --no-report; do
         expect_verb=(train)
-        expect 2 "the run will add 900 checkpoints of" tiny.ini --num-rollout 900 \
-            --save-interval 1 --run small/run "$how"
+        expect 2 "the run will add 801 checkpoints of" tiny.ini "${few[@]}" "$how"
         expect_verb=(plan)
     done
     holds [ -z "$(ls small)" ]

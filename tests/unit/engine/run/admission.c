@@ -164,17 +164,22 @@ static void test_admission__refuses_by_data(void **state)
                       (invar_admission){.data_known = true, .prompts = 3}, "give num-rollout");
 }
 
-/* Only what the run is sure to add counts, less the bytes that a measure may be off. */
+/* Only what cannot be done without counts, less the bytes that a measure may be off. */
 static void test_admission__refuses_by_disk(void **state)
 {
     const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
-    invar_disk disk = {
-        .save = "/x/checkpoints", .checkpoint = 3 << 20, .most = 6, .by_time = 2, .more = 4};
+    invar_disk disk = {.save = "/x/checkpoints",
+                       .checkpoint = 3 << 20,
+                       .most = 6,
+                       .by_time = 2,
+                       .more = 4,
+                       .least = 4,
+                       .keep = 3};
     invar_recipe *recipe = recipe_of(keys);
     invar_admission facts = {.recipe = recipe, .disk = &disk};
 
     (void)state;
-    assert_int_equal(invar_disk_certain(&disk), 12 << 20);
+    assert_int_equal(invar_disk_bytes(&disk, disk.more), 12 << 20);
     disk.free = -1;
     assert_ok(invar_admission_check(&facts));
     disk.free = (12 << 20) - 4 * INVAR_DISK_SLACK;
@@ -182,15 +187,41 @@ static void test_admission__refuses_by_disk(void **state)
     disk.free--;
     assert_fails(invar_admission_check(&facts), INVAR_E_IO,
                  "/x/checkpoints: the disk has 12.0 MiB free, and the run will add 4 checkpoints "
-                 "of 3.0 MiB: give another folder with save, set keep-checkpoints");
+                 "of 3.0 MiB at one time: give another folder with save, set a smaller "
+                 "keep-checkpoints, or remove there the folders iter_*");
+    disk.keep = 1;
+    assert_fails(invar_admission_check(&facts), INVAR_E_IO, "with save, or remove there");
     facts.replay = true;
     assert_ok(invar_admission_check(&facts));
     facts.replay = false;
-    disk.more = 0; // all is done
+    disk.more = disk.least = 0; // all is done
     disk.free = 0;
     assert_ok(invar_admission_check(&facts));
     disk.more = INT64_MAX;
-    assert_int_equal(invar_disk_certain(&disk), INT64_MAX);
+    assert_int_equal(invar_disk_bytes(&disk, disk.more), INT64_MAX);
+    invar_recipe_free(recipe);
+}
+
+/* All that will come may be more than the disk: somebody may move them away. */
+static void test_admission__the_first_checkpoint_is_enough(void **state)
+{
+    const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
+    invar_disk disk = {.save = "/x/checkpoints",
+                       .checkpoint = 3 << 20,
+                       .most = 100000000,
+                       .more = 100000000,
+                       .least = 1,
+                       .free = 3 << 20};
+    invar_recipe *recipe = recipe_of(keys);
+    invar_admission facts = {.recipe = recipe, .disk = &disk};
+
+    (void)state;
+    assert_ok(invar_admission_check(&facts));
+    assert_false(invar_disk_fits_all(&disk));
+    disk.free = 1 << 20;
+    assert_fails(invar_admission_check(&facts), INVAR_E_IO,
+                 "the run will add 1 checkpoint of 3.0 MiB at one time: give another folder with "
+                 "save, or remove there the folders iter_*");
     invar_recipe_free(recipe);
 }
 
@@ -203,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_admission__refuses_by_model),
         cmocka_unit_test(test_admission__refuses_by_data),
         cmocka_unit_test(test_admission__refuses_by_disk),
+        cmocka_unit_test(test_admission__the_first_checkpoint_is_enough),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -299,11 +299,32 @@ static void test_by_time__leaves_room_for_the_others(void **state)
     room = 3 * one + 600; // those of save-interval count, too
     assert_ok(begin("three", HOUR, 1, each));
     assert_checkpoints("three", 1, 3);
-    room = 3 * one - 3000;
+    room = one - 3000;
     for (int ranks = 1; ranks <= 2; ranks++)
-        assert_fails(begin("small", HOUR, ranks, each), INVAR_E_IO,
-                     "the run will add 3 checkpoints of");
+        assert_fails(begin("small", HOUR, ranks, NULL), INVAR_E_IO,
+                     "the run will add 1 checkpoint of");
     assert_false(invar_path_exists(run_below("small")));
+    room = -1;
+}
+
+/* A run with more checkpoints than the disk has room for begins, since somebody may move them. */
+static void test_by_time__warns_of_all_that_will_come(void **state)
+{
+    const int64_t one = (int64_t)run_asked("never", "SELECT max(bytes) FROM checkpoint");
+    const run_pair all[] = {{"save-interval", "1"}, {"keep-checkpoints", "0"}, {NULL, NULL}};
+    const run_pair two[] = {{"save-interval", "1"}, {"keep-checkpoints", "2"}, {NULL, NULL}};
+
+    (void)state;
+    room = one;
+    assert_ok(begin("all", 0, 1, all));
+    assert_non_null(strstr(the_clock.said, "and the run will add 5 checkpoints of"));
+    assert_non_null(strstr(the_clock.said, "keep-checkpoints removes old ones"));
+    assert_checkpoints("all", 0, 5);
+    assert_fails(begin("two", 0, 1, two), INVAR_E_IO,
+                 "the run will add 3 checkpoints of"); // one more while the third is written
+    room = 3 * one;
+    assert_ok(begin("two", 0, 1, two));
+    assert_null(strstr(the_clock.said, "the run will add"));
     room = -1;
 }
 
@@ -328,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
         cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
         cmocka_unit_test(test_by_time__leaves_room_for_the_others),
+        cmocka_unit_test(test_by_time__warns_of_all_that_will_come),
         cmocka_unit_test(test_by_time__copies_into_half_of_the_memory),
     };
 
