@@ -289,6 +289,7 @@ static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *ci
 typedef struct first_other {
     const identity *id;
     bool met[INVAR_KEY_COUNT + EXTRA]; /* pairs of id that the ledger's run has */
+    bool weights;                      /* it began with other weights */
     char key[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], here[INVAR_TEXT_QUOTE_SIZE];
 } first_other;
 
@@ -307,7 +308,7 @@ static invar_status take_pair(void *payload, const char *const *columns,
 
     (void)columns;
     INVAR_CHECK(count == 2);
-    if (!values || other->key[0] || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
+    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
         values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_OK;
     for (size_t i = 0; i < other->id->count; i++)
@@ -315,7 +316,10 @@ static invar_status take_pair(void *payload, const char *const *columns,
             here = other->id->pairs[i].value;
             other->met[i] = true;
         }
-    if (strcmp(here, values[1].data) != 0)
+    if (strcmp(here, values[1].data) == 0)
+        return INVAR_OK;
+    other->weights = other->weights || strcmp(values[0].data, INVAR_LEDGER_WEIGHTS) == 0;
+    if (!other->key[0])
         keep_other(other, values[0].data, values[1].data, here);
     return INVAR_OK;
 }
@@ -328,14 +332,21 @@ static void find_only_here(first_other *other)
             keep_other(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
 }
 
-/* Writes the refusal's advice to fork the run, if another value of `key` can be given to a fork. */
-static void advise_fork(char *out, size_t size, const invar_loop *loop, const char *key)
+/* Checkpoints of debug-rollout-only have no weights: a fork has the first ones, and learns not. */
+static bool can_fork(const invar_loop *loop, const first_other *other, int index)
 {
-    int index = invar_recipe_find(invar_config_schema(), key);
+    return loop->set.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
+}
+
+/* Writes the refusal's advice to fork the run, if another value of the key can be given to one. */
+static void advise_fork(char *out, size_t size, const invar_loop *loop, const first_other *other)
+{
+    int index = invar_recipe_find(invar_config_schema(), other->key);
     char command[INVAR_FORK_COMMAND_SIZE] = "";
 
     // keys of the model describe weights, which a fork takes from its parent
-    if (index >= 0 && strcmp(invar_config_schema()->keys[index].section, "model") != 0)
+    if (index >= 0 && strcmp(invar_config_schema()->keys[index].section, "model") != 0 &&
+        can_fork(loop, other, index))
         invar_loop_fork_command(command, loop);
     if (command[0])
         (void)snprintf(out, size, "continue it with other keys as a fork: %s; or ", command);
@@ -369,7 +380,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           "this is not the recorded run: its %s was %s and is %s; give the files "
                           "that it was made with",
                           other.key, other.there, other.here);
-    advise_fork(advice, sizeof advice, loop, other.key);
+    advise_fork(advice, sizeof advice, loop, &other);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s holds another run: its %s was %s and is %s; %schoose another folder "
                       "with --run, or start over with --fresh",

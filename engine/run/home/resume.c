@@ -71,7 +71,8 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
     invar_loop_part parts[INVAR_LOOP_PARTS];
     int n = invar_loop_parts(parts, loop);
 
-    if (invar_checkpoint_is_bare(c) && invar_loop_rests(loop)) // the identity has its weights
+    // the identity has its weights, or that of the parent has the same ones
+    if (invar_checkpoint_is_bare(c) && (invar_loop_rests(loop) || loop->fork.now))
         n = 0;
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
@@ -261,6 +262,82 @@ static invar_status check_rollouts(const invar_loop *loop, int64_t rollout)
     return INVAR_OK;
 }
 
+/* ---- the weights of a fork ------------------------------------------------------------------- */
+
+static invar_status take_weights(void *payload, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
+{
+    invar_digest *out = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a hash that is no text: verify it");
+    return invar_digest_parse(out, values[0].data);
+}
+
+/* The hash of the parent's first weights, if this folder has its ledger; else *out stays. */
+static invar_status ask_parent(invar_digest *out, const invar_loop *loop, const char *folder)
+{
+    const invar_ledger_argument uuid = {"uuid",
+                                        {.type = INVAR_LEDGER_TYPE_TEXT,
+                                         .data = loop->fork.uuid,
+                                         .bytes = strlen(loop->fork.uuid)}};
+    const invar_ledger_request request = {
+        .sql = "SELECT value FROM identity WHERE key = '" INVAR_LEDGER_WEIGHTS
+               "' AND run = (SELECT run FROM run WHERE uuid = :uuid)",
+        .arguments = &uuid,
+        .n_arguments = 1,
+        .row = take_weights,
+        .payload = out};
+    char path[INVAR_PATH_SIZE];
+    invar_ledger *ledger = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "ledger.db"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* A checkpoint without weights is gone on from with those that the parent began with. */
+static invar_status check_first_weights(const invar_loop *loop)
+{
+    const invar_digest none = {{0}};
+    char above[INVAR_PATH_SIZE];
+    invar_digest had = none;
+
+    if (!invar_checkpoint_is_bare(loop->store.from))
+        return INVAR_OK;
+    INVAR_TRY(ask_parent(&had, loop, loop->options->fork));
+    INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));
+    if (invar_digest_equal(&had, &none))
+        INVAR_TRY(ask_parent(&had, loop, above));
+    if (invar_digest_equal(&had, &loop->session.weights))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "--fork: %.1000s has no weights, since its run has debug-rollout-only, and "
+                      "%s: give the folder of that run, and the seed, hf-checkpoint or ref-load "
+                      "that it began with",
+                      invar_checkpoint_path(loop->store.from),
+                      invar_digest_equal(&had, &none)
+                          ? "no ledger beside it says which it began with"
+                          : "the recipe begins with others than that run did");
+}
+
+/* Nothing can be learned after a checkpoint without moments. */
+static invar_status check_kept(const invar_loop *loop, const invar_checkpoint *c)
+{
+    if (!invar_checkpoint_is_bare(c) || !loop->set.rollout_only)
+        return invar_session_check_adapters(&loop->session, c);
+    return INVAR_OK;
+}
+
 /* Whether the new run can go on where the other one was. */
 static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c)
 {
@@ -268,7 +345,7 @@ static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
-    INVAR_TRY(invar_session_check_adapters(&loop->session, c));
+    INVAR_TRY(check_kept(loop, c));
     if (state->rollout * steps != state->step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has %" PRId64 " steps in %" PRId64
@@ -373,7 +450,7 @@ static invar_status decide(origin *out, invar_loop *loop)
     state = invar_checkpoint_state_of(loop->store.from);
     out->state = *state;
     if (loop->fork.now) // which was looked at
-        return INVAR_OK;
+        return check_first_weights(loop);
     INVAR_TRY(check_identity(loop, loop->store.from));
     INVAR_TRY(look_for_end(&found, loop, state));
     INVAR_TRY(is_end(&out->ended, loop, state, &found));

@@ -456,8 +456,11 @@ static void print_fork_command(FILE *out, const invar_loop *loop, const char *fo
         invar_text_print_word(out, loop->options->recipe_path);
     }
     fputs(" --fork ", out);
-    invar_text_print_word(out, invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] ? at->save
-                                                                                    : at->run);
+    // the ledger in the run's folder says which weights a checkpoint without any had
+    invar_text_print_word(out, !loop->set.rollout_only &&
+                                       invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
+                                   ? at->save
+                                   : at->run);
     fputs(" --run ", out);
     invar_text_print_word(out, folder);
     if (loop->options->threads_for > 1)

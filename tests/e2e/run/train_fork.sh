@@ -60,6 +60,29 @@ expect 0 'steps     4 executed, the last is 7' ${forks#invar } --no-report
 # a fork of a fork
 expect 0 'forked from run' train more.ini --fork other --run third --num-rollout 9 --no-report
 expect 0 'after step 7' ledger show third
+# without weights in its checkpoints: with those that the parent began with, if these are known
+only=(--debug-rollout-only true --no-report)
+expect 0 'chain' train tiny.ini --run only "${only[@]}"
+expect 0 'chain' train more.ini --run only-whole "${only[@]}"
+for ranks in 1 2; do
+    expect 0 'forked from run' train more.ini --fork only --run "only-$ranks" --ranks "$ranks" \
+        "${only[@]}"
+    holds [ "$(chain "only-$ranks")" = "$(chain only-whole)" ]
+done
+holds [ -e only-1/checkpoints/iter_0000007/model.safetensors ]
+expect 0 'resumed after step 7' train more.ini --run only-1 --num-rollout 9 "${only[@]}"
+forks='invar train tiny.ini --fork only --run only-fork --num-rollout 8 --rollout-temperature 0.5'
+expect 2 "as a fork: $forks --debug-rollout-only true; or" train tiny.ini --run only \
+    --rollout-temperature 0.5 "${only[@]}"
+# shellcheck disable=SC2086 # words of a command
+expect 0 'forked from run' ${forks#invar } "${only[@]}"
+# commands that would be refused are not advised
+expect 2 'is 9; choose another folder' train tiny.ini --run only --seed 9 "${only[@]}"
+expect 2 'is false; choose another folder' train tiny.ini --run only --no-report
+expect 129 'begins with others than' train more.ini --fork only --run no --seed 9 "${only[@]}"
+expect 129 'has no weights' train more.ini --fork only --run no --no-report
+cp -r only/checkpoints copy
+expect 129 'no ledger beside it says' train more.ini --fork copy --run no "${only[@]}"
 # it resumes with --fork and without, and to the same bits
 expect 0 'chain' train more.ini --fork old --run halves --until 5 --no-report
 expect 0 'resumed after step 5' train more.ini --fork old --run halves --until 6 --no-report
