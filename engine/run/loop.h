@@ -62,9 +62,12 @@ typedef struct invar_store {
     invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_masters masters[INVAR_LOOP_PARTS]; /* of what is written, until it changes */
-    int64_t next;     /* the step that follows the newest one; 0: there is none */
-    bool by_time;     /* what the writer has begun is saved by time */
-    int64_t saved_ms; /* time of the last attempt to save one, or of the start; rank 0's */
+    int64_t next;        /* the step that follows the newest one; 0: there is none */
+    bool by_time;        /* what the writer has begun is saved by time */
+    int64_t saved_ms;    /* time of the last attempt to save one, or of the start; rank 0's */
+    uint64_t failures;   /* of checkpoints by time, one after the other for the same reason: */
+    invar_status failed; /* this, */
+    int native;          /* and this code of the system */
 } invar_store;
 
 /* Where the run is: what, with the place of the source, a checkpoint keeps. */
@@ -392,7 +395,8 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop) INVAR_MUST_US
 
 /*
  * The status of a checkpoint by time: if there was no space or no memory for it, the failure is
- * reported and recorded as an event, and INVAR_OK is returned.
+ * reported and recorded as an event, and INVAR_OK is returned. Of many for the same reason the
+ * first, the second, the fourth and so on are reported.
  */
 invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status) INVAR_MUST_USE;
 

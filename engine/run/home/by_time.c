@@ -93,6 +93,20 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
     return invar_agree_share(loop->world, "save by time", 0, out, sizeof *out);
 }
 
+/*
+ * Counts a failure; true if it is reported: the first one of a reason, and then the second, the
+ * fourth, the eighth of them. With a short interval each rollout may bring another one.
+ */
+static bool is_news(invar_store *store, const invar_error *why)
+{
+    if (store->failures == 0 || store->failed != why->status || store->native != why->native)
+        store->failures = 0;
+    store->failed = why->status;
+    store->native = why->native;
+    store->failures++;
+    return (store->failures & (store->failures - 1)) == 0;
+}
+
 invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status)
 {
     char message[sizeof((invar_error *)0)->message + 128];
@@ -102,6 +116,8 @@ invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status)
         return status;
     invar_error_take(&why);
     loop->store.next = 0; // a rescue may have to save what this one did not
+    if (!is_news(&loop->store, &why))
+        return INVAR_OK;
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
                    minutes_of(loop), why.message);
