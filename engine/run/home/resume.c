@@ -69,11 +69,15 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
 static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_checkpoint_state *state)
 {
     invar_loop_part parts[INVAR_LOOP_PARTS];
+    bool bare = c && invar_checkpoint_is_bare(c);
     int n = invar_loop_parts(parts, loop);
 
-    // the identity has its weights, or that of the parent has the same ones
-    if (invar_checkpoint_is_bare(c) && (invar_loop_rests(loop) || loop->fork.now))
-        n = 0;
+    // rank 0 alone may have the checkpoint
+    if (invar_loop_rests(loop) || loop->fork.now) {
+        INVAR_TRY(
+            invar_agree_share(loop->world, "a checkpoint without weights", 0, &bare, sizeof bare));
+        n = bare ? 0 : n; // the identity has its weights, or that of the parent has the same ones
+    }
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
     load_optimizer(loop->actor.optimizer, &state->actor);
@@ -312,7 +316,7 @@ static invar_status check_first_weights(const invar_loop *loop)
     char above[INVAR_PATH_SIZE];
     invar_digest had = none;
 
-    if (!invar_checkpoint_is_bare(loop->store.from))
+    if (!loop->store.from || !invar_checkpoint_is_bare(loop->store.from))
         return INVAR_OK;
     INVAR_TRY(ask_parent(&had, loop, loop->options->fork));
     INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));

@@ -254,7 +254,7 @@ expect 0 identical replay d --step 3
 expect 0 '' pack d --step 3 --output d.pack
 holds test "$(tar tf d.pack | grep -c '^hf/\|^data.jsonl')" = 5
 cp files/hf/tokenizer* exported/
-train e --hf-checkpoint exported --hf-ignore-keys= --use-kl-loss --kl-loss-coef 0.1
+train e --hf-checkpoint exported --use-kl-loss --kl-loss-coef 0.1
 expect 0 '' pack e --step 2 --output e.pack
 holds test "$(tar tf e.pack | grep -c '^hf/model.safetensors')" = 1
 mv files exported away

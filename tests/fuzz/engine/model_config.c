@@ -2,8 +2,8 @@
  * model_config.c - fuzz target: config.json and generation_config.json on any bytes.
  *
  * The input is the first file, and after a NUL the second. It is refused with a proper message, or
- * gives a spec that passes its check and comes back from the config.json that is written for it. The
- * first file with another type of weights has all other keys and values of the first file.
+ * gives a spec that passes its check and comes back from the config.json that is written for it.
+ * The first file with another type of weights has all other keys and values of the first file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
