@@ -436,7 +436,7 @@ static invar_status advise_pieces(invar_status status, const invar_model_spec *s
                                   "tensor-model-parallel-size");
     name_pieces(pieces, sizeof pieces, spec, &other);
     (void)snprintf(advice, sizeof advice,
-                   "set %s to divide it (that belongs to the identity of the run: other bits, "
+                   "set %s to divide it (which changes the identity of the run: other bits, "
                    "another chain)",
                    pieces);
     return invar_error_advise(status, status, advice);

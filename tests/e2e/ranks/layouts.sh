@@ -233,7 +233,7 @@ refused 'the model has 0 experts' dense 2 "$ep" 2
 refused 'divides experts, and the model has none' dense 2 "$tp" 2 "$etp" 2
 refused 'has 128 rows in atoms of 128' dense 2 "$tp" 2 --ffn-hidden-size 128
 refused 'it is 1 or that of' experts 4 "$tp" 4 "$etp" 2
-refused 'set logical-tp = 2 to divide it (the key belongs to the identity' dense 2 "$tp" 2 \
+refused 'set logical-tp = 2 to divide it (which changes the identity' dense 2 "$tp" 2 \
     --logical-tp 1
 refused 'debug-dump: here ranks divide layers or rows' dense 2 "$tp" 2 --debug-dump '*'
 refused 'finer points than those of "point"' dense 2 "$cp" 2 --debug-determinism full
