@@ -3,7 +3,7 @@
 #
 # Models with 8 atoms at least on every axis that is cut, one of them with 11; every format, dense
 # and with experts; threads, and processes where there is mpirun. By default a set that covers every
-# layout, format, kind and transport; with INVAR_TEST_FULL all combinations, of which PART (from 0
+# layout, format, kind and transport; with INVAR_TEST_FULL all combinations. Of either, PART (from 0
 # on) of PARTS takes its share: parts run beside each other, or on several machines.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
@@ -140,8 +140,9 @@ layouts() {
 # sweep STRIDE PREFIX TEXT FLAG ...: the layouts with this text, of models with names that begin so.
 # Neighbours differ in everything: a stride covers all of it.
 sweep() {
-    local stride=$1 prefix=$2 text=$3 number=0 offset=0 format ranks kind flags model transport
+    local stride=$1 prefix=$2 text=$3 number=0 offset format ranks kind flags model transport
     shift 3
+    offset=$((part * stride)) stride=$((parts * stride))
     [[ ! $full ]] || stride=$parts offset=$part
     for format in fp32 bf16 fp8 mxfp8 int4; do
         for ranks in 2 4 8; do
