@@ -9,7 +9,9 @@
 #include <stdio.h>
 
 #include "cli/grid.h"
+#include "cli/live.h"
 #include "engine/config/config.h"
+#include "engine/run/admission.h"
 #include "engine/run/home/folders.h"
 
 #include "base/invar_banned.h"
@@ -79,6 +81,25 @@ json_t *invar_memory_items(const invar_budget *b)
         (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
                                                     (json_int_t)b->items[i].bytes));
     return list;
+}
+
+/* ---- the data -------------------------------------------------------------------------------- */
+
+invar_status invar_memory_judge(const invar_memory_view *view, const char *path)
+{
+    const invar_session *s = &view->session;
+    invar_settings settings;
+    invar_admission_prompts prompts = {.session = s, .settings = &settings, .say = invar_live_say};
+    invar_folders at;
+
+    if (view->unread[0]) {
+        invar_live_say(NULL, view->unread);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_folders_find(&at, s->recipe, path));
+    invar_settings_read(&settings, s->recipe, s->data ? invar_dataset_size(s->data) : 0, -1);
+    prompts.forked = invar_path_exists(at.ledger);
+    return invar_admission_check_prompts(&prompts);
 }
 
 /* ---- the disk -------------------------------------------------------------------------------- */

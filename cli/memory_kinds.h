@@ -19,6 +19,12 @@ extern "C" {
 /* As a table. */
 invar_status invar_memory_show(const invar_budget *budget) INVAR_MUST_USE;
 
+/*
+ * Says which data a plan did not read, and what rules will say of the data of the run that `path`,
+ * a file or NULL, describes: invar_admission_check_prompts.
+ */
+invar_status invar_memory_judge(const invar_memory_view *view, const char *path) INVAR_MUST_USE;
+
 /* The disk that the checkpoints of a planned recipe need; `path` is its file or NULL. */
 invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view,
                                const char *path) INVAR_MUST_USE;

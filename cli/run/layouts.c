@@ -602,7 +602,9 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     *t = (table){.options = options};
     status = invar_memory_open(&t->view, recipe, options->memory);
     if (status == INVAR_OK) {
-        status = show(fits_out, t, recipe);
+        status = invar_memory_judge(&t->view, options->path);
+        if (status == INVAR_OK)
+            status = show(fits_out, t, recipe);
         invar_memory_release(&t->view);
     }
     invar_free(t);

@@ -15,6 +15,7 @@ extern "C" {
 #endif
 
 typedef struct invar_layouts_options {
+    const char *path; /* the recipe's; may be NULL */
     const char *gpus; /* "8,64" */
     bool all;         /* layouts that fit, not the recipe's */
     bool json;

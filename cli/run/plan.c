@@ -213,13 +213,14 @@ static invar_status print_json(const invar_memory_view *v, const invar_disk *dis
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static invar_status plan_layouts(int *code_out, const settings *s, const invar_recipe *recipe,
-                                 size_t memory)
+                                 const char *path, size_t memory)
 {
     invar_layouts_options o = s->layouts;
     bool fits;
 
     o.json = s->json;
     o.memory = memory;
+    o.path = path;
     INVAR_TRY(invar_layouts_show(&fits, recipe, &o));
     *code_out = fits ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
     return INVAR_OK;
@@ -238,14 +239,14 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)
-        return plan_layouts(code_out, s, recipe, memory);
+        return plan_layouts(code_out, s, recipe, path, memory);
     if (s->layouts.all)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
     INVAR_TRY(invar_memory_plan(&view, recipe, memory));
-    if (view.unread[0])
-        invar_live_say(NULL, view.unread);
-    status = invar_memory_disk(&disk, &view, path);
+    status = invar_memory_judge(&view, path);
+    if (status == INVAR_OK)
+        status = invar_memory_disk(&disk, &view, path);
     if (status == INVAR_OK)
         status = s->json ? print_json(&view, &disk) : print_text(&view, &disk);
     if (status == INVAR_OK && fflush(stdout) == 0)

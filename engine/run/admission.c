@@ -15,10 +15,10 @@
 #include "engine/budget/budget.h"
 #include "engine/config/check.h"
 #include "engine/record/recorder.h"
+#include "engine/run/evaluate.h"
 #include "engine/run/home/disk.h"
 #include "engine/run/session/session.h"
 #include "engine/run/settings.h"
-#include "engine/source/judge.h"
 
 #include "base/invar_banned.h"
 
@@ -185,8 +185,7 @@ static invar_status check_data(const invar_admission *a)
             "num-epoch: all epochs together have fewer prompts than one rollout, %" PRId64
             " (rollout-batch-size); give num-rollout",
             set.prompts);
-    return a->data && !set.sft && !a->replay ? invar_judge_check_data(a->recipe, a->data, false)
-                                             : INVAR_OK;
+    return INVAR_OK;
 }
 
 /* A replay decides by the record what the clock has decided. */
@@ -230,4 +229,76 @@ invar_status invar_admission_check(const invar_admission *facts)
     INVAR_TRY(check_layout(facts));
     INVAR_TRY(check_data(facts));
     return facts->disk && !facts->replay ? invar_disk_check(facts->disk) : INVAR_OK;
+}
+
+/* ---- prompts that rules judge ---------------------------------------------------------------- */
+
+/* Rollouts of a process that begins with the first one; 0 if nobody knows yet. */
+static int64_t count_rollouts(const invar_settings *set)
+{
+    const int64_t steps = set->rollout_only ? 1 : set->steps_per_rollout;
+    const invar_course_place start = {.rollout = 0};
+
+    return set->course.rollouts == 0 ? 0 : invar_course_steps(&set->course, &start, steps) / steps;
+}
+
+/* Prompts of so many rollouts, at most `size`. */
+static int64_t count_prompts(const invar_settings *set, int64_t rollouts, int64_t size)
+{
+    return rollouts > size / set->prompts ? size : rollouts * set->prompts;
+}
+
+/* More prompts may be sampled, ahead or in place of the groups that are dropped. */
+static bool drops_groups(const invar_recipe *r)
+{
+    return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
+               INVAR_GROUP_FILTER_NONE ||
+           invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH) ||
+           invar_config_filled(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH);
+}
+
+/* Every rollout judges `prompts` groups that no other one has, or more. */
+static invar_status check_training(const invar_admission_prompts *p, invar_judge_reach reach)
+{
+    const invar_recipe *r = p->session->recipe;
+    const invar_settings *set = p->settings;
+    const int64_t size = invar_dataset_size(p->session->data);
+    const bool chosen = invar_config_filled(r, INVAR_KEY_DATA_SOURCE_PATH);
+    const bool ordered = !chosen && !invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE);
+
+    reach.what = "the data set";
+    reach.possible = size;
+    reach.certain = count_prompts(set, count_rollouts(set), size);
+    if (p->forked || set->recorded || chosen || (!ordered && reach.certain < size))
+        reach.certain = 0;
+    if (ordered && !p->forked && !set->recorded && !drops_groups(r))
+        reach.possible = count_prompts(set, set->course.rollouts, size);
+    return invar_judge_check_data(r, p->session->data, &reach);
+}
+
+static invar_status check_evaluation(const invar_admission_prompts *p, invar_judge_reach reach)
+{
+    const int64_t interval = p->settings->course.eval_interval;
+
+    if (interval == 0 || interval > p->settings->course.rollouts ||
+        !invar_config_evaluates(p->session->recipe))
+        return INVAR_OK;
+    reach.eval = true;
+    reach.possible = INT64_MAX;
+    reach.certain = !p->forked && interval <= count_rollouts(p->settings) ? INT64_MAX : 0;
+    return invar_evaluate_check(p->session, &reach);
+}
+
+invar_status invar_admission_check_prompts(const invar_admission_prompts *p)
+{
+    const invar_judge_reach reach = {.say = p->say, .payload = p->payload};
+    // files of rollouts have the rewards, or were judged by the same rules
+    const bool judges = !p->settings->sft &&
+                        !invar_config_filled(p->session->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+
+    if (!p->session->tokenizer)
+        return INVAR_OK;
+    if (p->session->data && judges)
+        INVAR_TRY(check_training(p, reach));
+    return check_evaluation(p, reach);
 }

@@ -11,7 +11,6 @@
 #define INVAR_ENGINE_RUN_ADMISSION_H
 
 #include "base/recipe/recipe.h"
-#include "engine/data/dataset.h"
 #include "engine/model/model.h"
 
 #ifdef __cplusplus
@@ -19,6 +18,7 @@ extern "C" {
 #endif
 
 struct invar_session;
+struct invar_settings;
 struct invar_disk;
 
 /* What is known of a run; rules about a fact that is not known yet are skipped. */
@@ -32,7 +32,6 @@ typedef struct invar_admission {
     bool data_known;                   /* prompt-data was read, or the recipe has none */
     int64_t prompts;                   /* number of prompts in prompt-data, if `data_known` */
     const struct invar_disk *disk;     /* for its checkpoints, borrowed; NULL if unknown */
-    const invar_dataset *data;         /* these prompts, borrowed; NULL if they are not checked */
     bool replay;                       /* recorded steps are executed again, by one rank */
 } invar_admission;
 
@@ -45,6 +44,21 @@ void invar_admission_take_models(invar_admission *facts, const struct invar_sess
  * extents for its dtype, and INVAR_E_IO if the checkpoints are sure not to fit on their disk.
  */
 invar_status invar_admission_check(const invar_admission *facts) INVAR_MUST_USE;
+
+/* What becomes of the prompts that rules judge. */
+typedef struct invar_admission_prompts {
+    const struct invar_session *session;   /* with its data; without a tokenizer nothing is asked */
+    const struct invar_settings *settings; /* by the number of its prompts */
+    bool forked; /* the run goes on, or may go on, where another one was in the data */
+    void (*say)(void *payload, const char *line);
+    void *payload;
+} invar_admission_prompts;
+
+/*
+ * Returns INVAR_E_INVALID if a prompt of training or evaluation that the run is certain to read has
+ * metadata with which its rule fails. A data set with one that the run may read costs a line.
+ */
+invar_status invar_admission_check_prompts(const invar_admission_prompts *prompts) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

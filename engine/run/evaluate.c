@@ -321,14 +321,11 @@ static invar_status hash_sets(void *payload, const invar_session *session)
     while (next_set(&set, &cursor)) {
         invar_dataset *data = NULL;
         invar_digest digest;
-        invar_status status;
 
         INVAR_TRY(invar_session_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
         invar_memory_measure(a->seen, data, true);
-        status = invar_judge_check_data(session->recipe, data, true);
         invar_dataset_close(data);
-        INVAR_TRY(status);
         invar_hasher_update(&a->hasher, set.name, strlen(set.name) + 1);
         invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);
     }
@@ -347,4 +344,32 @@ invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
     INVAR_TRY(each_recipe(hash_sets, &a, session));
     invar_hasher_final(out, &a.hasher);
     return INVAR_OK;
+}
+
+/* ---- what their rules say -------------------------------------------------------------------- */
+
+static invar_status check_sets(void *payload, const invar_session *session)
+{
+    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    invar_judge_reach reach = *(const invar_judge_reach *)payload;
+    test_set set;
+
+    while (next_set(&set, &cursor)) {
+        invar_dataset *data = NULL;
+        char what[sizeof set.name + 16];
+        invar_status status;
+
+        (void)snprintf(what, sizeof what, "evaluation set %s", set.name);
+        reach.what = what;
+        INVAR_TRY(invar_session_data(&data, session, set.path, true));
+        status = invar_judge_check_data(session->recipe, data, &reach);
+        invar_dataset_close(data);
+        INVAR_TRY(status);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_evaluate_check(const invar_session *session, const invar_judge_reach *reach)
+{
+    return each_recipe(check_sets, (void *)(uintptr_t)reach, session);
 }

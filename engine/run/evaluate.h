@@ -60,6 +60,10 @@ invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
                                  const invar_session *session) INVAR_MUST_USE;
 
+/* invar_judge_check_data of each set, which is read for it. */
+invar_status invar_evaluate_check(const invar_session *session,
+                                  const invar_judge_reach *reach) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

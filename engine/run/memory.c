@@ -287,8 +287,7 @@ static invar_status admit(const invar_memory_view *v)
     const invar_session *s = &v->session;
     invar_admission facts = {.recipe = s->recipe,
                              .data_known = s->data,
-                             .prompts = s->data ? invar_dataset_size(s->data) : 0,
-                             .data = s->data};
+                             .prompts = s->data ? invar_dataset_size(s->data) : 0};
 
     invar_admission_take_models(&facts, s);
     return invar_admission_check(&facts);

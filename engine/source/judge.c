@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/extent.h"
 #include "engine/config/config.h"
 #include "engine/ext/script.h"
 
@@ -91,7 +92,8 @@ invar_status invar_judge_reaches(bool *out, const invar_judge *judge, const inva
     return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
 }
 
-static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i)
+static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i,
+                                 const char *what)
 {
     const invar_rl_sample sample = {
         .index = i, .label = prompt->label, .metadata = prompt->metadata};
@@ -102,22 +104,38 @@ static invar_status check_prompt(const invar_judge *judge, const invar_prompt *p
     if (status != INVAR_E_INVALID)
         return status;
     (void)snprintf(message, sizeof message, "%.1000s", invar_error_last()->message);
-    return INVAR_FAIL(status, 0, "prompt %" PRId64 " of the data set%s: %s", i,
+    return INVAR_FAIL(status, 0, "prompt %" PRId64 " of %s%s: %s", i, what,
                       strcmp(prompt->metadata, "{}") == 0 ? " has no metadata (metadata-key)" : "",
                       message);
 }
 
-invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
-                                    bool eval)
+static void warn(const invar_judge_reach *reach)
 {
-    invar_judge judge;
+    char line[1400];
 
-    INVAR_TRY(invar_judge_read(&judge, recipe, NULL, eval));
+    (void)snprintf(line, sizeof line, "warning: the run fails if it reads this prompt: %.1300s",
+                   invar_error_last()->message);
+    invar_error_clear();
+    reach->say(reach->payload, line);
+}
+
+invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
+                                    const invar_judge_reach *reach)
+{
+    const int64_t end = invar_smaller(invar_dataset_size(data), reach->possible);
+    invar_status status = INVAR_OK;
+    invar_judge judge;
+    int64_t i = 0;
+
+    INVAR_TRY(invar_judge_read(&judge, recipe, NULL, reach->eval));
     if (judge.asks || invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
         invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
         return INVAR_OK;
-    for (int64_t i = 0; i < invar_dataset_size(data); i++)
-        INVAR_TRY(check_prompt(&judge, invar_dataset_prompt(data, i), i));
+    for (; i < end && status == INVAR_OK; i++)
+        status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach->what);
+    if (status != INVAR_E_INVALID || i <= reach->certain)
+        return status;
+    warn(reach);
     return INVAR_OK;
 }
 

@@ -42,12 +42,23 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
 invar_status invar_judge_reaches(bool *out, const invar_judge *judge,
                                  const invar_rl_sample *sample) INVAR_MUST_USE;
 
+/* Prompts of a data set that a run will judge, as far as this is known before the run. */
+typedef struct invar_judge_reach {
+    const char *what; /* name of the data set */
+    bool eval;
+    int64_t certain;  /* prompts before this one are judged for certain, */
+    int64_t possible; /* and none from this one on */
+    void (*say)(void *payload, const char *line);
+    void *payload;
+} invar_judge_reach;
+
 /*
- * Returns INVAR_E_INVALID if the metadata of a prompt makes its rule fail, whatever the response
- * is. Prompts of plug-ins and of leaders, who may give rewards, are not looked at.
+ * Returns INVAR_E_INVALID if the metadata of a prompt that is certain to be judged makes its rule
+ * fail, whatever the response is. Of the other prompts the first one that fails costs a line.
+ * Prompts of plug-ins and of leaders, who may give rewards, are not looked at.
  */
 invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
-                                    bool eval) INVAR_MUST_USE;
+                                    const invar_judge_reach *reach) INVAR_MUST_USE;
 
 /* Sets the rewards of samples that have none yet, and their parts where they have some. */
 invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,

@@ -218,11 +218,24 @@ static invar_status admit(const invar_loop *loop)
                              .ranks = invar_agree_size(loop->world),
                              .data_known = true,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0,
-                             .data = s->data,
                              .replay = loop->options->replay};
 
     invar_admission_take_models(&facts, s);
     return invar_admission_check(&facts);
+}
+
+/* The rank that writes asks, and speaks for all. */
+static invar_status admit_prompts(invar_loop *loop)
+{
+    const invar_admission_prompts prompts = {.session = &loop->session,
+                                             .settings = &loop->set,
+                                             .forked = loop->fork.step >= 0,
+                                             .say = invar_loop_say,
+                                             .payload = loop};
+
+    if (loop->options->replay || !invar_agree_leads(loop->world))
+        return INVAR_OK;
+    return invar_admission_check_prompts(&prompts);
 }
 
 /* All that is read, but for the weights; what cannot fit is refused. */
@@ -256,6 +269,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
     tell_reference(loop);
     INVAR_TRY(admit_disk(loop));
     INVAR_TRY(invar_loop_read_sets(loop));
+    INVAR_TRY(admit_prompts(loop));
     return invar_setup_plan_memory(budget, loop);
 }
 

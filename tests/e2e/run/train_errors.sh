@@ -376,21 +376,63 @@ works m0 "${hf[@]}" "${good[@]}"
 [[ $chain == "$learned" ]] || complain "after all that: another chain"
 # a rule that the metadata of a late prompt makes fail: before the run, in every verb
 sed '6s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/frob.jsonl"
+sed '1s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/begin.jsonl"
+frob=(--prompt-data "$folder/frob.jsonl" --rm-type deterministic_random)
+five="prompt 5 of the data set: metadata of a sample: \"rm_type\" is \"frob\""
+exam=(--prompt-data "$folder/good.jsonl" --eval-prompt-data "a $folder/good.jsonl"
+    --eval-rm-type ifeval)
+lists="of evaluation set a has no metadata (metadata-key): "
 for way in train "train --dry-run" plan; do
     read -ra verb <<<"$way"
     asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
-    refuses 129 "prompt 5 of the data set: metadata of a sample: \"rm_type\" is \"frob\"" d-frob \
-        "${asks[@]}" --prompt-data "$folder/frob.jsonl" --metadata-key metadata \
-        --rm-type deterministic_random
+    refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --num-rollout 3
+    refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --rollout-shuffle true --num-rollout 4
     refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
         --prompt-data "$folder/good.jsonl" --rm-type ifeval
-    refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
-        --prompt-data "$folder/good.jsonl" --eval-interval 1 \
-        --eval-prompt-data "a $folder/good.jsonl" --eval-rm-type ifeval
+    refuses 129 "prompt 0 $lists" d-frob "${asks[@]}" "${exam[@]}" --eval-interval 2
     refuses 2 "nothing.so" d-frob "${asks[@]}" --prompt-data "$folder/good.jsonl" \
         --custom-init-path "$folder/nothing.so"
 done
+refuses 129 "$five" d-frob train --ranks 2 "$folder/hf.ini" --hf-checkpoint "$folder/hf-0" \
+    "${frob[@]}" --num-rollout 3
 untouched d-frob
+
+# said TIMES TEXT ARGUMENT ...: works, and says TEXT in so many lines.
+said() {
+    local times=$1 text=$2
+    shift 2
+    checks=$((checks + 1))
+    "$invar" "$@" >"$folder/out" 2>&1 || complain "$*:" "$(<"$folder/out")"
+    [[ $(grep -cF -- "$text" "$folder/out") == "$times" ]] ||
+        complain "$*: expected $times times \"$text\":" "$(<"$folder/out")"
+}
+# prompts that it may read cost one line, those that it will not read or judge by a rule none
+works judged "${hf[@]}" "${good[@]}" --num-rollout 4 \
+    --save-debug-rollout-data "$folder/judged/{rollout_id}"
+files=(--num-rollout 4 --load-debug-rollout-data "$folder/judged/{rollout_id}")
+for way in "train --dry-run" plan; do
+    read -ra verb <<<"$way"
+    asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
+    may="the run fails if it reads this prompt: prompt 5"
+    said 0 "prompt 5" "${asks[@]}" "${frob[@]}"
+    said 1 "$may" "${asks[@]}" "${frob[@]}" --rollout-shuffle true
+    said 1 "$may" "${asks[@]}" "${frob[@]}" --dynamic-sampling-filter nonzero_std
+    said 1 "$may" "${asks[@]}" "${frob[@]}" --num-rollout 4 --debug-exit-after-rollout 2
+    said 0 "prompt 5" "${asks[@]}" "${frob[@]}" "${files[@]}"
+    said 0 "prompt 5" "${asks[@]}" "${frob[@]}" "${files[@]}" --debug-train-only true
+    said 0 "prompt 0" "${asks[@]}" "${exam[@]}" --eval-interval 3
+    said 1 "prompt 0 $lists" "${asks[@]}" "${exam[@]}" --eval-interval 2 \
+        --debug-exit-after-rollout 1
+done
+# a fork goes on behind prompts that its data would fail with, and so does whoever resumes it
+works parent "${hf[@]}" "${good[@]}" --rm-type deterministic_random
+begin=("$folder/hf.ini" "${good[@]:0:2}" --prompt-data "$folder/begin.jsonl"
+    --run "$folder/child" --rm-type deterministic_random)
+may="the run fails if it reads this prompt: prompt 0"
+said 1 "$may" train --no-report "${begin[@]}" --num-rollout 3 --fork "$folder/parent"
+grep -qF "$may" "$folder/child/train.log" || complain "train.log: $(<"$folder/child/train.log")"
+said 1 "$may" train --no-report "${begin[@]}" --num-rollout 4
+said 1 "$may" plan "${begin[@]}" --num-rollout 4
 # a plan for data that is not here yet says so
 expect 0 "by the recipe's bounds, and train refuses this: $folder/nowhere.jsonl" \
     plan "$folder/hf.ini" --hf-checkpoint "$folder/hf-0" --prompt-data "$folder/nowhere.jsonl"
