@@ -390,8 +390,17 @@ for way in train "train --dry-run" plan; do
     refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
         --prompt-data "$folder/good.jsonl" --rm-type ifeval
     refuses 129 "prompt 0 $lists" d-frob "${asks[@]}" "${exam[@]}" --eval-interval 2
-    refuses 2 "nothing.so" d-frob "${asks[@]}" --prompt-data "$folder/good.jsonl" \
-        --custom-init-path "$folder/nothing.so"
+    plugs=("${asks[@]}" --prompt-data "$folder/good.jsonl" --custom-init-path)
+    refuses 129 "custom-init-path" d-frob "${plugs[@]}" "python3 'x"
+    [[ $way == plan ]] || refuses 2 "nothing.so" d-frob "${plugs[@]}" "$folder/nothing.so"
+done
+# a plan may be for another machine
+for plugin in "$folder/nothing.so" "$folder/nothing --fast"; do
+    for more in "" "--gpus 1"; do
+        # shellcheck disable=SC2086 # nothing, or a flag and its number
+        expect 0 "warning: train refuses this on this machine: plug-in custom-init-path: " \
+            "${plugs[@]}" "$plugin" $more
+    done
 done
 refuses 129 "$five" d-frob train --ranks 2 "$folder/hf.ini" --hf-checkpoint "$folder/hf-0" \
     "${frob[@]}" --num-rollout 3
