@@ -89,7 +89,7 @@ typedef struct setting {
     int64_t value, asked;
 } setting;
 
-enum { MOST_SETTINGS = 4 };
+enum { MOST_SETTINGS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
 
 static int settings_of(setting out[MOST_SETTINGS], const invar_memory_view *v)
 {
@@ -145,13 +145,33 @@ static invar_status show_choices(const invar_memory_view *v)
     return status;
 }
 
+/* On the memory, and on the disk where the run has checkpoints. */
+static void write_verdict(char out[VERDICT_SIZE], const invar_memory_view *v,
+                          const invar_disk *disk)
+{
+    const char *memory = v->budget.fits ? "fits" : "does not fit";
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    (void)snprintf(out, VERDICT_SIZE, "%s", memory);
+    if (!disk->save[0])
+        return;
+    invar_path_show(shown, disk->save);
+    (void)snprintf(out, VERDICT_SIZE, "%s; on the disk of %s: %s", memory, shown,
+                   disk->free < 0              ? "unknown"
+                   : !invar_disk_fits(disk)    ? "does not fit"
+                   : invar_disk_fits_all(disk) ? "fits"
+                                               : "the first checkpoint fits, all of them do not");
+}
+
 static invar_status print_text(const invar_memory_view *v, const invar_disk *disk)
 {
     const invar_model_spec *spec = &v->session.spec;
     bool colour = invar_term_colour(stdout);
     const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
-    const char *verdict =
-        invar_term_escape(colour, v->budget.fits ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED);
+    const char *begin =
+        invar_term_escape(colour, v->budget.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
+                                                                          : INVAR_TERM_STYLE_RED);
+    char verdict[VERDICT_SIZE];
 
     INVAR_TRY(invar_memory_show(&v->budget));
     putchar('\n');
@@ -165,7 +185,8 @@ static invar_status print_text(const invar_memory_view *v, const invar_disk *dis
     if (v->session.imagined)
         puts("scratch of ops: as the CPU needs it, since there is no GPU here");
     INVAR_TRY(invar_disk_show(disk));
-    printf("verdict: %s%s%s\n", verdict, v->budget.fits ? "fits" : "does not fit", plain);
+    write_verdict(verdict, v, disk);
+    printf("verdict: %s%s%s\n", begin, verdict, plain);
     return INVAR_OK;
 }
 
@@ -187,16 +208,17 @@ static void choices_json(json_t **values_out, json_t **chosen_out, const invar_m
 static invar_status print_json(const invar_memory_view *v, const invar_disk *disk)
 {
     const invar_budget *b = &v->budget;
-    char advice[INVAR_BUDGET_ADVICE_SIZE];
+    char advice[INVAR_BUDGET_ADVICE_SIZE], verdict[VERDICT_SIZE];
     json_t *choices, *chosen;
 
     INVAR_TRY(invar_budget_advise(advice, b, &v->ask));
+    write_verdict(verdict, v, disk);
     choices_json(&choices, &chosen, v);
     return invar_json_write(
         stdout,
         json_pack(
             "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, "
-            "s:o, s:o, s:I, s:b, s:I, s:I, s:o}",
+            "s:o, s:o, s:I, s:b, s:I, s:I, s:o, s:s}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             invar_memory_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
@@ -207,7 +229,8 @@ static invar_status print_json(const invar_memory_view *v, const invar_disk *dis
             chosen, "advice", advice[0] ? json_string(advice) : json_null(), "longest_sample",
             (json_int_t)invar_budget_longest_sample(&v->ask), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
-            "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk)));
+            "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk),
+            "verdict", verdict));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -346,7 +369,7 @@ static void help(void)
         "With --gpus it plans for many ranks and predicts the time of a training step.\n"
         "\n"
         "Exit codes:\n"
-        "  0    the run fits\n"
+        "  0    the run fits in memory; the verdict also says whether it fits on the disk\n"
         "  1    it does not; the message names keys that would help\n"
         "  2    a file is missing or damaged\n"
         "  125  there is no GPU, and no --memory\n");

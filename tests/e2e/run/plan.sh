@@ -182,12 +182,18 @@ disks tiny.ini --lora-rank 4 --use-kl-loss true --ref-update-interval 1
 disks tiny.ini --use-kl-loss true --ref-update-interval 1
 disks "$recipes/moe.ini" --num-rollout 1 --advantage-estimator ppo
 expect 0 "3 at one time, 2 of them by time" tiny.ini
+# the verdict is about memory and disk
+good="fits; on the disk of runs/tiny/checkpoints: fits"
+expect 0 "verdict: $good" tiny.ini
+holds grep -qF "\"verdict\": \"$good\"" <("$invar" plan tiny.ini --json)
+holds grep -qx "verdict: fits" <("$invar" plan tiny.ini --save none)
 expect 0 "1 at one time, 0 of them by time" tiny.ini --save-interval-minutes 0
 holds [ -z "$("$invar" plan tiny.ini --save none | grep disk)" ]
 holds grep -q '"disk": null' <("$invar" plan tiny.ini --save none --json)
 # as many as no disk has: they may be moved away
 endless=(--num-rollout 100000000 --save-interval 1 --run endless)
 expect 0 "too little for all of them" tiny.ini "${endless[@]}"
+expect 0 ": the first checkpoint fits, all of them do not" tiny.ini "${endless[@]}"
 expect 0 "8796093022208.0  1000000002 at one time" large.ini --memory 143GB --save-interval 1 \
     --run endless --num-rollout 1000000000
 expect_verb=(train)
@@ -197,6 +203,7 @@ expect_verb=(plan)
 if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
     few=(--num-rollout 900 --save-interval 1 --keep-checkpoints 800 --run small/run)
     expect 0 "too little: the run would be refused" tiny.ini "${few[@]}"
+    expect 0 "; on the disk of small/run/checkpoints: does not fit" tiny.ini "${few[@]}"
     for how in --dry-run --no-report; do
         expect_verb=(train)
         expect 2 "the run will add 801 checkpoints of" tiny.ini "${few[@]}" "$how"
