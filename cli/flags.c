@@ -171,10 +171,13 @@ static bool has_comment(const char *text)
     return false;
 }
 
-/* A text may hold any character, so that a comment behind it is legal, and hardly ever meant. */
+/*
+ * A text may hold any character, so that a comment behind it is legal, and hardly ever meant. The
+ * warning does not quote the value, which may be a secret.
+ */
 static void warn_of_comments(const invar_recipe *recipe)
 {
-    char line[INVAR_TEXT_QUOTE_SIZE + 512], quote[INVAR_TEXT_QUOTE_SIZE];
+    char line[640];
 
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
@@ -182,11 +185,10 @@ static void warn_of_comments(const invar_recipe *recipe)
         invar_recipe_entry_get(&e, recipe, i);
         if (e.source != INVAR_RECIPE_SOURCE_FILE || !has_comment(e.text))
             continue;
-        invar_text_quote(quote, sizeof quote, e.text, strlen(e.text));
         (void)snprintf(line, sizeof line,
-                       "warning: %.400s: the value of '%s' is all of '%s'; a comment needs a line "
-                       "of its own",
-                       e.origin, e.key->name, quote);
+                       "warning: %.400s: the value of '%s' includes the ' #' and the text after "
+                       "it; a comment needs a line of its own",
+                       e.origin, e.key->name);
         invar_live_say(NULL, line);
     }
 }

@@ -21,6 +21,15 @@
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* What a refusal adds if a comment seems to follow the value on its line. */
+static const char *comment_remedy(const char *text, size_t length)
+{
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] == '#' || text[i] == ';') && (text[i - 1] == ' ' || text[i - 1] == '\t'))
+            return "; a comment needs a line of its own";
+    return "";
+}
+
 static invar_status check_text(const char *text, size_t length, const char *where)
 {
     if (length > INVAR_RECIPE_MAX_LINE)
@@ -32,20 +41,19 @@ static invar_status check_text(const char *text, size_t length, const char *wher
         step = invar_text_char(text + i, length - i);
         if (step == 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: the value has byte 0x%02x, a control character or not UTF-8",
-                              where, (unsigned char)text[i]);
+                              "%s: the value has byte 0x%02x, a control character or not UTF-8%s",
+                              where, (unsigned char)text[i], comment_remedy(text, length));
     }
     return INVAR_OK;
 }
 
 static invar_status expected(const char *what, const char *text, const char *where)
 {
-    bool comment = strstr(text, " #") || strstr(text, " ;");
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
     invar_text_quote(quote, sizeof quote, text, strlen(text));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'%s", where, what, quote,
-                      comment ? "; a comment needs a line of its own" : "");
+                      comment_remedy(text, strlen(text)));
 }
 
 /* ---- the types ------------------------------------------------------------------------------- */

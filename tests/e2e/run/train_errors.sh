@@ -470,11 +470,12 @@ comment() {
         complain "name = $1: exit code $?"
     cat "$folder/err"
 }
-said="comment.ini:2: the value of 'name' is all of 'mine # my run'; a comment needs a line of"
-said+=" its own"
+said="comment.ini:2: the value of 'name' includes the ' #' and the text after it; a comment needs"
+said+=" a line of its own"
 [[ $(comment 'mine # my run') == *"$said" ]] || complain "a comment:" "$(<"$folder/err")"
 [[ -z $(comment "'mine # my run'") && -z $(comment 'mine#1') ]] ||
     complain "no comment:" "$(<"$folder/err")"
+[[ $(comment 'hidden # my run') != *hidden* ]] || complain "a value printed:" "$(<"$folder/err")"
 
 # ---- a damaged checkpoint ----------------------------------------------------------------------
 saved=("${plain[@]}" --save-interval 1 --save "$folder/c" --load "$folder/c")

@@ -289,6 +289,8 @@ static void test_base_recipe__refuses_bad_values(void **state)
         {"[grpo]\neps-clip = 1e-999\n", "r.ini:2: eps-clip: the number is too small for a double"},
         {"[grpo]\neps-clip = 2e300\n", "expected a number from -1e+300 to 1e+300, found 2e+300"},
         {"[model]\nmodel-name = a\tb\n", "r.ini:2: model-name: the value has byte 0x09"},
+        {"[model]\nmodel-name = a\t# b\n",
+         "has byte 0x09, a control character or not UTF-8; a comment needs a line of its own"},
         {"[model]\nmodel-name = a\x1B[31m\n", "r.ini:2: model-name: the value has byte 0x1b"},
         {"[model]\nmodel-name = a\x7F\n", "byte 0x7f"},
         {"[model]\nmodel-name = a\rb\n", "byte 0x0d"},
