@@ -69,6 +69,7 @@ typedef struct job {
     char base[INVAR_PATH_SIZE];         /* hf-checkpoint of the run; "" if unknown */
     char base_ignored[INVAR_PATH_SIZE]; /* hf-ignore-keys of the run */
     char source[INVAR_PATH_SIZE];       /* the folder that has config.json */
+    const char *config;                 /* folder whose config.json is handed on */
     invar_hf_files files;               /* config.json, and what comes along */
     invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
 } job;
@@ -371,32 +372,44 @@ static invar_status find_base(job *j)
     return INVAR_OK;
 }
 
+/* A relative path is tried in the current folder: no ledger knows where its run was started. */
+static void warn_of_base(const char *base)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char line[sizeof shown + sizeof whole + 320];
+
+    invar_path_show(shown, base);
+    invar_path_whole(whole, base);
+    (void)snprintf(line, sizeof line,
+                   "warning: %s%s, which the run started from, %s: config.json describes the model "
+                   "and has no other keys, such as bos_token_id%s",
+                   shown, whole, invar_path_exists(base) ? "is another model" : "does not exist",
+                   whole[0] ? "; to keep them, convert in the folder that the run was started in"
+                            : "");
+    invar_live_say(NULL, line);
+}
+
 /*
- * The folder whose config.json is handed on. A checkpoint stores only what describes the model; the
- * base of its run has the other keys, such as bos_token_id, if it still describes that model.
+ * Finds the folder whose config.json is handed on. A checkpoint stores only what describes the
+ * model; the base of its run has the other keys, such as bos_token_id, if it still describes that
+ * model.
  */
-static invar_status find_config(const char **out, const job *j)
+static invar_status find_config(job *j)
 {
     invar_digest here, there;
     invar_model_spec spec;
-    char shown[INVAR_PATH_SHOWN_SIZE], line[INVAR_PATH_SHOWN_SIZE + 256];
 
-    *out = j->source;
+    j->config = j->source;
     if (!j->base[0] || j->set->to_checkpoint)
         return INVAR_OK;
     INVAR_TRY(invar_model_spec_hash(&here, &j->model->spec));
     if (invar_model_spec_read(&spec, j->base, j->base_ignored) == INVAR_OK &&
         invar_model_spec_hash(&there, &spec) == INVAR_OK && invar_digest_equal(&here, &there)) {
-        *out = j->base;
+        j->config = j->base;
         return INVAR_OK;
     }
     invar_error_clear();
-    invar_path_show(shown, j->base);
-    (void)snprintf(line, sizeof line,
-                   "warning: %s, which the run started from, does not exist or is another model: "
-                   "config.json describes the model and has no other keys, such as bos_token_id",
-                   shown);
-    invar_live_say(NULL, line);
+    warn_of_base(j->base);
     return INVAR_OK;
 }
 
@@ -404,12 +417,11 @@ static invar_status find_config(const char **out, const job *j)
 static invar_status make_config(job *j)
 {
     invar_checkpoint_blob *config = &j->files.items[0];
-    const char *folder;
     char *text;
 
     INVAR_TRY(find_base(j));
-    INVAR_TRY(find_config(&folder, j));
-    INVAR_TRY(invar_hf_files_add(&j->files, folder, CONFIG));
+    INVAR_TRY(find_config(j));
+    INVAR_TRY(invar_hf_files_add(&j->files, j->config, CONFIG));
     INVAR_TRY(invar_hf_config(&text, &config->bytes, config->data, config->bytes, j->dtype));
     invar_free((void *)(uintptr_t)config->data);
     config->data = text;
@@ -496,15 +508,21 @@ static invar_status convert_adapters(job *j)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-static invar_status print(const job *j)
+static invar_status print_result(const job *j)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
+    char hex[INVAR_DIGEST_HEX_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
     invar_digest digest;
 
     INVAR_TRY(invar_model_hash(&digest, j->model, &j->dev));
     invar_digest_format(hex, &digest);
     printf("read      ");
     invar_plain_print(stdout, j->source);
+    if (j->config == j->base) {
+        invar_path_whole(whole, j->base);
+        printf("\nconfig    ");
+        invar_plain_print(stdout, j->base);
+        printf("%s", whole);
+    }
     if (j->set->adapter) {
         printf("\nmerged    ");
         invar_plain_print(stdout, j->set->adapter);
@@ -539,13 +557,13 @@ static invar_status convert(job *j)
     INVAR_TRY(find_source(j));
     if (j->adapters) {
         INVAR_TRY(convert_adapters(j));
-        return print(j);
+        return print_result(j);
     }
     INVAR_TRY(read_all(j));
     INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j)
                                     : invar_hf_save(j->model, NULL, j->to, j->dtype,
                                                     j->set->max_shard_bytes, &j->files));
-    return print(j);
+    return print_result(j);
 }
 
 static const invar_option *options(settings *s)

@@ -209,8 +209,17 @@ chat() {
 }
 chat all
 mv more gone
-expect 0 "warning: more, which the run started from, does not exist" run.all all.gone
+expect 0 "warning: more ($PWD/more), which the run started from, does not exist" run.all all.gone
 mv gone more
+# a relative base is looked for in the current folder, and the folder that was taken is printed
+expect 0 "config    more ($PWD/more)" run.all all.named
+mkdir elsewhere
+cp -r saved.all run.all/checkpoints
+cd elsewhere || exit 2
+expect 0 "to keep them, convert in the folder that the run was started in" ../run.all ../all.far
+cp -r "$data/llama" more
+expect 0 "more ($PWD/more), which the run started from, is another model" ../run.all ../all.other
+cd .. || exit 2
 same all.gone all_1 -x config.json
 same more/additional_chat_templates all_1/additional_chat_templates
 cmp more/chat_template.jinja all_1/chat_template.jinja || complain "another chat template"
