@@ -328,7 +328,7 @@ static invar_status open_parent(invar_loop *loop, int64_t step)
     INVAR_TRY(check_beside_fork(loop));
     INVAR_TRY(invar_folders_checkpoints(folder, warning, loop->options->fork, choice.step));
     if (warning[0])
-        invar_loop_log(loop, "%s", warning);
+        invar_loop_say(loop, warning);
     status = invar_checkpoint_open(&loop->store.from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,

@@ -83,6 +83,14 @@ expect 129 'begins with others than' train more.ini --fork only --run no --seed 
 expect 129 'has no weights' train more.ini --fork only --run no --no-report
 cp -r only/checkpoints copy
 expect 129 'no ledger beside it says' train more.ini --fork copy --run no "${only[@]}"
+# the newest checkpoint of the parent is gone: an older one is taken, with a warning that stays
+expect 0 'chain' train tiny.ini --run aged --no-report
+expect 0 'chain' train more.ini --run aged --load aged/checkpoints --save aged.more --no-report
+rm -r aged.more
+expect 0 'saved as aged.more/iter_0000007, and is not there; an older one is taken' train more.ini \
+    --fork aged --run aged-fork --no-report
+holds grep -q 'an older one is taken' aged-fork/train.log
+holds [ "$(chain aged-fork)" = "$(chain whole)" ]
 # it resumes with --fork and without, and to the same bits
 expect 0 'chain' train more.ini --fork old --run halves --until 5 --no-report
 expect 0 'resumed after step 5' train more.ini --fork old --run halves --until 6 --no-report
