@@ -1,8 +1,8 @@
 /*
  * schema.h - JSON Schemas (draft 2020-12) of recipes and of what verbs print with --json.
  *
- * Those of verbs are files beside this one, each with the name of its verb; that of recipes is made
- * from the table of keys.
+ * Those of verbs are files beside this one and in ledger/, each with the name of its verb; that of
+ * recipes is made from the table of keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -55,6 +55,10 @@ class Checksrc(unittest.TestCase):
                                   text=True, check=False)
             self.assertEqual((done.returncode, done.stderr), (code, ""))
             self.assertTrue(done.stdout.startswith(line or "checksrc: 1 files, 0 findings"))
+        many = [f"cli/schema/{i}.json" for i in range(26)]
+        done = subprocess.run([PROGRAM, "--root", self.root, "engine/sample.c", *many],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.stdout.split(":")[0], "cli/schema", done)
 
     def test_conflict(self):
         for mark in ("<" * 7 + " HEAD", ">" * 7 + " 0c8f1da5"):
@@ -115,8 +119,10 @@ class Checksrc(unittest.TestCase):
         for folder in ("engine/run", "tests/e2e", "tests"):
             files = [f"{folder}/{i}.c" for i in range(25)] + [f"{folder}/below/a.c", "docs/a.md"]
             self.assertEqual(list(checksrc.crowded(files)), [])
-            found = list(checksrc.crowded(files + [f"{folder}/x.sh"]))
-            self.assertEqual([(f[0], f[2]) for f in found], [(folder, "folder")])
+            for more in ("x.sh", "x.json", "x"):
+                found = list(checksrc.crowded(files + [f"{folder}/{more}"]))
+                self.assertEqual([(f[0], f[2]) for f in found], [(folder, "folder")])
+        self.assertEqual(list(checksrc.crowded([f"ledger/queries/{i}.sql" for i in range(50)])), [])
 
     def test_ambiguous(self):
         self.write("engine/run/a.h", c_file("a.h", "typedef struct invar_a invar_a;\n"))
