@@ -20,6 +20,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/console/progress.h"
+#include "base/console/term.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
@@ -31,14 +33,15 @@
 #include "base/invar_banned.h"
 
 enum {
-    TAIL_BYTES = 64 << 10, /* of a file of the run */
-    MOST_BYTES = 4 << 20,  /* of a member */
-    PAGE_BYTES = 16 << 20, /* of the report */
-    MOST_FILES = 1000,     /* that the list names */
-    MOST_DEPTH = 4,        /* of folders in the run's folder */
+    TAIL_BYTES = 64 << 10, /* largest part of one file of the run */
+    MOST_BYTES = 4 << 20,  /* largest member, except the report */
+    PAGE_BYTES = 16 << 20, /* largest report */
+    MOST_FILES = 1000,     /* most files that files.txt names */
+    MOST_DEPTH = 4,        /* deepest folder in the run's folder that files.txt names */
     MOST_MEMBERS = 16,
     NOTE_BYTES = 300,
-    WAIT_MS = 300000 /* for one verb */
+    WAIT_MS = 300000, /* longest time of one verb */
+    SHOW_MS = 1000    /* time between two updates of the progress of one verb */
 };
 
 typedef struct settings {
@@ -50,24 +53,33 @@ typedef struct settings {
 typedef struct member {
     const char *name, *about;
     size_t bytes;
-    char note[NOTE_BYTES]; /* why it is missing or a part; empty if it is whole */
+    char note[NOTE_BYTES]; /* reason why the member is missing or cut; empty if it is complete */
 } member;
+
+/* A member that another verb prints. */
+typedef struct verb_member {
+    const char *name, *about;
+    const char *words[6]; /* command line after the program; NULL after the last word */
+    size_t most;          /* largest size, in bytes */
+    bool step;            /* needs a last step */
+} verb_member;
 
 typedef struct bundle {
     invar_tar_writer *tar;
     const char *word; /* RUN as the user gave it */
     char program[INVAR_PATH_SIZE];
-    char folder[INVAR_PATH_SIZE]; /* of the run */
-    char path[INVAR_PATH_SIZE];   /* of the archive */
+    char folder[INVAR_PATH_SIZE]; /* folder of the run */
+    char path[INVAR_PATH_SIZE];   /* path of the archive */
     char *buffer;                 /* (PAGE_BYTES) */
-    int64_t last;                 /* step; -1 if there is none, or the ledger cannot say */
+    int64_t last;                 /* last step; -1 if it is unknown */
+    invar_progress *progress;     /* line on a terminal; NULL if no verb runs */
     member members[MOST_MEMBERS];
     int count;
 } bundle;
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static member *begin(bundle *b, const char *name, const char *about)
+static member *start_member(bundle *b, const char *name, const char *about)
 {
     member *m = &b->members[b->count++];
 
@@ -76,8 +88,8 @@ static member *begin(bundle *b, const char *name, const char *about)
     return m;
 }
 
-/* A member without a byte is not added: its note says why. */
-static invar_status add(bundle *b, member *m, const char *text, size_t bytes)
+/* Writes a member into the archive, except an empty one, whose note has the reason. */
+static invar_status write_member(bundle *b, member *m, const char *text, size_t bytes)
 {
     char *masked = NULL;
     invar_status status = invar_report_mask(&masked, &bytes, text, bytes);
@@ -91,18 +103,22 @@ static invar_status add(bundle *b, member *m, const char *text, size_t bytes)
 
 /* ---- what verbs print ------------------------------------------------------------------------ */
 
-/* What the child prints, up to `most` bytes; false: it printed more, or took too long. */
-static bool listen(size_t *bytes_out, char *buffer, size_t most, int fd, int64_t until)
+/*
+ * Reads up to `most` bytes that the child prints into the buffer. Returns false if the child prints
+ * more, or takes too long.
+ */
+static bool listen(size_t *bytes_out, bundle *b, size_t most, int fd, int64_t until)
 {
     struct pollfd from = {.fd = fd, .events = POLLIN};
     size_t used = 0;
 
     for (;;) {
         int64_t left = until - invar_process_clock_ms();
-        int ready = left > 0 ? poll(&from, 1, (int)left) : 0;
-        ssize_t got = ready > 0 ? read(fd, buffer + used, most - used) : 0;
+        invar_progress_update(b->progress, 0, NULL);
+        int ready = left > 0 ? poll(&from, 1, left < SHOW_MS ? (int)left : SHOW_MS) : 0;
+        ssize_t got = ready > 0 ? read(fd, b->buffer + used, most - used) : 0;
         *bytes_out = used;
-        if ((ready < 0 || got < 0) && errno == EINTR)
+        if (((ready < 0 || got < 0) && errno == EINTR) || (ready == 0 && left > SHOW_MS))
             continue;
         if (ready > 0 && got == 0 && used < most)
             return true;
@@ -137,7 +153,7 @@ static void describe_end(member *m, const invar_ext_child *child, const char *te
 }
 
 /* Runs this program with the words and keeps what it prints, on both streams. */
-static invar_status add_verb(bundle *b, member *m, char *const *words, size_t most)
+static invar_status run_program(bundle *b, member *m, char *const *words, size_t most)
 {
     int ends[2], streams[3] = {-1}, rc = invar_process_pipe(ends);
     invar_ext_child child = {0};
@@ -155,62 +171,86 @@ static invar_status add_verb(bundle *b, member *m, char *const *words, size_t mo
         (void)close(streams[0]);
     if (status == INVAR_OK) {
         int64_t until = invar_process_clock_ms() + WAIT_MS;
-        whole = listen(&bytes, b->buffer, most, ends[0], until);
+        whole = listen(&bytes, b, most, ends[0], until);
         while (whole && !invar_ext_child_ended(&child) && invar_process_clock_ms() < until)
             (void)poll(NULL, 0, 1);
         invar_ext_child_kill(&child);
         describe_end(m, &child, b->buffer, bytes, whole ? NULL : bytes == most ? "size" : "time");
-        status = add(b, m, b->buffer, bytes);
+        status = write_member(b, m, b->buffer, bytes);
     }
     (void)close(ends[0]);
     return status;
 }
 
+static invar_status add_verb(bundle *b, const verb_member *v)
+{
+    member *m = start_member(b, v->name, v->about);
+    char *words[8] = {b->program};
+
+    if (v->step && b->last < 0) {
+        (void)snprintf(m->note, sizeof m->note, "the ledger names no step");
+        return INVAR_OK;
+    }
+    for (int i = 0; i < 6 && v->words[i]; i++)
+        words[i + 1] = (char *)(uintptr_t)v->words[i]; // execve takes them so
+    return run_program(b, m, words, v->most);
+}
+
+/* Adds the members that verbs print; on a terminal a line shows the one that is made. */
 static invar_status add_verbs(bundle *b, const settings *s)
 {
+    const char *no_samples = s->samples ? NULL : "--no-samples";
     char step[24];
-    const struct {
-        const char *name, *about;
-        const char *words[6];
-        size_t most;
-    } verbs[] = {
-        {"version.txt", "program: commit, compiler, ops", {"version"}, MOST_BYTES},
-        {"doctor.txt", "machine", {"doctor"}, MOST_BYTES},
+    const verb_member verbs[] = {
+        {"version.txt", "program: commit, compiler, ops", {"version"}, MOST_BYTES, false},
+        {"doctor.txt", "machine", {"doctor"}, MOST_BYTES, false},
         {"run.txt",
          "identity, keys, provenance, events",
          {"ledger", "show", b->word, "--all"},
-         MOST_BYTES},
+         MOST_BYTES,
+         false},
         {"last-step.txt",
          "last recorded step: hashes, metrics, timings",
-         {"ledger", "show", b->word, "--step", step, s->samples ? NULL : "--no-samples"},
-         MOST_BYTES},
-        {"verify.txt", "verification of the ledger", {"ledger", "verify", b->word}, MOST_BYTES},
-        {"triage.txt", "findings", {"triage", b->word}, MOST_BYTES},
+         {"ledger", "show", b->word, "--step", step, no_samples},
+         MOST_BYTES,
+         true},
+        {"verify.txt",
+         "verification of the ledger",
+         {"ledger", "verify", b->word},
+         MOST_BYTES,
+         false},
+        {"triage.txt", "findings", {"triage", b->word}, MOST_BYTES, false},
         {"report.html",
          s->samples ? "report, with prompts and responses" : "report",
-         {"ledger", "report", b->word, "--out", "-", s->samples ? NULL : "--no-samples"},
-         PAGE_BYTES},
+         {"ledger", "report", b->word, "--out", "-", no_samples},
+         PAGE_BYTES,
+         false},
     };
+    const int64_t count = sizeof verbs / sizeof *verbs;
+    const invar_progress_options o = {.stream = stderr,
+                                      .title = "bug-report",
+                                      .unit = "parts",
+                                      .total = count,
+                                      .mode = invar_term_live(stderr) ? INVAR_PROGRESS_MODE_AUTO
+                                                                      : INVAR_PROGRESS_MODE_SILENT};
+    invar_status status = invar_progress_new(&b->progress, &o);
 
     (void)snprintf(step, sizeof step, "%" PRId64, b->last);
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        member *m = begin(b, verbs[i].name, verbs[i].about);
-        char *words[8] = {b->program};
-        if (verbs[i].words[4] == step && b->last < 0) {
-            (void)snprintf(m->note, sizeof m->note, "the ledger names no step");
-            continue;
-        }
-        for (int k = 0; k < 6 && verbs[i].words[k]; k++)
-            words[k + 1] = (char *)(uintptr_t)verbs[i].words[k]; // execve takes them so
-        INVAR_TRY(add_verb(b, m, words, verbs[i].most));
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+        invar_progress_update(b->progress, i, verbs[i].name);
+        status = add_verb(b, &verbs[i]);
     }
-    return INVAR_OK;
+    if (status == INVAR_OK)
+        invar_progress_update(b->progress, count, "");
+    invar_progress_free(b->progress);
+    b->progress = NULL;
+    return status;
 }
 
 /* ---- files of the run ------------------------------------------------------------------------ */
 
-/* Behind a word and the digits that follow it; NULL if the text does not begin so. */
-static const char *behind(const char *text, const char *word)
+/* Returns the text after a word and its digits; NULL if the text does not begin so. */
+static const char *text_after(const char *text, const char *word)
 {
     size_t bytes = strlen(word), digits;
 
@@ -221,8 +261,8 @@ static const char *behind(const char *text, const char *word)
 }
 
 /*
- * Whether a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). In a log that
- * a shell has redirected, "invar:" stands in the place of the time.
+ * True if a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). A log that a
+ * shell has redirected has "invar:" instead of the time.
  */
 static bool shows_sample(const char *line, size_t bytes)
 {
@@ -230,7 +270,7 @@ static bool shows_sample(const char *line, size_t bytes)
     const char *at;
 
     (void)snprintf(head, sizeof head, "%.*s", bytes < sizeof head ? (int)bytes : 79, line);
-    at = behind(behind(strchr(head, ' '), " rollout "), ", sample ");
+    at = text_after(text_after(strchr(head, ' '), " rollout "), ", sample ");
     return at && *at == ':';
 }
 
@@ -250,10 +290,10 @@ static size_t drop_samples(char *text, size_t bytes)
     return used;
 }
 
-/* The last TAIL_BYTES of a plain file, from the beginning of a line. */
+/* Adds the last TAIL_BYTES of a plain file, from the beginning of a line. */
 static invar_status add_tail(bundle *b, const char *name, const char *about, bool samples)
 {
-    member *m = begin(b, name, about);
+    member *m = start_member(b, name, about);
     char path[INVAR_PATH_SIZE], *text = b->buffer;
     struct stat st = {0};
     ssize_t got = -1;
@@ -283,7 +323,7 @@ static invar_status add_tail(bundle *b, const char *name, const char *about, boo
         (void)close(fd);
     if (got > 0 && !samples)
         got = (ssize_t)drop_samples(text, (size_t)got);
-    return add(b, m, text, got > 0 ? (size_t)got : 0);
+    return write_member(b, m, text, got > 0 ? (size_t)got : 0);
 }
 
 typedef struct listing {
@@ -337,7 +377,7 @@ static void list_folder(listing *l, int parent, const char *name, const char *sh
 /* Sizes and names: what the archive leaves out, such as weights, is at least named. */
 static invar_status add_listing(bundle *b)
 {
-    member *m = begin(b, "files.txt", "sizes and names of the run's files");
+    member *m = start_member(b, "files.txt", "sizes and names of the run's files");
     listing l = {.out = fmemopen(b->buffer, PAGE_BYTES, "w")};
     long bytes;
 
@@ -348,7 +388,7 @@ static invar_status add_listing(bundle *b)
         (void)snprintf(m->note, sizeof m->note, "the first %d files", MOST_FILES);
     bytes = ftell(l.out);
     (void)fclose(l.out);
-    return add(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
+    return write_member(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
 }
 
 /* ---- the archive ----------------------------------------------------------------------------- */
@@ -370,7 +410,7 @@ static void name_archive(bundle *b)
                        name);
 }
 
-/* Whether a folder has a file that every run writes, though perhaps no ledger that can be read. */
+/* True if a folder has a file that every run writes; its ledger may be unreadable. */
 static bool is_run(const char *folder)
 {
     static const char *const files[] = {"ledger.db", "recipe.ini", "train.log"};
@@ -383,7 +423,7 @@ static bool is_run(const char *folder)
     return false;
 }
 
-/* Where the run is, also if its ledger cannot be read. */
+/* Finds the folder of the run, also if its ledger cannot be read. */
 static invar_status find_run(bundle *b)
 {
     invar_located located = {.ledger = NULL};
@@ -420,7 +460,7 @@ static void print_members(FILE *out, const bundle *b)
     }
 }
 
-/* The list of members, with what is missing: last, as what it describes is known by then. */
+/* Adds the list of members, with the missing ones. It is the last member: all others are known. */
 static invar_status add_contents(bundle *b)
 {
     FILE *out = fmemopen(b->buffer, PAGE_BYTES, "w");
@@ -433,11 +473,11 @@ static invar_status add_contents(bundle *b)
     print_members(out, b);
     bytes = ftell(out);
     (void)fclose(out);
-    m = begin(b, "contents.txt", "this list");
-    return add(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
+    m = start_member(b, "contents.txt", "this list");
+    return write_member(b, m, b->buffer, bytes > 0 ? (size_t)bytes : 0);
 }
 
-static invar_status fill(bundle *b, const settings *s)
+static invar_status write_members(bundle *b, const settings *s)
 {
     INVAR_TRY(add_verbs(b, s));
     INVAR_TRY(add_tail(b, "recipe.ini", "resolved recipe", true));
@@ -466,7 +506,7 @@ static void print_json(const bundle *b)
     fputs("]}\n", stdout);
 }
 
-static void print(const bundle *b, const settings *s)
+static void print_result(const bundle *b, const settings *s)
 {
     if (s->json) {
         print_json(b);
@@ -495,7 +535,7 @@ static invar_status write_report(bundle *b, const settings *s)
         (void)snprintf(b->path, sizeof b->path, "%s", s->out);
     INVAR_TRY(invar_alloc((void **)&b->buffer, PAGE_BYTES, 1, "a member of the archive"));
     INVAR_TRY(invar_tar_writer_open(&b->tar, b->path));
-    return fill(b, s);
+    return write_members(b, s);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -516,7 +556,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int pack_report(int argc, char **argv)
 {
     settings s = {0};
     bundle *b = NULL;
@@ -532,7 +572,7 @@ static int run(int argc, char **argv)
         invar_tar_writer_close(b->tar);
         invar_free(b->buffer);
         if (status == INVAR_OK)
-            print(b, &s);
+            print_result(b, &s);
     }
     invar_free(b);
     return invar_exit(status);
@@ -558,6 +598,6 @@ static void help(void)
 const invar_verb invar_verb_bug_report = {
     .name = "bug-report",
     .summary = "pack what a maintainer asks about a run into one file",
-    .run = run,
+    .run = pack_report,
     .help = help,
     .arguments = "RUN [--out FILE] [--samples] [--json]"};

@@ -2,9 +2,11 @@
 # bug_report.py INVAR FOLDER - invar bug-report of runs: whole, damaged, dead, in progress.
 # SPDX-License-Identifier: Apache-2.0
 """What is in the archive, and what must not be: secrets, texts, weights, files behind links."""
+import errno
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
@@ -31,6 +33,17 @@ def invar(*words, code=0):
 
 def train(run, *words, code=0):
     return invar("train", "tiny.ini", "--run", run, "--no-report", *words, code=code)
+
+
+def read_to_end(terminal):
+    """What a terminal is sent until its last program closes it."""
+    shown = b""
+    try:
+        while more := os.read(terminal, 4096):
+            shown += more
+    except OSError as error:
+        assert error.errno == errno.EIO
+    return shown.decode("utf-8")
 
 
 def report(run, *words):
@@ -94,6 +107,18 @@ class BugReport(unittest.TestCase):
         shown = invar("bug-report", "whole")
         self.assertIn("tar xf bug-report-whole.tar --one-top-level=bug-report\n", shown)
         self.assertTrue((FOLDER / "bug-report-whole.tar").exists())
+
+    def test_progress(self):
+        reader, terminal = pty.openpty()
+        with subprocess.Popen([INVAR, "bug-report", "whole", "--out", "shown.tar"], cwd=FOLDER,
+                              stdout=subprocess.PIPE, stderr=terminal, text=True,
+                              env=dict(os.environ, TERM="xterm", NO_COLOR="1")) as process:
+            os.close(terminal)
+            shown = read_to_end(reader)
+            self.assertIn("written   shown.tar\n", process.stdout.read())
+        self.assertEqual(process.returncode, 0)
+        self.assertRegex(shown, r"^\rbug-report  \[.*\]  0/7 parts  0%  version.txt")
+        self.assertRegex(shown, r"\r[^\r]*  7/7 parts  100%  [^\r]*\r\n$")
 
     def test_replies(self):
         (FOLDER / "judge.py").write_text(
