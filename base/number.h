@@ -14,7 +14,7 @@ extern "C" {
 
 #define INVAR_NUMBER_SIZE 32 /* the longest has 24 characters */
 
-/* As few digits as read back to the same bits: "0.1", "1e-06", "-0"; also "nan", "inf", "-inf". */
+/* Writes the shortest text that reads back to the same bits: "0.1", "1e-06", "-0", "nan", "-inf". */
 invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value) INVAR_MUST_USE;
 
 /* Like invar_number_format, but a whole number below 2^53 has all its digits: "10", not "1e+01". */
@@ -26,10 +26,13 @@ invar_status invar_number_format_plain(char out[INVAR_NUMBER_SIZE], double value
  */
 void invar_number_round(char out[INVAR_NUMBER_SIZE], double value, int digits);
 
-/* The same for a float, also where the text is read as a double and rounded: "0.1", not more. */
+/*
+ * Like invar_number_format, for a float: "0.1". A reader that converts the text to a double and
+ * then rounds gets the same float.
+ */
 invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value) INVAR_MUST_USE;
 
-/* What strtod makes of the text, the decimal point being '.'. */
+/* Converts the text like strtod in the C locale, in which the decimal point is '.'. */
 invar_status invar_number_parse(double *out, const char *text) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,9 @@
 /*
- * module.c - modules, found and loaded.
+ * module.c - finds and loads modules of the program.
+ *
+ * The folder of the program, or of the shared library that has this code, is that of its modules.
+ * A module that does not exist is no failure of the program: the message names the command that
+ * makes or installs the module, in a build folder and in an installation.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,14 +25,14 @@
 const char *const invar_module_names[] = {INVAR_MODULE_CUDA, INVAR_MODULE_MPI,   INVAR_MODULE_NCCL,
                                           INVAR_MODULE_HTTP, INVAR_MODULE_SERVE, NULL};
 
-/* What a message about a missing module says. */
+/* The words of a message about a missing module. */
 typedef struct facts {
     const char *file;
-    const char *target;  /* of CMake */
-    const char *package; /* that has the module */
-    const char *purpose; /* what needs the module */
+    const char *target;  /* target of CMake */
+    const char *package; /* package that has the module */
+    const char *purpose; /* clause that names the user of the module */
     const char *setup;   /* the command that installs what the module is built with */
-    const char *option;  /* of CMake, without which the module is not built; may be empty */
+    const char *option;  /* option of CMake that the module needs to be built; may be empty */
 } facts;
 
 static const facts all_facts[] = {
@@ -52,7 +56,7 @@ static const facts *facts_of(const char *file)
     INVAR_CHECK(!"a module that has a name has facts");
 }
 
-/* Whether the build of this code makes a module: INVAR_MODULES_MADE is like "mpi,http,serve". */
+/* True if the build of this code makes a module: INVAR_MODULES_MADE is like "mpi,http,serve". */
 static bool is_made(const char *file)
 {
     const char *cursor = INVAR_MODULES_MADE, *item;
@@ -127,7 +131,7 @@ void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const c
         (void)snprintf(out, INVAR_PATH_SIZE, "%s%s", program, ending);
 }
 
-/* The file of the shared library that this code is part of; NULL: it is the program's. */
+/* Returns the file of the shared library that has this code, or NULL if the program has it. */
 static const char *own_library(void)
 {
     struct link_map *map;
@@ -138,7 +142,7 @@ static const char *own_library(void)
     return map->l_name[0] ? map->l_name : NULL; // the program's name is empty here
 }
 
-/* The folder of this program, or of this library; "": nobody knows. */
+/* Yields the folder of this program or library; empty if it is unknown. */
 static void own_folder(char out[INVAR_PATH_SIZE / 2])
 {
     const char *library = own_library();
@@ -162,7 +166,7 @@ invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file)
     if (strchr(file, '/')) {
         if (snprintf(out, INVAR_PATH_SIZE, "%s", file) < INVAR_PATH_SIZE && access(out, F_OK) == 0)
             return INVAR_OK;
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s is not there", file);
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the module %.200s does not exist", file);
     }
     if (asked && asked[0]) {
         if (invar_module_find(out, asked, file))
@@ -203,8 +207,11 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
                       file, why);
 }
 
-/* Where the module of a program, or of this one, is; false: a program without it is another one. */
-static bool belongs(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
+/*
+ * Finds the module of the program in `folder`, or of this one if `folder` is NULL. Returns false if
+ * the program has no such module.
+ */
+static bool find_module_of(char out[INVAR_PATH_SIZE], const char *folder, const char *name)
 {
     if (folder)
         return invar_module_find(out, folder, name);
@@ -228,7 +235,7 @@ invar_status invar_module_hash_program(invar_digest *out, const char *program)
     invar_hasher_init(&hasher);
     invar_hasher_update(&hasher, out, sizeof *out);
     for (const char *const *name = invar_module_names; *name; name++) {
-        if (!belongs(path, program ? folder : NULL, *name))
+        if (!find_module_of(path, program ? folder : NULL, *name))
             continue;
         INVAR_TRY(invar_file_hash(&digest, &bytes, path));
         invar_hasher_update(&hasher, *name, strlen(*name) + 1);

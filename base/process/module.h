@@ -32,17 +32,19 @@ extern "C" {
 /* All that there are; NULL ends the list. */
 extern const char *const invar_module_names[];
 
-/* Where the module of a program in `folder` is; false: it has none of this name. */
+/* Finds the module of a program in `folder`. Returns false if no module has this name. */
 bool invar_module_find(char out[INVAR_PATH_SIZE], const char *folder, const char *name);
 
 /*
- * The same for a file that is named as the program, with another ending: "invar.build". Yields the
- * path beside the program where it is in neither place.
+ * Like invar_module_find, for a file named after the program, with another ending:
+ * "invar.build". Yields the path beside the program if there is no such file.
  */
 void invar_module_record(char out[INVAR_PATH_SIZE], const char *program, const char *ending);
 
-/* Where the module `file` of this program is; INVAR_E_UNSUPPORTED: it is not there, and the message
-   says what brings it there. */
+/*
+ * Finds the module `file` of this program. Returns INVAR_E_UNSUPPORTED if it does not exist; the
+ * message names the command that makes or installs it.
+ */
 invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVAR_MUST_USE;
 
 /*
@@ -53,9 +55,10 @@ invar_status invar_module_path(char out[INVAR_PATH_SIZE], const char *file) INVA
 void invar_module_remedy(char *out, size_t size, const char *folder, const char *name, bool made);
 
 /*
- * What a module exports by this name; it stays loaded. `file` is a module's name, or a path if it
- * has a slash. `global`: libraries that it brings along find its symbols. INVAR_E_UNSUPPORTED: it
- * is not there, cannot be loaded, or is something else.
+ * Loads a module, which stays loaded, and yields the address that it exports by the name `symbol`.
+ * `file` is the name of a module, or a path if it has a slash. If `global` is true, the libraries
+ * of the module find its symbols. Returns INVAR_E_UNSUPPORTED if the module does not exist, cannot
+ * be loaded, or has no such symbol.
  */
 invar_status invar_module_load(const void **out, const char *file, const char *symbol,
                                bool global) INVAR_MUST_USE;

@@ -316,7 +316,7 @@ static void test_comm_mpi__says_that_the_module_is_missing(void **state)
 
     (void)state;
     assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,
-                 "the module /nowhere/invar-mpi.so is not there");
+                 "the module /nowhere/invar-mpi.so does not exist");
     assert_null(comm);
     options.module = NULL; // beside this program is none
     assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,

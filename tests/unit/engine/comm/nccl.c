@@ -220,7 +220,7 @@ static void test_comm_nccl__says_what_is_wrong_with_the_module(void **state)
     assert_ok(invar_comm_self(&host));
     assert_fails(
         invar_comm_nccl(&comm, host, &bad), INVAR_E_UNSUPPORTED,
-        "the module /nowhere/invar-nccl.so is not there; or choose distributed-backend = host");
+        "the module /nowhere/invar-nccl.so does not exist; or choose distributed-backend = host");
     assert_null(comm);
     bad.module = PLUGINS "old_nccl.so";
     assert_fails(

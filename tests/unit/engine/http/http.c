@@ -287,7 +287,7 @@ static void test_http__wrong_addresses(void **state)
     o.url = "https://judge";
     o.module = "/nowhere/invar-http.so";
     assert_fails(invar_http_open(&http, &o), INVAR_E_UNSUPPORTED,
-                 "the module /nowhere/invar-http.so is not there");
+                 "the module /nowhere/invar-http.so does not exist");
 }
 
 int main(void)

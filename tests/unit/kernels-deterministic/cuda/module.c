@@ -46,7 +46,7 @@ static void test_module__that_is_none_is_refused(void **state)
     assert_fails(invar_cuda_module_load(&backend, PLUGINS "none.so"), INVAR_E_UNSUPPORTED,
                  "invar_cuda_v1");
     assert_fails(invar_cuda_module_load(&backend, "/nowhere/invar-cuda.so"), INVAR_E_UNSUPPORTED,
-                 "is not there");
+                 "does not exist");
 }
 
 /* The first question decides for the whole process. */
