@@ -62,6 +62,26 @@ invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max
     return INVAR_OK;
 }
 
+invar_status invar_alloc_append(char **text, size_t *used, size_t *room, const char *more,
+                                size_t bytes, const char *what)
+{
+    size_t half = *used + bytes + 32;
+    char *grown;
+
+    if (*room - *used <= bytes) {
+        INVAR_TRY(invar_alloc((void **)&grown, half, 2, what));
+        if (*used)
+            memcpy(grown, *text, *used);
+        invar_free(*text);
+        *text = grown;
+        *room = 2 * half;
+    }
+    memcpy(*text + *used, more, bytes);
+    *used += bytes;
+    (*text)[*used] = '\0';
+    return INVAR_OK;
+}
+
 void invar_free(void *block)
 {
     if (block)

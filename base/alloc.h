@@ -47,6 +47,13 @@ INVAR_EXPORT invar_status invar_alloc(void **out, size_t count, size_t size,
 invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
                               const char *what) INVAR_MUST_USE;
 
+/*
+ * Appends bytes to a text that grows as needed and ends with a NUL, which is not counted. *text is
+ * NULL, *used and *room are 0 at first; a failure changes none of them.
+ */
+invar_status invar_alloc_append(char **text, size_t *used, size_t *room, const char *more,
+                                size_t bytes, const char *what) INVAR_MUST_USE;
+
 /* NULL is allowed. */
 INVAR_EXPORT void invar_free(void *block);
 

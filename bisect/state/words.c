@@ -17,20 +17,8 @@
 
 invar_status invar_words_put_bytes(invar_words *b, const char *data, size_t bytes)
 {
-    if (b->capacity - b->used <= bytes) {
-        size_t capacity = 2 * (b->used + bytes) + 256;
-        char *grown;
-        INVAR_TRY(invar_alloc((void **)&grown, capacity, 1, "the state of a bisect"));
-        if (b->used)
-            memcpy(grown, b->data, b->used);
-        invar_free(b->data);
-        b->data = grown;
-        b->capacity = capacity;
-    }
-    memcpy(b->data + b->used, data, bytes);
-    b->used += bytes;
-    b->data[b->used] = '\0';
-    return INVAR_OK;
+    return invar_alloc_append(&b->data, &b->used, &b->capacity, data, bytes,
+                              "the state of a bisect");
 }
 
 invar_status invar_words_put(invar_words *b, const char *text)

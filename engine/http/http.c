@@ -135,27 +135,10 @@ static int take(void *payload, const char *data, size_t bytes)
 {
     call_state *state = payload;
     invar_http_exchange *e = state->exchange;
-    size_t room = state->room ? 2 * state->room : 1024;
-    void *grown = NULL;
 
     state->too_long = state->too_long || bytes > state->most - e->reply_bytes;
-    if (state->too_long)
-        return 1;
-    while (room < e->reply_bytes + bytes + 1)
-        room *= 2;
-    if (e->reply_bytes + bytes + 1 > state->room) {
-        if (invar_alloc(&grown, room, 1, "the answer of a server") != INVAR_OK)
-            return 1;
-        if (e->reply_bytes)
-            memcpy(grown, e->reply, e->reply_bytes);
-        invar_free(e->reply);
-        e->reply = grown;
-        state->room = room;
-    }
-    memcpy(e->reply + e->reply_bytes, data, bytes);
-    e->reply_bytes += bytes;
-    e->reply[e->reply_bytes] = '\0';
-    return 0;
+    return state->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &state->room, data,
+                                                 bytes, "the answer of a server") != INVAR_OK;
 }
 
 static bool is_good(const invar_http_call *call)

@@ -24,23 +24,7 @@ static const char replacement[] = "\xEF\xBF\xBD";
 
 static invar_status append_as_is(invar_text_buffer *buffer, const char *text, size_t bytes)
 {
-    size_t capacity = buffer->capacity ? buffer->capacity : 64;
-    char *grown;
-
-    while (capacity - 1 < buffer->used + bytes)
-        capacity *= 2;
-    if (capacity > buffer->capacity) {
-        INVAR_TRY(invar_alloc((void **)&grown, capacity, 1, "text"));
-        if (buffer->text)
-            memcpy(grown, buffer->text, buffer->used);
-        invar_free(buffer->text);
-        buffer->text = grown;
-        buffer->capacity = capacity;
-    }
-    memcpy(buffer->text + buffer->used, text, bytes);
-    buffer->used += bytes;
-    buffer->text[buffer->used] = '\0';
-    return INVAR_OK;
+    return invar_alloc_append(&buffer->text, &buffer->used, &buffer->capacity, text, bytes, "text");
 }
 
 /* Whole characters with `to` for every `from`. */

@@ -50,6 +50,25 @@ static void test_base_alloc__refuses_overflow(void **state)
                  "weights");
 }
 
+static void test_base_alloc__appended_text_is_whole_and_terminated(void **state)
+{
+    char *text = NULL, expected[1001] = "";
+    size_t used = 0, room = 0;
+
+    (void)state;
+    for (size_t bytes = 0; used + bytes < sizeof expected; bytes++) {
+        memset(expected + used, 'a' + (int)(bytes % 26), bytes);
+        assert_ok(invar_alloc_append(&text, &used, &room, expected + used, bytes, "text"));
+        assert_in_range(used, 0, room - 1);
+        assert_string_equal(text, expected);
+    }
+    assert_in_range(used, 900, 1000);
+    assert_fails(invar_alloc_append(&text, &used, &room, expected, SIZE_MAX - 2000, "text"),
+                 INVAR_E_NOMEM, "text");
+    assert_string_equal(text, expected);
+    invar_free(text);
+}
+
 typedef struct recorder {
     size_t asked;
     int frees;
@@ -101,6 +120,7 @@ int main(void)
         cmocka_unit_test(test_base_alloc__blocks_are_aligned_and_writable),
         cmocka_unit_test(test_base_alloc__empty_blocks_are_valid_and_distinct),
         cmocka_unit_test(test_base_alloc__refuses_overflow),
+        cmocka_unit_test(test_base_alloc__appended_text_is_whole_and_terminated),
         cmocka_unit_test(test_base_alloc__uses_the_allocator_that_is_set),
     };
 
