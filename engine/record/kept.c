@@ -91,12 +91,21 @@ static invar_status put_prompt(invar_json_text *out, const invar_tokenizer *toke
     return INVAR_OK;
 }
 
+/* A long label is cut: whole, it would take the bytes of the run from samples of later steps. */
 static void put_label(invar_json_text *out, const invar_rl_sample *s)
 {
     const char *label = s->label ? s->label : ""; // samples of other programs may have none
+    size_t bytes = strlen(label), kept = bytes;
 
+    if (bytes > INVAR_KEPT_LABEL_BYTES) {
+        kept = INVAR_KEPT_LABEL_BYTES;
+        while (kept > 0 && ((unsigned char)label[kept] & 0xC0) == 0x80) // inside of a character
+            kept--;
+        invar_json_text_key(out, "label_bytes");
+        invar_json_text_int(out, (int64_t)bytes);
+    }
     invar_json_text_key(out, "label");
-    invar_json_text_string(out, label, strlen(label));
+    invar_json_text_string(out, label, kept);
 }
 
 /* The text of each token of the response. */

@@ -17,6 +17,7 @@
 extern "C" {
 #endif
 
+#define INVAR_KEPT_LABEL_BYTES 4096           /* a longer label is cut */
 #define INVAR_KEPT_BYTES ((uint64_t)64 << 20) /* of all steps of a run, as they are kept */
 
 /* Of one step; zeroed, there is none. */

@@ -34,8 +34,8 @@ def frame(rows: Rows, columns: Iterable[str]) -> Any:
 
 
 # The columns of a sample: before those of the parts of its reward, and after them.
-_ABOUT = ("step", "group", "sample", "line", "prompt", "response", "label", "reward", "advantage",
-          "finish")
+_ABOUT = ("step", "group", "sample", "line", "prompt", "response", "label", "label_bytes",
+          "reward", "advantage", "finish")
 _OF_TOKENS = ("prompt_tokens", "tokens", "pieces", "logp", "advantages", "drawn")
 
 
@@ -52,7 +52,8 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
     reward, advantage = (None if row[bits] is None else _double(row[bits])
                          for bits in ("reward_bits", "advantage_bits"))
     about = (row["step"], kept.get("group"), row["sample"], row["line"], kept["prompt"],
-             "".join(kept["response"]), kept.get("label"), reward, advantage, row["finish"])
+             "".join(kept["response"]), kept.get("label"), kept.get("label_bytes"), reward,
+             advantage, row["finish"])
     return dict(zip((*_ABOUT, *_OF_TOKENS), about + of_tokens))
 
 
@@ -167,10 +168,11 @@ class Run(Opened):
         skip_damaged   leaves damaged samples out. Otherwise the first one is an Error (CORRUPT).
 
         The columns are step, group, sample (its number in the step), line (of the data set),
-        prompt, response, label, reward, a column reward/NAME for each part, advantage, finish,
-        and lists: prompt_tokens; and of each token of the response tokens, pieces (its text), logp,
-        advantages, drawn (0: inserted by a plug-in). group and label are None if the ledger is of
-        version 0.1.0. If nothing was kept, that is an Error (NOTFOUND).
+        prompt, response, label, label_bytes (of the whole label if it was cut, else None), reward,
+        a column reward/NAME for each part, advantage, finish, and lists: prompt_tokens; and of each
+        token of the response tokens, pieces (its text), logp, advantages, drawn (0: inserted by a
+        plug-in). group and label are None if the ledger is of version 0.1.0. If nothing was kept,
+        that is an Error (NOTFOUND).
         """
         at = "" if step is None else f" AND step = {lib.integer(step, 'a step', 0, (1 << 63) - 1)}"
         kept = self._rows(

@@ -159,14 +159,24 @@ static json_t *text_within(const json_t *text, size_t most)
                 : json_null();
 }
 
+/* One more character of a label that was cut is left out, so that the page shows the cut. */
+static json_t *label_within(const json_t *kept, size_t most)
+{
+    const json_t *label = json_object_get(kept, "label");
+    size_t bytes = json_string_length(label);
+
+    if (json_object_get(kept, "label_bytes") && bytes > 0 && bytes <= most)
+        most = bytes - 1;
+    return text_within(label, most);
+}
+
 static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
 {
     gap without = gap_of(json_array_size(json_object_get(kept, "response")), tokens);
 
     INVAR_TRY(
         invar_report_set(object, "text", text_within(json_object_get(kept, "prompt"), 8 * tokens)));
-    INVAR_TRY(
-        invar_report_set(object, "label", text_within(json_object_get(kept, "label"), 8 * tokens)));
+    INVAR_TRY(invar_report_set(object, "label", label_within(kept, 8 * tokens)));
     INVAR_TRY(put_list(object, "response", json_object_get(kept, "response"), without, same_text));
     INVAR_TRY(put_list(object, "logp", json_object_get(kept, "logp"), without, thousandths));
     INVAR_TRY(put_list(object, "credit", json_object_get(kept, "advantage"), without, thousandths));

@@ -72,6 +72,7 @@ static bool is_list(const json_t *list, bool (*fits)(const json_t *value))
 static bool is_sample(const json_t *members)
 {
     const json_t *label = json_object_get(members, "label");
+    const json_t *label_bytes = json_object_get(members, "label_bytes");
     const json_t *group = json_object_get(members, "group");
     size_t count = json_array_size(json_object_get(members, lists[0].key));
 
@@ -82,7 +83,8 @@ static bool is_sample(const json_t *members)
             return false;
     }
     return json_is_string(json_object_get(members, "prompt")) &&
-           (!label || json_is_string(label)) && (!group || json_is_integer(group));
+           (!label || json_is_string(label)) && (!label_bytes || json_is_integer(label_bytes)) &&
+           (!group || json_is_integer(group));
 }
 
 invar_status invar_texts_read(invar_texts_sample *out, const void *data, size_t bytes)

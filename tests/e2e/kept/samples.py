@@ -129,6 +129,20 @@ class Samples(unittest.TestCase):
         self.assertNotIn("\x1b", printed)
         self.assertNotIn("\u202e", printed)
 
+    def test_long_label(self):
+        """It is cut between two characters, so that it leaves room for other samples."""
+        with open(FOLDER / "long.jsonl", "w", encoding="utf-8") as lines:
+            for label in ("y" * 4096, "x" + "ä" * 3000, "\U0001f600" * 1025):
+                lines.write(json.dumps({"ask": "?", "answer": label}) + "\n")
+        program("train", "run.ini", "--run", "long", "--prompt-data", "long.jsonl",
+                "--num-rollout", "1", "--save-debug-rollout-data", "")
+        kept = {row["label"]: json.loads(row["json"]).get("label_bytes") for row in sql(
+            "long", "SELECT sample_text(data, 'label') AS label, sample_text(data, 'json') AS json "
+            "FROM kept_samples")}
+        self.assertEqual(kept, {"y" * 4096: None, "x" + "ä" * 2047: 6001,
+                                "\U0001f600" * 1024: 4100})
+        self.assertEqual({row["label"]: row["label_bytes"] for row in self.samples("long")}, kept)
+
     def test_steps(self):
         self.assertEqual({row["step"] for row in self.samples("run", 1)}, {1})
         self.refused("NOTFOUND", "no sample of step 7 is kept", "run", 7)
@@ -161,7 +175,8 @@ class Samples(unittest.TestCase):
                  "surrogate": gzip.compress(json.dumps({**GOOD, "prompt": "\ud800"}).encode()),
                  "nan": gzip.compress(json.dumps({**GOOD, "logp": [math.nan, 1]}).encode())}
         for key, value in (("tokens", [1]), ("tokens", [1, 2.5]), ("prompt_tokens", "1"),
-                           ("label", 7), ("group", []), ("drawn", [True, False]), ("prompt", None)):
+                           ("label", 7), ("label_bytes", "7"), ("group", []),
+                           ("drawn", [True, False]), ("prompt", None)):
             cases[f"{key}-{value}"] = gzip.compress(json.dumps({**GOOD, key: value}).encode())
         for number, (what, data) in enumerate(cases.items()):
             with self.subTest(what):

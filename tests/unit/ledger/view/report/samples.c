@@ -149,6 +149,9 @@ static void test_ledger_report__hostile_samples(void **state)
         {LISTS("\"drawn\":[1],\"label\":\"\",\"group\":0"), 0, NULL},
         {LISTS("\"drawn\":[1],\"label\":null"), 0, "is no sample"},
         {LISTS("\"drawn\":[1],\"label\":\"\xFF\""), 0, "is no JSON"},
+        {LISTS("\"drawn\":[1],\"label\":\"\",\"label_bytes\":1"), 0, NULL},
+        {LISTS("\"drawn\":[1],\"label\":\"\",\"label_bytes\":\"1\""), 0, "is no sample"},
+        {LISTS("\"drawn\":[1],\"label_bytes\":1"), 0, NULL},
         {LISTS("\"drawn\":[1],\"group\":\"0\""), 0, "is no sample"},
         {"[]", 0, "is no sample"},
         {"", 0, "is no JSON"},
@@ -170,13 +173,14 @@ static void test_ledger_report__hostile_samples(void **state)
     assert_int_equal(shown_of("kept-plain.db", "is no gzip data"), 0);
 }
 
-/* Of a long response its beginning and its end. */
+/* Of a long response its beginning and its end; a label that was cut before does not look whole. */
 static void test_ledger_report__long_samples(void **state)
 {
     size_t bytes;
     char *data = packed(&bytes,
                         "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"tokens\":[1,2,3,4,5,6],"
-                        "\"label\":\"l\",\"response\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"],"
+                        "\"label\":\"l\xC3\xA4\",\"label_bytes\":9,\"response\":[\"a\",\"b\",\"c\","
+                        "\"d\",\"e\",\"f\"],"
                         "\"logp\":[1,2,3,4,5,6],\"advantage\":[0,0,0,0,0,0],"
                         "\"drawn\":[1,0,0,1,1,0]}",
                         0);
@@ -187,11 +191,11 @@ static void test_ledger_report__long_samples(void **state)
     (void)state;
     assert_ok(invar_report_add_kept(object, &why, &expanded, data, bytes, 4));
     assert_null(why);
-    json_t *expected =
-        json_loads("{\"text\":\"p\",\"label\":\"l\",\"response\":[\"a\",\"b\",\"e\",\"f\"],"
-                   "\"logp\":[1000,2000,5000,6000],\"credit\":[0,0,0,0],"
-                   "\"inserted\":[1,3],\"cut\":[2,2]}",
-                   0, NULL);
+    json_t *expected = json_loads(
+        "{\"text\":\"p\",\"label\":\"l \xE2\x80\xA6\",\"response\":[\"a\",\"b\",\"e\",\"f\"],"
+        "\"logp\":[1000,2000,5000,6000],\"credit\":[0,0,0,0],"
+        "\"inserted\":[1,3],\"cut\":[2,2]}",
+        0, NULL);
     assert_non_null(expected);
     assert_true(json_equal(object, expected));
     json_decref(expected);
