@@ -172,8 +172,9 @@ typedef struct invar_checkpoint_content {
 } invar_checkpoint_content;
 
 /*
- * Number of checkpoints saved by time that stay: the newest ones. `keep` neither counts nor removes
- * them. A checkpoint of the same step that was not saved by time stays one of the others.
+ * Number of checkpoints saved by time that stay while a run goes on: the newest ones. `keep`
+ * neither counts nor removes them. A checkpoint of the same step that was not saved by time stays
+ * one of the others.
  */
 #define INVAR_CHECKPOINT_KEPT_BY_TIME 2
 
@@ -181,6 +182,7 @@ typedef struct invar_checkpoint_options {
     invar_ledger *ledger; /* gets intent and completion; NULL: none */
     int64_t keep;         /* this one and older ones, that many together; 0: all */
     bool by_time;         /* saved by the clock: see INVAR_CHECKPOINT_KEPT_BY_TIME */
+    bool ends;            /* nothing follows it in its run: no older one saved by time stays */
     invar_pool *pool;     /* for hashing; NULL: the calling thread */
     bool claimed;         /* SAVE is there; where it is not it was moved, and is not made again */
 } invar_checkpoint_options;

@@ -210,9 +210,9 @@ static invar_status drop(const char *save, int64_t step)
     return invar_checkpoint_mark(save, step, false);
 }
 
-invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep)
+invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep, int64_t by_time)
 {
-    int64_t *of, count, kept = 0, by_time = 0;
+    int64_t *of, count, kept = 0, marked = 0;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_checkpoint_list(&of, &count, save));
@@ -220,9 +220,9 @@ invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep
         bool many;
         if (of[i] > step)
             continue;
-        many = invar_checkpoint_is_marked(save, of[i]) ? ++by_time > INVAR_CHECKPOINT_KEPT_BY_TIME
+        many = invar_checkpoint_is_marked(save, of[i]) ? ++marked > by_time
                                                        : keep > 0 && ++kept > keep;
-        if (many)
+        if (many && of[i] < step)
             status = drop(save, of[i]);
     }
     invar_free(of);
@@ -235,7 +235,7 @@ static invar_status prune_by_time(const char *save)
     int64_t step;
 
     if (invar_checkpoint_latest(&step, save) == INVAR_OK)
-        return invar_checkpoint_prune(save, step, 0);
+        return invar_checkpoint_prune(save, step, 0, INVAR_CHECKPOINT_KEPT_BY_TIME);
     invar_error_clear();
     return INVAR_OK;
 }

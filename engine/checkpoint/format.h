@@ -117,9 +117,10 @@ bool invar_checkpoint_is_marked(const char *save, int64_t step);
 
 /*
  * Removes checkpoints up to `step`: all but the newest `keep` (0 for all), and all by time but the
- * newest of these.
+ * newest `by_time` of these. The checkpoint of `step` itself stays.
  */
-invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep) INVAR_MUST_USE;
+invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep,
+                                    int64_t by_time) INVAR_MUST_USE;
 
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step) INVAR_MUST_USE;
 

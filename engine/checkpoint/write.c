@@ -400,7 +400,8 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
     // it is the latest now: what cannot be removed is left to the next writer
     if (invar_folder_remove(m->old) != INVAR_OK ||
-        invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep) != INVAR_OK)
+        invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep,
+                               m->options.ends ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
         invar_error_clear();
     return INVAR_OK;
 }

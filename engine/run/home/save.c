@@ -221,6 +221,12 @@ static invar_status decide_copy(bool *out, const invar_loop *loop,
     return INVAR_OK;
 }
 
+/* A run that was stopped goes on later, and so does one that was told to end after some step. */
+static bool is_done(const invar_loop *loop, invar_loop_saving kind)
+{
+    return kind == INVAR_LOOP_SAVE_LAST && loop->place.rollout >= loop->set.course.rollouts;
+}
+
 static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
                                   invar_loop_saving kind)
 {
@@ -228,6 +234,7 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
     invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
                                         .by_time = kind == INVAR_LOOP_SAVE_BY_TIME,
+                                        .ends = is_done(loop, kind),
                                         .pool = loop->session.pool,
                                         .claimed = loop->home.claim.held};
     bool copy;

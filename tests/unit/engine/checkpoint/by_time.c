@@ -5,6 +5,7 @@
  */
 #include <dirent.h>
 
+#include "engine/checkpoint/format.h"
 #include "tests/unit/engine/checkpoint/scene.h"
 
 static void write_by_time(int64_t step, int64_t keep)
@@ -58,6 +59,31 @@ static void test_engine_checkpoint__all_others_stay(void **state)
             write_step(step, 0);
     assert_count(2, 4);
     assert_false(there("iter_0000003"));
+}
+
+static void write_end(int64_t step)
+{
+    assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, step, ROWS),
+                                     &(invar_checkpoint_options){.ends = true}));
+}
+
+/* Of those saved by time alone, and of these only what is older. */
+static void test_engine_checkpoint__the_end_removes_those_by_time(void **state)
+{
+    (void)state;
+    write_step(0, 0);
+    for (int64_t step = 1; step < 3; step++)
+        write_by_time(step, 0);
+    write_by_time(9, 0); // of what the run did before it was rewound
+    put("iter_0000002.by-time", "");
+    assert_count(2, 1);
+    write_end(3);
+    assert_count(1, 2);
+    assert_true(there("iter_0000009.by-time"));
+    assert_int_equal(open_latest(), 3);
+    put("iter_0000003.by-time", "");
+    assert_ok(invar_checkpoint_prune(save, 3, 0, 0));
+    assert_int_equal(open_latest(), 3); // it stays, whatever its mark says
 }
 
 /* Saved in both ways, a checkpoint is one of the others. */
@@ -150,8 +176,9 @@ static void test_engine_checkpoint__measured_to_the_byte(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(newest_two_by_time_stay), TEST(all_others_stay),     TEST(other_than_by_time_wins),
-        TEST(marks_alone_go),          TEST(too_many_by_time_go), TEST(measured_to_the_byte),
+        TEST(newest_two_by_time_stay),       TEST(all_others_stay), TEST(other_than_by_time_wins),
+        TEST(the_end_removes_those_by_time), TEST(marks_alone_go),  TEST(too_many_by_time_go),
+        TEST(measured_to_the_byte),
     };
 
     return RUN(tests);

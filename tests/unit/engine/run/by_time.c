@@ -79,6 +79,8 @@ static void hear(void *payload, const char *line)
 
 static const run_pair usual[] = {{"num-rollout", "5"}, {"keep-checkpoints", "1"}, {NULL, NULL}};
 
+static int64_t until = -1; /* the step after which the next runs end; -1: when all is done */
+
 static invar_status train(invar_train_summary *summary, const char *name, int ranks,
                           const run_pair *more)
 {
@@ -88,9 +90,9 @@ static invar_status train(invar_train_summary *summary, const char *name, int ra
 
     the_clock.said[0] = '\0';
     assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), ranks));
-    status =
-        invar_launch_train(summary, &launch, recipe,
-                           &(invar_train_options){.until = -1, .clock_ms = ask_clock, .say = hear});
+    status = invar_launch_train(
+        summary, &launch, recipe,
+        &(invar_train_options){.until = until, .clock_ms = ask_clock, .say = hear});
     status = invar_launch_end(&launch, status);
     invar_recipe_free(recipe);
     return status;
@@ -115,6 +117,15 @@ static void assert_checkpoints(const char *name, int64_t by_time, int64_t others
     assert_ok(invar_checkpoint_count(&have, &beside, save));
     assert_int_equal(have, by_time);
     assert_int_equal(beside, others);
+}
+
+/* The run has done all of its rollouts; bit S of `steps`: a checkpoint of step S was saved. */
+static void assert_saved(const char *name, int64_t others, unsigned steps)
+{
+    assert_checkpoints(name, 0, others);
+    assert_int_equal((unsigned)run_asked(name, "SELECT sum(1 << step) FROM (SELECT DISTINCT step "
+                                               "FROM checkpoint WHERE state = 'complete')"),
+                     steps);
 }
 
 /* The tensors of the last checkpoint, whose other files have the run's own name. */
@@ -171,7 +182,7 @@ static void test_by_time__changes_no_bit(void **state)
         assert_ok(begin(name, HOUR, ranks, NULL));
         assert_int_equal(the_clock.calls, 1 + 2 * (ROLLOUTS - 1) + 1);
         assert_false(the_clock.several);
-        assert_checkpoints(name, 2, 1);
+        assert_saved(name, 1, 0x1F);
         assert_same(name, "never");
     }
 }
@@ -185,9 +196,7 @@ static void test_by_time__only_when_the_time_is_up(void **state)
     (void)state;
     // an hour and two hours after the start; then after the save, at three; the fifth is the last
     assert_ok(begin("half", HOUR, 1, half));
-    assert_checkpoints("half", 2, 1);
-    assert_true(invar_path_exists(run_below("half/checkpoints/iter_0000001.by-time")));
-    assert_true(invar_path_exists(run_below("half/checkpoints/iter_0000003.by-time")));
+    assert_saved("half", 1, 1 << 1 | 1 << 3 | 1 << 4);
     assert_ok(begin("also", HOUR, 1, also));
     assert_checkpoints("also", 0, 1);
     assert_ok(begin("none", HOUR, 1, none));
@@ -229,9 +238,32 @@ static void test_by_time__a_kill_costs_one_interval(void **state)
         the_clock.step = HOUR;
         assert_ok(train(&summary, name, ranks, NULL));
         assert_int_equal(summary.resumed_after, 2);
-        assert_checkpoints(name, 2, 1);
+        assert_saved(name, 1, 0x1F);
         assert_same(name, "never");
     }
+}
+
+/* A run that ends before it is done goes on later: until then those by time stay. */
+static void test_by_time__the_end_removes_them(void **state)
+{
+    const run_pair longer[] = {{"num-rollout", "7"}, {NULL, NULL}};
+    invar_train_summary summary;
+
+    (void)state;
+    until = 2;
+    assert_ok(begin("paused", HOUR, 1, NULL));
+    assert_checkpoints("paused", 2, 1);
+    until = -1;
+    full = "iter_0000004";
+    assert_fails(train(&summary, "paused", 1, NULL), INVAR_E_IO, "No space left on device");
+    assert_checkpoints("paused", 2, 1); // of steps 1 and 3; the last one is missing
+    full = NULL;
+    assert_ok(train(&summary, "paused", 1, NULL));
+    assert_saved("paused", 1, 0x1F);
+    assert_same("paused", "never");
+    assert_ok(train(&summary, "paused", 1, longer));
+    assert_int_equal(summary.resumed_after, ROLLOUTS - 1);
+    assert_saved("paused", 1, 0x7F);
 }
 
 static double warnings(const char *name)
@@ -260,7 +292,7 @@ static void test_by_time__a_full_disk_is_no_end(void **state)
         assert_non_null(strstr(the_clock.said, "warning: step 2: no checkpoint after 15 minutes"));
         assert_non_null(strstr(the_clock.said, "No space left on device"));
         assert_true(warnings(runs[i].name) == 1.0);
-        assert_checkpoints(runs[i].name, 2, 1); // those of steps 1 and 3
+        assert_saved(runs[i].name, 1, 0x1B); // all but that of step 2
         assert_same(runs[i].name, runs[i].more ? "stages" : "never");
     }
 }
@@ -295,10 +327,10 @@ static void test_by_time__leaves_room_for_the_others(void **state)
     assert_same("little", "never");
     room = 2 * one + 600;
     assert_ok(begin("enough", HOUR, 2, NULL));
-    assert_checkpoints("enough", 2, 1);
+    assert_saved("enough", 1, 0x1F);
     room = 3 * one + 600; // those of save-interval count, too
     assert_ok(begin("three", HOUR, 1, each));
-    assert_checkpoints("three", 1, 3);
+    assert_saved("three", 3, 0x1E);
     room = one - 3000;
     for (int ranks = 1; ranks <= 2; ranks++)
         assert_fails(begin("small", HOUR, ranks, NULL), INVAR_E_IO,
@@ -346,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_by_time__changes_no_bit),
         cmocka_unit_test(test_by_time__only_when_the_time_is_up),
         cmocka_unit_test(test_by_time__a_kill_costs_one_interval),
+        cmocka_unit_test(test_by_time__the_end_removes_them),
         cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
         cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
         cmocka_unit_test(test_by_time__leaves_room_for_the_others),
