@@ -395,8 +395,9 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop) INVAR_MUST_US
 
 /*
  * The status of a checkpoint by time: if there was no space or no memory for it, the failure is
- * reported and recorded as an event, and INVAR_OK is returned. Of many for the same reason the
- * first, the second, the fourth and so on are reported.
+ * reported and recorded as an event, and INVAR_OK is returned. Of many for the same reason, with no
+ * checkpoint by time that succeeds between them, the first, the second, the fourth and so on are
+ * reported.
  */
 invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status) INVAR_MUST_USE;
 

@@ -95,11 +95,12 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
 
 /*
  * Counts a failure; true if it is reported: the first one of a reason, and then the second, the
- * fourth, the eighth of them. With a short interval each rollout may bring another one.
+ * fourth, the eighth of them. With a short interval each rollout may bring another one. The count
+ * starts again after a checkpoint by time that succeeds.
  */
 static bool is_news(invar_store *store, const invar_error *why)
 {
-    if (store->failures == 0 || store->failed != why->status || store->native != why->native)
+    if (store->failed != why->status || store->native != why->native)
         store->failures = 0;
     store->failed = why->status;
     store->native = why->native;

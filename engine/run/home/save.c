@@ -221,6 +221,13 @@ static invar_status decide_copy(bool *out, const invar_loop *loop,
     return INVAR_OK;
 }
 
+/* The next failure of one by time is news, and is reported. */
+static void note_success(invar_loop *loop, bool by_time)
+{
+    if (by_time)
+        loop->store.failures = 0;
+}
+
 /* A run that was stopped goes on later, and so does one that was told to end after some step. */
 static bool is_done(const invar_loop *loop, invar_loop_saving kind)
 {
@@ -240,12 +247,16 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
     bool copy;
 
     INVAR_TRY(decide_copy(&copy, loop, content, kind));
-    if (!copy)
-        return write_now(loop, content, &options);
+    if (!copy) {
+        INVAR_TRY(write_now(loop, content, &options));
+        note_success(loop, options.by_time);
+        return INVAR_OK;
+    }
     if (!loop->store.writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
+    INVAR_TRY(invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options));
     loop->store.by_time = options.by_time;
-    return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
+    return INVAR_OK;
 }
 
 /* *out stays NULL where nothing is in flight. */
@@ -525,16 +536,20 @@ void invar_loop_before_change(invar_loop *loop)
 
 invar_status invar_loop_finish_save(invar_loop *loop)
 {
+    bool by_time = loop->store.by_time;
     invar_status status;
 
     if (!loop->store.writer)
         return INVAR_OK;
     INVAR_TRY(invar_loop_follow(loop));
     status = invar_checkpoint_finish(NULL, loop->store.writer);
-    if (status == INVAR_OK)
+    loop->store.by_time = false; // nothing is begun any more
+    if (status == INVAR_OK) {
+        note_success(loop, by_time);
         return INVAR_OK;
+    }
     if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
-        return loop->store.by_time ? invar_loop_forgive_save(loop, status) : status;
+        return by_time ? invar_loop_forgive_save(loop, status) : status;
     invar_recorder_say(&loop->recorder,
                        "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;

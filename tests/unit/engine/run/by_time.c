@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <pthread.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -24,13 +25,14 @@ enum { HOUR = 3600000, ROLLOUTS = 5, KILLED = 9 };
 
 /* ---- a disk that is full --------------------------------------------------------------------- */
 
-static const char *full; /* renames to a name with this end fail; NULL: none */
+static const char *full; /* renames to a name whose end has this pattern fail; NULL: none */
 
 int rename(const char *from, const char *to)
 {
-    size_t length = strlen(to), end = full ? strlen(full) : 0;
+    char pattern[100];
 
-    if (full && length >= end && strcmp(to + length - end, full) == 0) {
+    (void)snprintf(pattern, sizeof pattern, "*/%s", full ? full : "");
+    if (full && fnmatch(pattern, to, 0) == 0) {
         errno = ENOSPC;
         return -1;
     }
@@ -297,6 +299,26 @@ static void test_by_time__a_full_disk_is_no_end(void **state)
     }
 }
 
+/* A third failure for the same reason is not reported, unless one has succeeded before it. */
+static void test_by_time__a_success_makes_the_next_failure_news(void **state)
+{
+    static const struct {
+        const char *name, *full;
+        double warnings;
+        unsigned saved;
+    } runs[] = {{"three-fail", "iter_000000[012]", 2.0, 1 << 3 | 1 << 4},
+                {"third-works", "iter_000000[013]", 3.0, 1 << 2 | 1 << 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        full = runs[i].full;
+        assert_ok(begin(runs[i].name, HOUR, 1, NULL));
+        full = NULL;
+        assert_true(warnings(runs[i].name) == runs[i].warnings);
+        assert_saved(runs[i].name, 1, runs[i].saved);
+    }
+}
+
 /* What was asked for by rollouts is an error as ever, and the run continues from what there is. */
 static void test_by_time__other_saves_fail_as_ever(void **state)
 {
@@ -380,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_by_time__a_kill_costs_one_interval),
         cmocka_unit_test(test_by_time__the_end_removes_them),
         cmocka_unit_test(test_by_time__a_full_disk_is_no_end),
+        cmocka_unit_test(test_by_time__a_success_makes_the_next_failure_news),
         cmocka_unit_test(test_by_time__other_saves_fail_as_ever),
         cmocka_unit_test(test_by_time__leaves_room_for_the_others),
         cmocka_unit_test(test_by_time__warns_of_all_that_will_come),
