@@ -19,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-enum { LEVELS = 16 }; // each has its share of the bytes, and half as many steps as the one before
+enum { LEVELS = 16 }; // a level has 1/16 of the bytes, and half the steps of the level before
 
 bool invar_kept_wants(int64_t step, uint64_t bytes)
 {
@@ -30,7 +30,7 @@ bool invar_kept_wants(int64_t step, uint64_t bytes)
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-/* By reward, then as they were drawn; what is no number comes first. */
+/* Orders samples by reward, then by index; a reward that is not a number comes first. */
 static int by_reward(const void *a, const void *b)
 {
     const invar_rl_sample *x = a, *y = b;
@@ -42,8 +42,11 @@ static int by_reward(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* Evenly from the lowest reward to the highest; chosen: (step->count), zeroed before. */
-static invar_status choose(bool *chosen, const invar_step *step, int64_t keep)
+/*
+ * Marks `keep` samples, evenly from the lowest reward to the highest, in `chosen` (step->count),
+ * which the caller has zeroed.
+ */
+static invar_status choose_samples(bool *chosen, const invar_step *step, int64_t keep)
 {
     const invar_rl_sample *samples = step->samples + step->first;
     const void **order;
@@ -64,7 +67,7 @@ static invar_status choose(bool *chosen, const invar_step *step, int64_t keep)
 
 /* ---- a sample as JSON ------------------------------------------------------------------------ */
 
-/* What is not finite is null. */
+/* Numbers that are not finite become null. */
 static void put_numbers(invar_json_text *out, const char *key, const float *values, int64_t count)
 {
     invar_json_text_key(out, key);
@@ -164,7 +167,8 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
 /* ---- all of a step --------------------------------------------------------------------------- */
 
 /* A sample that is larger than a reader takes, or than there is room for, is left out. */
-static invar_status add(invar_kept *out, const invar_json_text *text, int64_t sample, uint64_t room)
+static invar_status pack_sample(invar_kept *out, const invar_json_text *text, int64_t sample,
+                                uint64_t room)
 {
     invar_ledger_kept *item = &out->items[out->count];
     char *data;
@@ -183,20 +187,20 @@ static invar_status add(invar_kept *out, const invar_json_text *text, int64_t sa
     return INVAR_OK;
 }
 
-static invar_status make(invar_kept *out, const invar_recorder *r, const invar_step *step,
-                         bool *chosen)
+static invar_status pack_chosen(invar_kept *out, const invar_recorder *r, const invar_step *step,
+                                bool *chosen)
 {
     invar_json_text text = {0};
 
     memset(chosen, 0, (size_t)step->count * sizeof *chosen);
-    invar_status status = choose(chosen, step, r->options.keep);
+    invar_status status = choose_samples(chosen, step, r->options.keep);
     for (int64_t i = 0; i < step->count && status == INVAR_OK; i++) {
         if (!chosen[i])
             continue;
         invar_json_text_reset(&text);
         status = put_sample(&text, r, step, step->first + i);
         if (status == INVAR_OK)
-            status = add(out, &text, i, INVAR_KEPT_BYTES - r->kept_bytes);
+            status = pack_sample(out, &text, i, INVAR_KEPT_BYTES - r->kept_bytes);
     }
     invar_json_text_release(&text);
     return status;
@@ -216,7 +220,7 @@ invar_status invar_kept_make(invar_kept *out, const invar_recorder *recorder,
                           "samples that are kept"));
     INVAR_TRY(invar_alloc((void **)&chosen, (size_t)step->count, sizeof *chosen,
                           "samples that are kept"));
-    invar_status status = make(out, recorder, step, chosen);
+    invar_status status = pack_chosen(out, recorder, step, chosen);
     invar_free(chosen);
     return status;
 }

@@ -1,9 +1,10 @@
 /*
  * by_time.c - checkpoints by the clock: when they are due, and what becomes of one that fails.
  *
- * A run that nobody told to save loses at most save-interval-minutes when it is killed. The clock
- * of rank 0 decides for all ranks, between two rollouts. Neither the decision nor a failure touches
- * what the run computes: chain, content and the other checkpoints are those of a run without.
+ * A run without save-interval loses at most save-interval-minutes when it is killed. The clock of
+ * rank 0 decides for all ranks, between two rollouts. Neither the decision nor a failure changes
+ * any result: chain, content and the other checkpoints are equal to those of a run without
+ * save-interval-minutes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -69,8 +70,8 @@ bool invar_loop_may_copy(int64_t bytes, size_t memory)
     return (uint64_t)bytes <= memory / 2;
 }
 
-/* Of rank 0. */
-static invar_status decide(bool *out, invar_loop *loop)
+/* Decides whether to save now; only rank 0 calls it. */
+static invar_status decide_by_clock(bool *out, invar_loop *loop)
 {
     invar_status status;
 
@@ -89,7 +90,7 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
     if (!is_used(loop))
         return INVAR_OK;
     if (invar_agree_leads(loop->world))
-        INVAR_TRY(decide(out, loop));
+        INVAR_TRY(decide_by_clock(out, loop));
     return invar_agree_share(loop->world, "save by time", 0, out, sizeof *out);
 }
 

@@ -1,6 +1,10 @@
 /*
  * disk.c - the disk that the checkpoints of a run need.
  *
+ * Models that have shapes and no memory give the tensors of a checkpoint, and the code that writes
+ * checkpoints measures them. The settings of the run give the number of checkpoints, and the file
+ * system gives the free bytes.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/run/home/disk.h"
@@ -30,7 +34,7 @@ typedef struct shapes {
     int64_t count, most;
 } shapes;
 
-static void release(shapes *s)
+static void free_shapes(shapes *s)
 {
     invar_free(s->tensors);
     invar_model_free(s->critic);
@@ -95,7 +99,7 @@ static invar_status list_tensors(shapes *s, const invar_session *session)
     return INVAR_OK;
 }
 
-static invar_status measure(int64_t *bytes_out, const shapes *s, const invar_disk_ask *ask)
+static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const invar_disk_ask *ask)
 {
     const invar_session *session = ask->session;
     invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
@@ -128,8 +132,8 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
     memset(s, 0, sizeof *s);
     status = ask->bare ? INVAR_OK : list_tensors(s, ask->session);
     if (status == INVAR_OK)
-        status = measure(bytes_out, s, ask);
-    release(s);
+        status = measure_listed(bytes_out, s, ask);
+    free_shapes(s);
     return status;
 }
 
@@ -140,7 +144,7 @@ static int64_t steps_of(const invar_settings *set)
     return set->rollout_only ? 1 : set->steps_per_rollout;
 }
 
-/* Of the rollouts from `first` on, those that save-interval saves, and the last one. */
+/* Returns the number of rollouts from `first` on that save-interval saves, and 1 for the last. */
 static int64_t count_saves(const invar_settings *set, int64_t first)
 {
     const invar_course *course = &set->course;
@@ -155,7 +159,7 @@ static int64_t count_saves(const invar_settings *set, int64_t first)
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
-/* What cannot be read is reported by the code that will write there. */
+/* An error of the file system is left to the code that will write there. */
 static invar_status count_existing(invar_disk *out, int64_t *others)
 {
     invar_status status = invar_checkpoint_count(&out->had, others, out->save);
@@ -177,7 +181,7 @@ static int64_t next_rollout(const invar_disk_ask *ask)
     return 0;
 }
 
-static invar_status count(invar_disk *out, const invar_disk_ask *ask)
+static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask)
 {
     const invar_recipe *r = ask->session->recipe;
     int64_t keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS);
@@ -188,7 +192,7 @@ static invar_status count(invar_disk *out, const invar_disk_ask *ask)
         first = next_rollout(ask);
     }
     out->more = count_saves(ask->settings, first);
-    if (keep > 0) { // one more while it is written
+    if (keep > 0) { // + 1: the checkpoint being written counts
         all = invar_smaller(all, keep + 1);
         out->more = invar_smaller(out->more, invar_larger(keep - others, 0) + 1);
     }
@@ -202,7 +206,7 @@ static invar_status count(invar_disk *out, const invar_disk_ask *ask)
 
 /* ---- the file system ------------------------------------------------------------------------- */
 
-/* Of the folder, or of the nearest one above it that exists; -1 if the system does not say. */
+/* Returns the free bytes at `folder`, or at the nearest existing folder above it; -1 if unknown. */
 static int64_t free_bytes(const char *folder)
 {
     char path[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
@@ -229,7 +233,7 @@ invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask)
         return INVAR_OK;
     (void)snprintf(out->save, sizeof out->save, "%s", ask->save);
     INVAR_TRY(measure_one(&out->checkpoint, ask));
-    INVAR_TRY(count(out, ask));
+    INVAR_TRY(count_checkpoints(out, ask));
     out->free = free_bytes(out->save);
     return INVAR_OK;
 }
@@ -239,7 +243,7 @@ int64_t invar_disk_bytes(const invar_disk *disk, int64_t count)
     return count > 0 && disk->checkpoint > INT64_MAX / count ? INT64_MAX : count * disk->checkpoint;
 }
 
-/* What is measured may be a few bytes too large. */
+/* A measured checkpoint may be up to INVAR_DISK_SLACK bytes too large. */
 static bool is_enough(const invar_disk *disk, int64_t count)
 {
     return disk->free < 0 || count == 0 ||

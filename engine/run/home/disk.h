@@ -20,13 +20,13 @@ extern "C" {
 #endif
 
 typedef struct invar_disk {
-    char save[INVAR_PATH_SIZE]; /* folder of checkpoints; empty if there are none */
+    char save[INVAR_PATH_SIZE]; /* folder of checkpoints; empty with `save = none` */
     int64_t checkpoint;         /* bytes of one, up to INVAR_DISK_SLACK more or less */
     int64_t most;               /* number of checkpoints at one time, with the one being written */
-    int64_t by_time;            /* of `most`, those that save-interval-minutes may add */
+    int64_t by_time;            /* part of `most` that save-interval-minutes may add */
     int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
-    int64_t least;              /* of `more`, those without which it cannot go on */
-    int64_t keep;               /* keep-checkpoints; 0: all */
+    int64_t least;              /* part of `more` that has to fit at one time */
+    int64_t keep;               /* keep-checkpoints; 0 for all */
     int64_t had;                /* checkpoints by time in `save` */
     int64_t free; /* bytes that are free in the file system of `save`; -1 if unknown */
 } invar_disk;
@@ -34,8 +34,8 @@ typedef struct invar_disk {
 #define INVAR_DISK_SLACK 512 /* by the digits of numbers in state.json */
 
 /*
- * Of a session with its spec and its device. `files` may be NULL. `bare`: checkpoints have no
- * weights. `fresh`: nothing that is in `save` counts.
+ * Input of invar_disk_plan. `session` has its spec and its device. `files` may be NULL. If `bare`,
+ * checkpoints have no weights. If `fresh`, checkpoints that `save` already has are ignored.
  */
 typedef struct invar_disk_ask {
     const invar_session *session;
@@ -47,19 +47,19 @@ typedef struct invar_disk_ask {
 
 invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
 
-/* Bytes of so many checkpoints; INT64_MAX if they are more than that. */
+/* Returns the bytes of `count` checkpoints; INT64_MAX if the product overflows. */
 int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
 
 /*
- * True if what is free is enough for `least`, and for `more`: without keep-checkpoints the first
- * one alone is needed, since somebody may move the others away while the run continues.
+ * True if the free bytes are enough for `least`, and for `more`. Without keep-checkpoints `least`
+ * is at most 1, since a user may move checkpoints away while the run continues.
  */
 bool invar_disk_fits(const invar_disk *disk);
 bool invar_disk_fits_all(const invar_disk *disk);
 
 #define INVAR_DISK_TEXT_SIZE 700
 
-/* What is free, and what `count` checkpoints need, for messages. */
+/* Writes the free bytes and the bytes of `count` checkpoints as text for messages. */
 void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count);
 
 /* True if one more by time leaves room for those that the run is sure to add. */

@@ -1,6 +1,10 @@
 /*
  * folders.c - where a run keeps its files.
  *
+ * The recipe and the environment name the folders of a new run. The checkpoints of a recorded run
+ * are found by the paths and hashes in its ledger, since the folder may have been moved and a
+ * relative path may lead to checkpoints of another run.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/run/home/folders.h"
@@ -79,9 +83,9 @@ static invar_status check_name(const char *name)
                       "name: \"%s\" is no name of a folder; a path is given with --run", quoted);
 }
 
-/* What is given, or NAME in FOLDER. */
-static invar_status place(char out[INVAR_PATH_SIZE], const char *given, const char *folder,
-                          const char *name)
+/* Copies the path `given`; if it is empty, makes FOLDER/NAME. */
+static invar_status choose_path(char out[INVAR_PATH_SIZE], const char *given, const char *folder,
+                                const char *name)
 {
     if (!given[0])
         return invar_path_join(out, INVAR_PATH_SIZE, folder, name);
@@ -102,26 +106,26 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
         INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
     name_recipe(out->recipe_name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
     name_run(out, recipe);
-    INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
-    INVAR_TRY(
-        place(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run, "ledger.db"));
+    INVAR_TRY(choose_path(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
+    INVAR_TRY(choose_path(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run,
+                          "ledger.db"));
     out->save[0] = '\0';
     if (strcmp(save, "none") == 0)
         return INVAR_OK;
-    return place(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
+    return choose_path(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
 }
 
 /* ---- the checkpoints of a run ---------------------------------------------------------------- */
 
-/* What is looked for: the newest checkpoint that the ledger names and that is found. */
+/* State of a search for the newest checkpoint that the ledger names and that exists. */
 typedef struct search {
     const char *inside;           /* RUN/checkpoints */
-    char newest[INVAR_PATH_SIZE]; /* checkpoint as the ledger names it; "": it names none */
-    char found[INVAR_PATH_SIZE];  /* folder of checkpoints; "": none */
+    char newest[INVAR_PATH_SIZE]; /* newest path in the ledger; empty if it has none */
+    char found[INVAR_PATH_SIZE];  /* folder of checkpoints; empty if not found */
     bool older;                   /* `found` lacks the newest */
 } search;
 
-/* Looks for one checkpoint where the ledger names it, and inside of the run's folder. */
+/* Looks for one checkpoint in the run's folder, then at its path in the ledger. */
 static invar_status look_for(search *s, const char *path, const invar_digest *hash)
 {
     char folder[INVAR_PATH_SIZE], moved[INVAR_PATH_SIZE];

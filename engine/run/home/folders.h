@@ -23,12 +23,12 @@ extern "C" {
 #define INVAR_FOLDERS_WARNING_SIZE (2 * INVAR_PATH_SHOWN_SIZE + 160)
 
 typedef struct invar_folders {
-    char name[INVAR_LEDGER_NAME_BYTES + 1];        /* of the run */
+    char name[INVAR_LEDGER_NAME_BYTES + 1];        /* name of the run */
     char recipe_name[INVAR_LEDGER_NAME_BYTES + 1]; /* independent of the folder; in checkpoints */
     char run[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
-    char save[INVAR_PATH_SIZE]; /* "": none */
-    bool usual;                 /* nobody named it: it is in the run's folder */
+    char save[INVAR_PATH_SIZE]; /* empty if no checkpoints are saved */
+    bool usual;                 /* neither `save` nor INVAR_SAVE names a folder */
 } invar_folders;
 
 /* `path`, the recipe's, names the run if neither the key `name` nor `run` does. It may be NULL. */

@@ -1,6 +1,10 @@
 /*
  * save.c - checkpoints and exports of a run: what is kept, and when it is written.
  *
+ * Rank 0 writes the checkpoints. If ranks divide the model, the other ranks send their tensors in
+ * the order of the listing, so every rank that takes part has to walk through the same listing,
+ * also after a failure that the run survives.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
@@ -17,7 +21,7 @@
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
-/* Of a model with adapters these alone. */
+/* A model with adapters is saved as its adapters alone. */
 static invar_loop_part actor_part(invar_model *model, invar_optimizer *optimizer)
 {
     if (invar_model_is_adapted(model))
@@ -47,7 +51,7 @@ bool invar_loop_rests(const invar_loop *loop)
     return loop->set.rollout_only && loop->fork.step < 0;
 }
 
-/* What the next checkpoint keeps. */
+/* Like invar_loop_parts, but for the next checkpoint, which may have no weights. */
 static int kept_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop)
 {
     return invar_loop_rests(loop) ? 0 : invar_loop_parts(out, loop);
@@ -92,7 +96,7 @@ static void add_part(listing *l, const invar_loop_part *p, const invar_masters *
     add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
 }
 
-static invar_status list(listing *out, const invar_loop *loop)
+static invar_status list_tensors(listing *out, const invar_loop *loop)
 {
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_loop_part parts[INVAR_LOOP_PARTS];
@@ -118,7 +122,7 @@ static void listing_release(listing *l)
     invar_free(l->sources);
 }
 
-static invar_status fetch(const void **out, void *payload, int64_t number)
+static invar_status fetch_tensor(const void **out, void *payload, int64_t number)
 {
     listing *l = payload;
     const invar_whole_source *from = &l->sources[number];
@@ -130,26 +134,26 @@ static invar_status fetch(const void **out, void *payload, int64_t number)
     return status;
 }
 
-/* What rank 0 writes, from the other ranks. */
-static invar_status give(const invar_loop *loop)
+/* Sends the tensors that rank 0 writes; the other ranks call it. */
+static invar_status give_tensors(const invar_loop *loop)
 {
     listing l;
-    invar_status status = list(&l, loop);
+    invar_status status = list_tensors(&l, loop);
     const void *none;
 
     for (int64_t i = 0; i < l.count && status == INVAR_OK; i++)
-        status = fetch(&none, &l, i);
+        status = fetch_tensor(&none, &l, i);
     listing_release(&l);
     return status;
 }
 
-static void fill_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
+static void describe_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
 {
     if (o)
         *out = (invar_checkpoint_optimizer){o->steps, o->beta1_power, o->beta2_power};
 }
 
-static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
+static void describe_state(invar_checkpoint_state *out, const invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
 
@@ -160,8 +164,8 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
                                     .groups = loop->source.place.groups,
                                     .identity = loop->identity.digest,
                                     .n_cursors = 1};
-    fill_optimizer(&out->actor, loop->actor.optimizer);
-    fill_optimizer(&out->critic, loop->critic.optimizer);
+    describe_optimizer(&out->actor, loop->actor.optimizer);
+    describe_optimizer(&out->critic, loop->critic.optimizer);
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
     (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.recipe_name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
@@ -174,8 +178,8 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
 }
 
 /*
- * After a failure to write to `path`: true where the folder was moved meanwhile, which is why; then
- * it is known where it is. Else the failure stays what it was.
+ * Called after a failure to write to `path`. True if the folder was moved meanwhile, which explains
+ * the failure; the loop then has the new path. Otherwise the error is kept as it was.
  */
 static bool was_moved(invar_loop *loop, const char *path)
 {
@@ -195,16 +199,16 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
 {
     invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
 
-    // what other ranks have given they do not give again
+    // other ranks do not send their tensors a second time
     if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->home.at.save))
         status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
     return status;
 }
 
 /*
- * Whether the memory of a far device is copied away, and written from the copy while training
- * continues. After the last rollout nothing continues, and the memory of a near device is copied by
- * nobody. A writer that exists has memory for its copy already.
+ * Decides whether the memory of a far device is copied, and written from the copy while training
+ * continues. The last checkpoint and the memory of a near device are not copied. A writer that
+ * exists already has memory for its copy.
  */
 static invar_status decide_copy(bool *out, const invar_loop *loop,
                                 const invar_checkpoint_content *content, invar_loop_saving kind)
@@ -228,7 +232,7 @@ static void note_success(invar_loop *loop, bool by_time)
         loop->store.failures = 0;
 }
 
-/* A run that was stopped goes on later, and so does one that was told to end after some step. */
+/* True after all rollouts of num-rollout; a run that a signal or `until` ends is not done. */
 static bool is_done(const invar_loop *loop, invar_loop_saving kind)
 {
     return kind == INVAR_LOOP_SAVE_LAST && loop->place.rollout >= loop->set.course.rollouts;
@@ -275,7 +279,7 @@ static invar_status format_flight(char **out, size_t *bytes_out, const invar_loo
     return invar_flight_format(out, bytes_out, &loop->source.flight, &header);
 }
 
-static invar_status write(invar_loop *loop, listing *l, invar_loop_saving kind)
+static invar_status write_checkpoint(invar_loop *loop, listing *l, invar_loop_saving kind)
 {
     invar_checkpoint_state state;
     invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
@@ -284,13 +288,13 @@ static invar_status write(invar_loop *loop, listing *l, invar_loop_saving kind)
                                         .n_tensors = l->count,
                                         .blobs = blobs,
                                         .n_blobs = 1 + loop->store.hf_files.count,
-                                        .fetch = l->divided ? fetch : NULL,
+                                        .fetch = l->divided ? fetch_tensor : NULL,
                                         .payload = l};
     invar_checkpoint_blob *flight = &blobs[content.n_blobs];
     char *text = NULL, *flying = NULL;
     invar_status status;
 
-    fill_state(&state, loop);
+    describe_state(&state, loop);
     INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
     memcpy(&blobs[1], loop->store.hf_files.items,
            (size_t)loop->store.hf_files.count * sizeof *blobs);
@@ -362,20 +366,20 @@ static invar_status export_hf(invar_loop *loop)
                          0, &loop->store.hf_files);
 }
 
-/* The other ranks give what they have, whether or not it can be written. */
+/* Receives the remaining tensors of other ranks, which send them even if rank 0 cannot write. */
 static invar_status fetch_rest(listing *l)
 {
     invar_status status = INVAR_OK;
     const void *none;
 
     while (l->divided && l->fetched < l->count && status == INVAR_OK)
-        status = fetch(&none, l, l->fetched);
+        status = fetch_tensor(&none, l, l->fetched);
     return status;
 }
 
 static invar_status write_listed(invar_loop *loop, listing *l, invar_loop_saving kind)
 {
-    invar_status status = write(loop, l, kind);
+    invar_status status = write_checkpoint(loop, l, kind);
 
     if (status == INVAR_OK)
         loop->store.next = loop->place.step;
@@ -392,15 +396,16 @@ static invar_status save_checkpoint(invar_loop *loop, invar_loop_saving kind)
 
     INVAR_TRY(invar_loop_finish_save(loop));
     INVAR_TRY(invar_loop_follow(loop));
-    status = list(&l, loop);
+    status = list_tensors(&l, loop);
     if (status == INVAR_OK)
         status = write_listed(loop, &l, kind);
     listing_release(&l);
     return status;
 }
 
-/* Of all ranks to the one that writes, and a checkpoint before may still read what was. */
-static invar_status collect(invar_loop *loop)
+/* Collects masters and moments on the rank that writes. An earlier checkpoint may still be read
+   from the buffers, so it is finished first. */
+static invar_status collect_masters(invar_loop *loop)
 {
     invar_loop_part parts[INVAR_LOOP_PARTS];
     int n = kept_parts(parts, loop);
@@ -414,11 +419,11 @@ static invar_status collect(invar_loop *loop)
     return INVAR_OK;
 }
 
-/* One rank writes; those that have a part of the model give it. */
+/* Rank 0 writes; the other ranks that divide the model send their tensors. */
 static invar_status save_together(invar_loop *loop, invar_loop_saving kind)
 {
-    INVAR_TRY(collect(loop));
-    return invar_agree_leads(loop->world) ? save_checkpoint(loop, kind) : give(loop);
+    INVAR_TRY(collect_masters(loop));
+    return invar_agree_leads(loop->world) ? save_checkpoint(loop, kind) : give_tensors(loop);
 }
 
 invar_status invar_loop_save(invar_loop *loop, invar_loop_saving kind)
@@ -472,13 +477,13 @@ bool invar_loop_whole(const invar_loop *loop)
     return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
 }
 
-/* Where a rank is, for the others. */
+/* Progress of a rank, exchanged with the other ranks. */
 typedef struct stand {
     int64_t whole, step;
-    int64_t next; /* of rank 0: its newest checkpoint is of the step before */
+    int64_t next; /* step after the newest checkpoint; only that of rank 0 is used */
 } stand;
 
-/* Whether all ranks are where a checkpoint can be made of what they have. */
+/* Sets *out if all ranks are at one step, whole, and past the newest checkpoint. */
 static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand *own)
 {
     size_t size = (size_t)invar_agree_size(loop->world);
