@@ -14,7 +14,7 @@ extern "C" {
 
 #define INVAR_NUMBER_SIZE 32 /* the longest has 24 characters */
 
-/* Writes the shortest text that reads back to the same bits: "0.1", "1e-06", "-0", "nan", "-inf". */
+/* Writes the shortest text that reads back to the same bits: "0.1", "1e-06", "-0", "nan". */
 invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value) INVAR_MUST_USE;
 
 /* Like invar_number_format, but a whole number below 2^53 has all its digits: "10", not "1e+01". */
