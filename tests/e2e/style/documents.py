@@ -228,6 +228,28 @@ def check_records(program):
             every = [row[rows[0].index("command")] for row in rows[1:]]
         for command in sorted(set(every)):
             yield from check_record(path.name, command, program)
+        for row in rows:
+            if rows.count(row) > 1:
+                yield f"{path.name}: a row stands twice: {' '.join(row)}"
+        commits = [line.removeprefix("# commit: ") for line in lines if line.startswith("# commit")]
+        if "commit" in rows[0]:
+            commits = [row[rows[0].index("commit")] for row in rows[1:]]
+        yield from check_history(path.name, sorted(set(commits)))
+
+
+def git(*arguments):
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def whole_history():
+    return git("rev-parse", "--is-shallow-repository").stdout.strip() == "false"
+
+
+def check_history(name, commits):
+    """In a clone with the whole history, every commit that a record names belongs to that history."""
+    for commit in commits if whole_history() else []:
+        if commit != "-" and git("merge-base", "--is-ancestor", commit.split()[0], "HEAD").returncode:
+            yield f"{name}: {commit} is no commit of this history"
 
 
 def check_record(name, command, program):
@@ -253,6 +275,8 @@ def control_records():
                 yield f"control: scripts/records does not end with {code} for {text!r}"
         if records("--folder", folder, "nothing").returncode != 2:
             yield "control: scripts/records does not refuse a name that is not there"
+    if whole_history() and not list(check_history("control", ["0" * 40])):
+        yield "control: a commit that does not exist is not found missing"
 
 
 def control(program):
