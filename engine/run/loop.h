@@ -403,6 +403,14 @@ invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status) INVA
 
 /* ---- home/timetable.c ------------------------------------------------------------------------ */
 
+/*
+ * Reads the schedule that rollout-record names, if the recipe has that key, before anything is
+ * written. Every rank calls this function. INVAR_E_NOTFOUND: there is no such schedule, or it ends
+ * before the run does; INVAR_E_CORRUPT: the file is damaged, or its batches have another size than
+ * the recipe's.
+ */
+invar_status invar_loop_read_record(invar_loop *loop) INVAR_MUST_USE;
+
 /* Where it is known with which rollout the run goes on: the record that it obeys and continues. */
 invar_status invar_loop_open_timetable(invar_loop *loop) INVAR_MUST_USE;
 

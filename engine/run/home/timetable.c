@@ -154,11 +154,10 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* The folder of a run, or the file itself. */
-static invar_status open_other(invar_loop *loop, const char *record)
+/* The record is the folder of a run, or its file itself. */
+static invar_status read_record(invar_loop *loop, invar_ticks_head *head, const char *record)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
-    invar_ticks_head head;
     size_t bytes = 0;
     invar_status status;
 
@@ -166,23 +165,66 @@ static invar_status open_other(invar_loop *loop, const char *record)
     invar_path_show(shown, record);
     status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
-        status = invar_ticks_read_file(&loop->timetable.other, &head, text, bytes, shown);
-    if (status == INVAR_OK && !head.found)
+        status = invar_ticks_read_file(&loop->timetable.other, head, text, bytes, shown);
+    if (status == INVAR_OK && !head->found)
         status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                             "rollout-record: %s is not, and has no, " INVAR_TIMETABLE_FILE
                             ": give the folder of a run with rollout-schedule = recorded",
                             shown);
-    if (status == INVAR_OK && !head.checked)
+    if (status == INVAR_OK && !head->checked)
         invar_recorder_say(&loop->recorder, "rollout-record: %s has no sums and is unchecked",
                            shown);
-    if (status == INVAR_OK && !invar_digest_equal(&head.run, &loop->identity.digest))
+    invar_free(text);
+    return status;
+}
+
+/*
+ * A run that has not begun obeys the record from its first rollout to its last one. A run that goes
+ * on has ticks of its own, and is not asked. Which samples a tick has is known only when they are
+ * sampled.
+ */
+static invar_status check_record(const invar_loop *loop)
+{
+    const invar_settings *set = &loop->set;
+    int64_t tick = loop->fork.step >= 0 ? (loop->fork.step + 1) / set->steps_per_rollout : 0;
+    invar_tick found;
+
+    if (!invar_agree_leads(loop->world) || invar_path_exists(loop->home.at.ledger))
+        return INVAR_OK; // the rank that writes speaks for all
+    for (; tick < set->course.rollouts; tick++) {
+        INVAR_TRY(invar_timetable_plan(&found, &loop->timetable, tick));
+        if (found.n_groups != set->prompts)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "rollout-record: tick %" PRId64 " has a batch of %" PRId64
+                              " groups, and rollout-batch-size is %" PRId64
+                              ": the record is damaged, or of a run with other keys",
+                              tick, found.n_groups, set->prompts);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_loop_read_record(invar_loop *loop)
+{
+    const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
+    invar_ticks_head head;
+
+    if (!loop->set.recorded || loop->options->replay || !record[0])
+        return INVAR_OK;
+    INVAR_TRY(read_record(loop, &head, record));
+    loop->timetable.name = "rollout-record";
+    loop->timetable.identity = head.run;
+    return check_record(loop);
+}
+
+/* The identity of this run is known when it begins. */
+static void compare_identities(const invar_loop *loop)
+{
+    if (loop->timetable.name &&
+        !invar_digest_equal(&loop->timetable.identity, &loop->identity.digest))
         invar_recorder_say(&loop->recorder,
                            "rollout-record: %s is of a run with another identity, whose samples "
                            "may have ended elsewhere",
-                           shown);
-    loop->timetable.name = "rollout-record";
-    invar_free(text);
-    return status;
+                           invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD));
 }
 
 /* ---- a replay -------------------------------------------------------------------------------- */
@@ -218,14 +260,11 @@ static invar_status read_ledger(invar_loop *loop)
 
 invar_status invar_loop_open_timetable(invar_loop *loop)
 {
-    const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
-
     if (!loop->set.recorded)
         return INVAR_OK;
     if (loop->options->replay)
         return read_ledger(loop);
-    if (record[0])
-        INVAR_TRY(open_other(loop, record));
+    compare_identities(loop);
     return open_own(loop);
 }
 

@@ -264,6 +264,7 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
     invar_settings_read(&loop->set, loop->recipe,
                         loop->session.data ? invar_dataset_size(loop->session.data) : 0,
                         loop->options->until);
+    INVAR_TRY(invar_loop_read_record(loop));
     tell_dropped(loop);
     tell_left_out(loop);
     tell_reference(loop);

@@ -299,7 +299,12 @@ def check_ends():
 
 # Groups of rollout 0 wait for longer than they may.
 LATE = [f'{{"tick":{tick},"batch":[{",".join(map(str, range(4 * tick + 4, 4 * tick + 8)))}]}}\n'
-        f'{{"tick":{tick},"drawn":[]}}\n' for tick in range(3)]
+        f'{{"tick":{tick},"drawn":[]}}\n' for tick in range(ROLLOUTS)]
+
+
+# What a run says of a record when it samples; everything else is found before it has a folder.
+SAMPLED = ("not those of a rollout", "fewer than it names", "which is in its batch",
+           "as many tokens as it may have", "which may not be trained on later")
 
 
 def check_wrong():
@@ -314,7 +319,8 @@ def check_wrong():
              lambda x: without(without(x, 2, "batch"), 2, "drawn")),
             ("expected \"drawn\" of tick 2", lambda x: without(x, 2, "drawn")),
             ("is out of order", lambda x: replaced(x, 2, "batch", batch[::-1])),
-            ("not those of a rollout", lambda x: replaced(x, 2, "batch", batch[:-1])),
+            (f"tick 2 has a batch of {len(batch) - 1} groups",
+             lambda x: replaced(x, 2, "batch", batch[:-1])),
             ("not those of a rollout", lambda x: replaced(x, 2, "batch", [*batch[:-1], 999])),
             ("is none", lambda x: replaced(x, 2, "batch", [*batch[:-1], "1"])),
             ("is none", lambda x: replaced(x, 1, "drawn", [[1, 2, 3]])),
@@ -332,6 +338,8 @@ def check_wrong():
             ("has a sum in every line", lambda x: ['{"invar_schedule":2,"run":"00"}\n', *x[1:]])):
         shutil.rmtree(FOLDER / "wrong", ignore_errors=True)
         train("wrong", *how, *edited("edited", change), code=2, says=says)
+        expect((FOLDER / "wrong").exists() == (says in SAMPLED),
+               f"wrong: a record of which the run says {says!r} is found when it begins")
 
 
 def check_own():

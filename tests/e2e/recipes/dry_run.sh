@@ -68,6 +68,7 @@ alike --save-hf 'full-{rollout_id}'
 alike --custom-init-path absent.so
 alike --custom-init-path 'absent program'
 alike --rollout-lag 1 --rollout-schedule recorded --debug-determinism point
+alike --rollout-lag 1 --rollout-schedule recorded --rollout-record absent
 # so is a folder with a run of other keys
 expect 2 'saved/ledger.db holds another run: its lr was 3e-05 and is 0.5' again.ini --run saved \
     --lr 0.5 --dry-run
