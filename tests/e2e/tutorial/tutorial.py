@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-# tutorial.py INVAR FOLDER [VENV] - docs/tutorial.md, as printed, by somebody who follows it.
+# tutorial.py INVAR FOLDER [VENV] [--model HF --data GSM8K] - runs every command of docs/tutorial.md.
 #
 # Works in FOLDER, with a small random model where the page has a real one, and with lines made in
 # the form of GSM8K. Files that the page prints are written, its shell commands are run. With VENV,
-# a virtual environment that is made there with transformers, the page's Python is run, too.
+# a virtual environment that is made there with transformers, the page's Python is run, too. With
+# --model and --data, the model and the data that the page names, every line that the page shows as
+# output and every hash that its text names must be printed (some 30 minutes on two cores).
 # SPDX-License-Identifier: Apache-2.0
 """Runs every command of the tutorial."""
+import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -70,28 +74,67 @@ def run(command, folder, environment):
     return done.stdout
 
 
+def place(folder, model, data):
+    """The model and the data of the page, which names the SHA-256 of the data."""
+    page = PAGE.read_text(encoding="utf-8")
+    (folder / "models").mkdir(parents=True)
+    (folder / "models/SmolLM2-135M-Instruct").symlink_to(model.resolve())
+    (folder / "data").mkdir()
+    (folder / "data/gsm8k").symlink_to(data.resolve())
+    for name in ("train.jsonl", "test.jsonl"):
+        if hashlib.sha256((data / name).read_bytes()).hexdigest() not in page:
+            sys.exit(f"{data / name}: not the file that the tutorial names")
+
+
+def compare(outputs):
+    """What the page says of sections 1 to 8 is what was printed, but for times and for paths."""
+    page = PAGE.read_text(encoding="utf-8").split("\n## 9. ")[0]
+    printed = " ".join("\n".join(outputs).split())
+    claims = re.findall(r"`([0-9a-f]{32})`", page) + re.findall(r"has (0\.\d+) in the", page)
+    for language, _, text in blocks():
+        if language == "text" and text in page:
+            lines = [line for line in text.splitlines() if not re.match("train: |config ", line)]
+            claims += [" ".join(line.split()) for line in lines if line]
+    missing = [claim for claim in claims if claim not in printed]
+    if missing or len(claims) < 20:
+        sys.exit("the tutorial shows what was not printed:\n" + "\n".join(missing))
+    print(f"{len(claims)} lines and hashes of the page were printed")
+
+
 def main():
-    invar, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    python = install(sys.argv[3]) if len(sys.argv) > 3 else None
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("invar", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("venv", nargs="?")
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path)
+    given = parser.parse_args()
+    invar, folder, real = given.invar, given.folder, given.model is not None
+    python = install(given.venv) if given.venv else None
     shutil.rmtree(folder, ignore_errors=True)
-    make_model(folder / "models/SmolLM2-135M-Instruct")
-    make_data(folder / "data/gsm8k")
+    if real:
+        place(folder, given.model, given.data)
+    else:
+        make_model(folder / "models/SmolLM2-135M-Instruct")
+        make_data(folder / "data/gsm8k")
     (folder / "build").mkdir()
     (folder / "build/invar").symlink_to(invar.resolve())
     environment = {name: value for name, value in os.environ.items() if name != "INVAR_LEDGER"}
-    commands = 0
+    outputs = []
     for language, name, text in blocks():
         if name:
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "sh":
             for command in text.replace("\\\n", "").splitlines():
-                output = run(["bash", "-c", command], folder, environment)
-                commands += 1
-                print(f"$ {command}\n{output}", flush=True)
+                outputs.append(run(["bash", "-c", command], folder, environment))
+                print(f"$ {command}\n{outputs[-1]}", flush=True)
         elif language == "python" and python:
-            print(run([python, "-c", text], folder, environment), flush=True)
-            commands += 1
-    print(f"{commands} commands")
+            outputs.append(run([python, "-c", text], folder, environment))
+            print(outputs[-1], flush=True)
+    print(f"{len(outputs)} commands")
+    if real:
+        compare(outputs)
+        return 0
     model = folder / "models/SmolLM2-135M-Instruct"
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         if (folder / "exported" / name).read_bytes() != (model / name).read_bytes():
@@ -101,7 +144,7 @@ def main():
     if [config.pop("dtype", config.pop("torch_dtype", None)) for config in configs] != [
             "bfloat16", "float16"] or configs[0] != configs[1]:
         sys.exit(f"exported/config.json has other keys than the model's: {configs}")
-    return 0 if commands >= 10 else 1
+    return 0 if len(outputs) >= 10 else 1
 
 
 if __name__ == "__main__":

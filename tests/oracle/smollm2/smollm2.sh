@@ -5,7 +5,9 @@
 # docs/tutorial.md, whose weights and first answer are compared. The model is generated from,
 # scored, trained for two steps of GRPO and exported by Invar; transformers, in the virtual
 # environment in FOLDER that the other oracles use, too, computes all of it once more (check.py).
-# Needs 8 GB of memory, 4 GB of disk and some minutes.
+# If INVAR_GSM8K names a folder with train.jsonl and test.jsonl of GSM8K, the whole tutorial is run,
+# and all its hashes and outputs are compared (half an hour more on two cores).
+# Needs 8 GB of memory, 8 GB of disk and some minutes.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,6 +30,12 @@ answer=$("$invar" generate --hf-checkpoint "$hf" --dtype fp32 --apply-chat-templ
     --prompt "What is 3 + 4?" --rollout-max-response-len 32)
 tr '\n' ' ' <"$tutorial" | grep -qF "$(tr '\n' ' ' <<<"$answer" | sed 's/ *$//')" ||
     fail "docs/tutorial.md does not have the answer: $answer"
+if [[ -n ${INVAR_GSM8K:-} ]]; then
+    "$here/../../e2e/tutorial/tutorial.py" "$invar" "$work/tutorial" "$folder/venv" \
+        --model "$hf" --data "$INVAR_GSM8K"
+else
+    echo "INVAR_GSM8K is not set: the tutorial's sections 3 to 8 are not compared"
+fi
 
 model=(--hf-checkpoint "$hf" --dtype fp32 --json)
 "$invar" generate "${model[@]}" --prompts "$here/prompts.jsonl" --apply-chat-template \
