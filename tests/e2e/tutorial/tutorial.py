@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# tutorial.py INVAR FOLDER [VENV] [--model HF --data GSM8K] - runs every command of docs/tutorial.md.
+# tutorial.py INVAR FOLDER [VENV] [--model HF --data GSM8K] - docs/tutorial.md, every command.
 #
 # Works in FOLDER, with a small random model where the page has a real one, and with lines made in
 # the form of GSM8K. Files that the page prints are written, its shell commands are run. With VENV,
