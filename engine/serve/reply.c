@@ -18,6 +18,7 @@
 #define FIRST_ROOM 64
 #define CALL_DIGITS 24  // of a hash, as the id of a tool call
 #define PRINT_DIGITS 12 // as part of a fingerprint
+#define OPEN SIZE_MAX   // the end of a token whose last character goes on in the next token
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -60,6 +61,7 @@ void invar_reply_release(invar_reply *r)
         invar_voice_release(&r->choices[i].voice);
         invar_free(r->choices[i].tokens);
         invar_free(r->choices[i].logp);
+        invar_free(r->choices[i].ends);
     }
     invar_free(r->choices);
     memset(r, 0, sizeof *r);
@@ -67,25 +69,30 @@ void invar_reply_release(invar_reply *r)
 
 /* ---- what is known --------------------------------------------------------------------------- */
 
+/* *out = a block of `room` items that begins with the `count` of `list`, which is freed. */
+static invar_status widen(void **out, void *list, int64_t count, int64_t room, size_t item)
+{
+    void *wider = NULL;
+
+    INVAR_TRY(invar_alloc(&wider, (size_t)room, item, "the tokens of a reply"));
+    if (count > 0)
+        memcpy(wider, list, (size_t)count * item);
+    invar_free(list);
+    *out = wider;
+    return INVAR_OK;
+}
+
 static invar_status make_room(invar_reply_choice *c, int64_t count)
 {
     int64_t room = c->room ? c->room : FIRST_ROOM;
-    void *tokens = NULL, *logp = NULL;
 
     while (room < count)
         room *= 2;
     if (room == c->room)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc(&tokens, (size_t)room, sizeof *c->tokens, "tokens"));
-    if (c->count > 0)
-        memcpy(tokens, c->tokens, (size_t)c->count * sizeof *c->tokens);
-    invar_free(c->tokens);
-    c->tokens = tokens;
-    INVAR_TRY(invar_alloc(&logp, (size_t)room, sizeof *c->logp, "log-probs"));
-    if (c->count > 0)
-        memcpy(logp, c->logp, (size_t)c->count * sizeof *c->logp);
-    invar_free(c->logp);
-    c->logp = logp;
+    INVAR_TRY(widen((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
+    INVAR_TRY(widen((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
+    INVAR_TRY(widen((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
     c->room = room;
     return INVAR_OK;
 }
@@ -114,9 +121,12 @@ invar_status invar_reply_copy(invar_reply *r)
 /* The texts of tokens that were copied. */
 static invar_status speak(invar_reply *r, invar_reply_choice *c, bool done)
 {
-    while (c->voice.tokens < c->count)
-        INVAR_TRY(invar_voice_take(&c->voice, r->tokenizer, &r->ask->sampling,
-                                   c->tokens[c->voice.tokens]));
+    while (c->voice.tokens < c->count) {
+        int64_t i = c->voice.tokens;
+
+        INVAR_TRY(invar_voice_take(&c->voice, r->tokenizer, &r->ask->sampling, c->tokens[i]));
+        c->ends[i] = invar_text_stream_whole(&c->voice.stream) ? c->voice.stream.bytes : OPEN;
+    }
     if (done && c->finish == INVAR_FINISH_NONE)
         c->finish = INVAR_FINISH_LENGTH; // none was asked for
     return c->finish == INVAR_FINISH_NONE ? INVAR_OK : invar_voice_finish(&c->voice, r->tokenizer);
@@ -337,18 +347,19 @@ static void put_objects(invar_json_text *out, const invar_reply *r, const span *
     invar_json_text_close(out, '}');
 }
 
-/* Members of a choice about its new tokens and, where they come first, those of the prompt. */
-static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index, bool first)
+/* Members of a choice about its tokens up to `until` and, where they come first, the prompt's. */
+static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index, int64_t until,
+                       bool first)
 {
     invar_reply_choice *c = &r->choices[index];
     const invar_ticket_prompt *prompt = &r->ticket->prompts[index / r->ticket->n];
     const span spans[2] = {
         {prompt->tokens, prompt->logp, prompt->count, true},
-        {c->tokens + c->written, c->logp + c->written, c->count - c->written, false}};
+        {c->tokens + c->written, c->logp + c->written, until - c->written, false}};
     bool echo = first && r->ask->echo;
 
     invar_json_text_key(out, "logprobs");
-    if (!r->ask->logprobs)
+    if (!r->ask->logprobs || (!echo && spans[1].count == 0))
         invar_json_text_null(out);
     else if (r->ask->kind == INVAR_ASK_CHAT)
         put_objects(out, r, &spans[1]);
@@ -362,7 +373,7 @@ static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index
         invar_json_text_key(out, "token_ids");
         invar_json_text_ints(out, spans[1].tokens, spans[1].count);
     }
-    c->written = c->count;
+    c->written = until;
 }
 
 /* ---- tool calls ------------------------------------------------------------------------------ */
@@ -499,7 +510,7 @@ static invar_status put_choice(invar_json_text *out, invar_reply *r, int64_t ind
         put_message(out, r, index, &calls);
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
-    put_tokens(out, r, index, true);
+    put_tokens(out, r, index, c->count, true);
     put_named(out, "finish_reason", reason(c, &calls));
     invar_json_text_close(out, '}');
     invar_calls_release(&calls);
@@ -601,45 +612,75 @@ static invar_status say_first(invar_json_text *out, invar_json_text *event, inva
     begin_event(out, event);
     open_choice(event, r, index);
     put_said(event, r, echo ? echo : "", bytes, chat);
-    put_tokens(event, r, index, true);
+    put_tokens(event, r, index, 0, true);
     close_choice(event, r, index, NULL);
     end_event(out, event);
     invar_free(echo);
     return INVAR_OK;
 }
 
-/* What may be said by now: up to `ready` bytes. */
-static void say_more(invar_json_text *out, invar_json_text *event, invar_reply *r, int64_t index,
-                     size_t ready)
+/*
+ * So many tokens begin before byte `end` of the text. Tokens that share a character begin together,
+ * and tokens without a text begin where the next one does.
+ */
+static int64_t tokens_before(const invar_reply_choice *c, size_t end)
 {
-    invar_reply_choice *c = &r->choices[index];
-    bool tokens = (r->ask->logprobs || r->ask->ids) && c->count > c->written;
+    size_t begin = c->voice.said;
+    int64_t i = c->written;
 
-    if (ready <= c->voice.said && !tokens)
+    for (; i < c->count && begin < end; i++)
+        if (c->ends[i] != OPEN)
+            begin = c->ends[i];
+    return i;
+}
+
+/* Text up to byte `end`, with its tokens. */
+static void say_text(invar_json_text *out, invar_json_text *event, invar_reply *r, int64_t index,
+                     size_t end)
+{
+    invar_voice *voice = &r->choices[index].voice;
+
+    if (end <= voice->said)
         return;
     begin_event(out, event);
     open_choice(event, r, index);
-    put_said(event, r, invar_voice_text(&c->voice) + c->voice.said, ready - c->voice.said, false);
-    put_tokens(event, r, index, false);
+    put_said(event, r, invar_voice_text(voice) + voice->said, end - voice->said, false);
+    put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
-    c->voice.said = ready;
+    voice->said = end;
+}
+
+/* What may be said by now: the tokens whose text lies in the first `ready` bytes. */
+static void say_more(invar_json_text *out, invar_json_text *event, invar_reply *r, int64_t index,
+                     size_t ready)
+{
+    const invar_reply_choice *c = &r->choices[index];
+    size_t end = c->voice.said;
+
+    for (int64_t i = c->written; i < c->count && ready > c->voice.said; i++)
+        if (c->ends[i] <= ready)
+            end = c->ends[i];
+    say_text(out, event, r, index, end);
 }
 
 static void say_calls(invar_json_text *out, invar_json_text *event, const invar_reply *r,
                       int64_t index, const invar_calls *calls)
 {
+    const invar_reply_choice *c = &r->choices[index];
+
     begin_event(out, event);
     open_choice(event, r, index);
     invar_json_text_key(event, "delta");
     invar_json_text_open(event, '{');
     put_calls(event, r, index, calls, true);
     invar_json_text_close(event, '}');
+    put_tokens(event, r, index, tokens_before(c, c->voice.end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
 }
 
-/* The last event of a choice. */
+/* The last event of a choice, with the tokens that are left: they have no text. */
 static void say_end(invar_json_text *out, invar_json_text *event, const invar_reply *r,
                     int64_t index, const char *why)
 {
@@ -652,7 +693,7 @@ static void say_end(invar_json_text *out, invar_json_text *event, const invar_re
     } else {
         put_named(event, "text", "");
     }
-    put_named(event, "logprobs", NULL);
+    put_tokens(event, r, index, r->choices[index].count, false);
     close_choice(event, r, index, why);
     end_event(out, event);
 }
@@ -665,9 +706,7 @@ static invar_status say_rest(invar_json_text *out, invar_json_text *event, invar
     invar_status status = find_calls(&calls, r, c);
 
     if (status == INVAR_OK) {
-        // white space before calls may have been said already
-        say_more(out, event, r, index,
-                 calls.text_bytes > c->voice.said ? calls.text_bytes : c->voice.said);
+        say_text(out, event, r, index, calls.text_bytes);
         if (calls.list)
             say_calls(out, event, r, index, &calls);
         say_end(out, event, r, index, reason(c, &calls));

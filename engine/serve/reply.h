@@ -24,6 +24,7 @@ typedef struct invar_reply_choice {
     invar_voice voice;
     int32_t *tokens; /* (count) copies of the ticket's */
     float *logp;     /* (count) */
+    size_t *ends;    /* (count) bytes of the text up to each token's end; see OPEN of reply.c */
     int64_t count;
     int64_t room;
     int64_t written; /* tokens that were */

@@ -284,6 +284,12 @@ invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_toke
     return show_text(stream, tokenizer, true, false);
 }
 
+bool invar_text_stream_whole(const invar_text_stream *stream)
+{
+    return stream->settled == stream->bytes && stream->joined.n_pending == 0 &&
+           stream->spelt.n_pending == 0;
+}
+
 void invar_text_stream_release(invar_text_stream *stream)
 {
     invar_free(stream->joined.text);

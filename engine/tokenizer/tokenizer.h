@@ -123,6 +123,10 @@ invar_status invar_text_stream_push(invar_text_stream *stream, const invar_token
 /* No more tokens follow: what is pending becomes U+FFFD, and the text is what decode gives. */
 invar_status invar_text_stream_flush(invar_text_stream *stream,
                                      const invar_tokenizer *tokenizer) INVAR_MUST_USE;
+
+/* True if the text has every byte of the tokens so far, and none of it may change. */
+bool invar_text_stream_whole(const invar_text_stream *stream);
+
 void invar_text_stream_release(invar_text_stream *stream);
 
 #ifdef __cplusplus

@@ -142,6 +142,28 @@ def check_streams(server):
     expect(chat[0]["choices"][0]["delta"]["role"] == "assistant", "the role comes first")
 
 
+def check_stream_tokens(server):
+    """An event has the tokens of its text; tokens that share a character come together."""
+    asked = dict(max_tokens=40, min_tokens=40, skip_special_tokens=False, n=2)
+    shared = 0
+    for seed in range(4):
+        chat = server.events(CHAT, messages=[GOOD], logprobs=True, seed=seed, **asked)
+        for c in (c for event in chat for c in event["choices"]):
+            said = c["delta"].get("content")
+            entries = (c["logprobs"] or {"content": []})["content"]
+            text = b"".join(bytes(e["bytes"]) for e in entries).decode(errors="replace")
+            shared += any(e["bytes"] and e["bytes"][0] >= 128 for e in entries)
+            expect(said == text if said else c["logprobs"] is None,
+                   f"an event says {said!r}, and its tokens {text!r}")
+        plain = server.events(TEXT, prompt="Hello", logprobs=0, seed=seed, echo=seed % 2 == 1,
+                              **asked)
+        for c in (c for event in plain for c in event["choices"]):
+            tokens = (c["logprobs"] or {"tokens": []})["tokens"]
+            expect("".join(tokens) == c["text"] or "\ufffd" in "".join(tokens) and c["text"],
+                   f"an event says {c['text']!r}, and its tokens {tokens}")
+    expect(shared > 0, "control: no token is a part of a character")
+
+
 def check_stops(server):
     tried = 0
     for seed in range(40):
@@ -641,6 +663,7 @@ def main():
     check_generate(server)
     check_score(server)
     check_streams(server)
+    check_stream_tokens(server)
     check_stops(server)
     check_refusals(server)
     check_nul(server)

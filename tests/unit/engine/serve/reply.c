@@ -93,6 +93,25 @@ typedef struct heard {
     char reason[32];
 } heard;
 
+/* An event has the tokens of its text. Without a text none come, unless it has `other` members. */
+static void check_tokens(const json_t *logprobs, const json_t *said, bool chat, bool other)
+{
+    const json_t *list = json_object_get(logprobs, chat ? "content" : "tokens"), *item;
+    char text[512] = "";
+    size_t i, used = 0;
+
+    json_array_foreach(list, i, item)
+    {
+        const json_t *token = chat ? json_object_get(item, "token") : item;
+
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s", json_string_value(token));
+    }
+    if (json_string_length(said) > 0)
+        assert_string_equal(text, json_string_value(said));
+    else if (!other)
+        assert_true(json_is_null(logprobs));
+}
+
 static void hear_event(heard *h, const json_t *event, bool chat)
 {
     const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
@@ -101,6 +120,8 @@ static void hear_event(heard *h, const json_t *event, bool chat)
     const json_t *logprobs = json_object_get(choice, "logprobs");
     json_t *calls = json_object_get(delta, "tool_calls");
 
+    check_tokens(logprobs, said, chat,
+                 calls || json_is_string(json_object_get(choice, "finish_reason")));
     assert_true(!h->reason[0]); // nothing comes behind the last one
     if (json_is_string(said)) {
         memcpy(h->text + h->bytes, json_string_value(said), json_string_length(said));
