@@ -201,12 +201,15 @@ static void print(const invar_triage *t, const invar_ledger_summary *run, const 
 
 static invar_status look(int *code_out, settings *s)
 {
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_located at = {.ledger = NULL};
     invar_triage found;
     invar_status status = invar_locate_run(&at, s->run, s->ledger);
 
     if (status == INVAR_OK)
-        status = invar_triage_look(&found, at.ledger, at.run.run);
+        status = invar_ledger_writer(writer, at.path);
+    if (status == INVAR_OK)
+        status = invar_triage_look(&found, at.ledger, at.run.run, writer[0] != '\0');
     if (status == INVAR_OK)
         status = find_model(s, &at);
     if (status == INVAR_OK && s->json)
@@ -252,7 +255,7 @@ static void help(void)
         "groups without a signal, lengths that run away, a model that is unsure of its own "
         "samples, entropy that "
         "collapses, NaN, samples that are too old, phases that become slow, an end by a "
-        "failure.\n");
+        "failure, no end at all.\n");
     invar_help_text(
         "Each finding has the step that shows it first, the evidence, what it usually means, the "
         "query that shows all of it, and the command that comes next. The query's parameters are "

@@ -37,7 +37,7 @@ static invar_status look(invar_loop *loop)
     invar_triage found;
 
     INVAR_TRY(invar_ledger_find(&run, loop->recorder.ledger, loop->recorder.uuid));
-    INVAR_TRY(invar_triage_look(&found, loop->recorder.ledger, run.run));
+    INVAR_TRY(invar_triage_look(&found, loop->recorder.ledger, run.run, true));
     for (int i = 0; i < found.count; i++) {
         uint32_t mark = UINT32_C(1) << found.found[i].number;
 

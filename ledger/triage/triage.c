@@ -113,14 +113,22 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
     return INVAR_OK;
 }
 
-invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run)
+static bool is_asked(const invar_ledger_query *query, bool written)
+{
+    char of[INVAR_LEDGER_QUERY_LINE];
+
+    return strncmp(query->name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) == 0 &&
+           !(written && invar_ledger_query_line(of, query->sql, "of"));
+}
+
+invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run, bool written)
 {
     *out = (invar_triage){.count = 0};
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         const invar_ledger_query *rule = &out->found[out->count].rule;
 
         INVAR_TRY(invar_ledger_query_at(&out->found[out->count].rule, i));
-        if (strncmp(rule->name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) == 0)
+        if (is_asked(rule, written))
             INVAR_TRY(ask_rule(out, ledger, run));
     }
     return INVAR_OK;

@@ -5,7 +5,8 @@
  * fault, `step` and `evidence`, the first one first; a run that is well has no answer. More lines
  * at the head of the file say what a fault usually means, which command comes next, and what the
  * rule needs: one that has nothing to look at finds nothing, which says nothing of the run. Where
- * the next command depends on the evidence, it is a third column, `next`.
+ * the next command depends on the evidence, it is a third column, `next`. A rule
+ * with a line `of` is about runs that no process writes.
  *
  * A rule whose evidence has several possible causes lists them in pairs of lines, `cause` and
  * `check`: the cause, and the command that confirms or excludes it.
@@ -55,8 +56,9 @@ typedef struct invar_triage {
 const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
                                char check_out[INVAR_LEDGER_QUERY_LINE], const char *from);
 
-/* All rules. `run`: its number in the ledger. */
-invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
+/* All rules. `run`: its number in the ledger; `written`: by a process, which may go on. */
+invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run,
+                               bool written) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

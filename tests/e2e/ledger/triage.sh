@@ -70,6 +70,24 @@ expect 2 'plug-in' train silent.ini --run early --no-report --custom-rm-path 'py
 expect 1 'failure: ' triage early
 expect 1 '0 steps' triage early
 
+# a run that is killed, and resumed
+tiny_recipe 100000 >long.ini
+for checkpoint in 1 2; do
+    "$invar" train long.ini --run killed --no-report --save-interval 2 >killed.out 2>killed.err &
+    pid=$!
+    until [[ $(column killed "SELECT count(DISTINCT seg) FROM checkpoint" 2>/dev/null) == \
+        "$checkpoint" ]]; do
+        kill -0 $pid || exit 2
+    done
+    holds test -z "$("$invar" triage killed | grep '^killed: ')"
+    kill -KILL $pid
+    wait $pid 2>/dev/null
+done
+expect 1 'killed: Is there no record' triage killed
+expect 1 "segment 1 has no end: its last step is $(column killed 'SELECT max(step) FROM step')" \
+    triage killed
+expect 1 'the newest checkpoint is that of step ' triage killed
+
 # a copy without samples shows the same, and has no reply of a plug-in any more
 expect 0 written ledger backup silent --out copy.db --keep-last 0
 expect 1 'zero-signal: ' triage copy.db

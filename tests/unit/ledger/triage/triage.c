@@ -163,6 +163,8 @@ typedef struct end {
     const char *reason;
     const char *failure; /* an event of step FROM; NULL: none */
     bool resumed;        /* and goes on */
+    bool killed;         /* there is no end */
+    bool written;        /* a process writes it */
 } end;
 
 #define FROM 30 /* the step at which most faults begin */
@@ -173,7 +175,8 @@ static void write_end(invar_ledger *ledger, const end *e)
         assert_ok(invar_ledger_note(
             ledger, &(invar_ledger_event){
                         .step = FROM, .level = "error", .kind = "failure", .message = e->failure}));
-    assert_ok(invar_ledger_finish(ledger, e->code, e->reason ? e->reason : "done"));
+    if (!e->killed)
+        assert_ok(invar_ledger_finish(ledger, e->code, e->reason ? e->reason : "done"));
     if (e->resumed)
         assert_ok(invar_ledger_resume(ledger, NULL, -1, NULL,
                                       &(invar_ledger_circumstances){.bare = true}));
@@ -245,7 +248,7 @@ static void look(invar_triage *out, const change *c, bool sampled, const end *e)
 
     write_run(path, c, sampled, e);
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(invar_triage_look(out, ledger, 1));
+    assert_ok(invar_triage_look(out, ledger, 1, e->written));
     check_next(out, ledger);
     invar_ledger_close(ledger);
 }
@@ -544,12 +547,21 @@ static void test_triage__ends(void **state)
         int64_t step;
         const char *next; /* of not-finite; NULL: it finds nothing */
     } ends[] = {
-        {{2, "failure", NULL, false}, "exit code 2: failure", STEPS, NULL},
-        {{2, "no", "the disk is full", false}, "exit code 2: the disk is full", FROM, NULL},
-        {{2, "no", "logits that are not finite", false}, "logits", FROM, "last-words --run RUN"},
-        {{130, "interrupted", NULL, false}, NULL, 0, NULL},
-        {{143, "stopped", NULL, false}, NULL, 0, NULL},
-        {{2, "failure", "the disk is full", true}, NULL, 0, NULL},
+        {{.code = 2, .reason = "failure"}, "exit code 2: failure", STEPS, NULL},
+        {{.code = 2, .reason = "no", .failure = "the disk is full"},
+         "exit code 2: the disk is full",
+         FROM,
+         NULL},
+        {{.code = 2, .reason = "no", .failure = "logits that are not finite"},
+         "logits",
+         FROM,
+         "last-words --run RUN"},
+        {{.code = 130, .reason = "interrupted"}, NULL, 0, NULL},
+        {{.code = 143, .reason = "stopped"}, NULL, 0, NULL},
+        {{.code = 2, .failure = "the disk is full", .resumed = true, .written = true},
+         NULL,
+         0,
+         NULL},
     };
 
     (void)state;
@@ -566,6 +578,34 @@ static void test_triage__ends(void **state)
             fail_msg("end %zu: step %" PRId64 ", %s", i, f->step, f->evidence);
         if (odd)
             assert_non_null(strstr(odd->next, ends[i].next));
+        if (f)
+            found[f->number]++;
+    }
+}
+
+/* A run that no process writes, and that has no end. */
+static void test_triage__killed(void **state)
+{
+    static const struct {
+        end end;
+        const char *says; /* NULL: no finding */
+    } ends[] = {
+        {{.killed = true}, "segment 0 has no end: its last step is 59; the run has no checkpoint"},
+        {{.resumed = true}, "segment 1 has no end: it has no step; the run has no checkpoint"},
+        {{.killed = true, .written = true}, NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        const invar_triage_finding *f;
+        static invar_triage t;
+
+        look(&t, &(change){.key = NULL}, true, &ends[i].end);
+        f = find(&t, "killed");
+        if (!f != !ends[i].says || t.count != (f != NULL))
+            fail_msg("end %zu: %d findings", i, t.count);
+        if (f && (strcmp(f->evidence, ends[i].says) != 0 || f->step != STEPS - 1))
+            fail_msg("end %zu: step %" PRId64 ": %s", i, f->step, f->evidence);
         if (f)
             found[f->number]++;
     }
@@ -623,7 +663,7 @@ static void test_triage__empty(void **state)
     assert_ok(invar_ledger_begin(
         ledger,
         &(invar_ledger_run){.name = "run", .kind = "train", .circumstances = {.bare = true}}));
-    assert_ok(invar_triage_look(&t, ledger, 1));
+    assert_ok(invar_triage_look(&t, ledger, 1, true));
     assert_int_equal(t.count, 0);
     invar_ledger_close(ledger);
 }
@@ -631,10 +671,10 @@ static void test_triage__empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_triage__plants),    cmocka_unit_test(test_triage__without_samples),
-        cmocka_unit_test(test_triage__ends),      cmocka_unit_test(test_triage__healthy),
-        cmocka_unit_test(test_triage__several),   cmocka_unit_test(test_triage__empty),
-        cmocka_unit_test(test_triage__each_rule),
+        cmocka_unit_test(test_triage__plants), cmocka_unit_test(test_triage__without_samples),
+        cmocka_unit_test(test_triage__ends),   cmocka_unit_test(test_triage__healthy),
+        cmocka_unit_test(test_triage__killed), cmocka_unit_test(test_triage__several),
+        cmocka_unit_test(test_triage__empty),  cmocka_unit_test(test_triage__each_rule),
     };
 
     return cmocka_run_group_tests(tests, raw_setup, raw_teardown);
