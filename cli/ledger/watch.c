@@ -67,18 +67,37 @@ static void print_status(const watch *w)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
+/* The steps of `line`, a table of step and seg, with those of their metrics that are told. */
+#define STEPS                                                                                      \
+    " SELECT s.step, lower(hex(s.chain)), n.name, m.value_bits, s.seg"                             \
+    " FROM line JOIN step s ON s.run = :run AND s.step = line.step AND s.seg = line.seg"           \
+    " LEFT JOIN (metric m JOIN series n USING(series)) ON m.run = s.run AND m.step = s.step"       \
+    " AND m.seg = s.seg AND instr(:names, ',' || n.name || ',') > 0"                               \
+    " ORDER BY s.step, instr(:names, ',' || n.name || ',')"
+
 static const char new_steps[] =
-    "SELECT s.step, lower(hex(s.chain)), n.name, m.value_bits FROM step s"
-    " LEFT JOIN (metric m JOIN series n USING(series)) ON m.run = s.run AND m.step = s.step"
-    " AND m.seg = s.seg AND instr(:names, ',' || n.name || ',') > 0"
-    " WHERE s.run = :run AND s.seg = :segment AND s.step > :after AND s.step <= :until"
-    " ORDER BY s.step, instr(:names, ',' || n.name || ',')";
+    "WITH line AS (SELECT step, seg FROM step WHERE run = :run AND seg = :segment"
+    "  AND step > :after AND step <= :until)" STEPS;
+
+/* The last steps of the run, each in its segment, without those that a resume went back behind. */
+static const char past_steps[] =
+    "WITH line AS (SELECT step, seg FROM step s WHERE run = :run AND step <= :until"
+    "  AND NOT EXISTS (SELECT 1 FROM segment g WHERE g.run = s.run AND g.seg > s.seg"
+    "   AND g.after_step < s.step) ORDER BY step DESC LIMIT :after)" STEPS;
 
 static void end_line(watch *w)
 {
     if (w->in_line)
         putchar('\n');
     w->in_line = false;
+}
+
+/* The one that is told from now on, if it is another. */
+static void begin_segment(watch *w, int64_t segment)
+{
+    if (w->segment >= 0 && segment != w->segment)
+        printf("segment %" PRId64 " begins\n", segment);
+    w->segment = segment;
 }
 
 /* A row is a step and one of its metrics, if it has one. */
@@ -96,6 +115,7 @@ static invar_status take_row(void *payload, const char *const *columns,
         return INVAR_OK;
     if (!w->in_line || values[0].integer != w->last_step) {
         end_line(w);
+        begin_segment(w, values[4].integer);
         w->last_step = values[0].integer;
         w->in_line = true;
         printf("step %-6" PRId64 " chain %.12s", w->last_step, (const char *)values[1].data);
@@ -116,22 +136,22 @@ static invar_ledger_value integer(int64_t value)
     return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = value};
 }
 
-static invar_status tell_steps(watch *w)
+/* `after`: the step behind which they begin or, of past steps, their number. */
+static invar_status tell_steps(watch *w, const char *sql, int64_t after)
 {
     const invar_ledger_argument arguments[] = {
         {"run", integer(w->at.run.run)},
         {"segment", integer(w->segment)},
-        {"after", integer(w->last_step)},
+        {"after", integer(after)},
         {"until", integer(w->settings->until_step)},
         {"names", {.type = INVAR_LEDGER_TYPE_TEXT, .data = w->names, .bytes = strlen(w->names)}},
     };
     invar_status status;
 
-    status = invar_ledger_select(w->at.ledger, &(invar_ledger_request){.sql = new_steps,
-                                                                       .arguments = arguments,
-                                                                       .n_arguments = 5,
-                                                                       .row = take_row,
-                                                                       .payload = w});
+    status = invar_ledger_select(
+        w->at.ledger,
+        &(invar_ledger_request){
+            .sql = sql, .arguments = arguments, .n_arguments = 5, .row = take_row, .payload = w});
     end_line(w);
     return status;
 }
@@ -156,13 +176,23 @@ static invar_status check_names(watch *w)
 /* What is new, of all segments. */
 static invar_status tell_news(watch *w)
 {
-    INVAR_TRY(tell_steps(w));
-    while (w->segment + 1 < w->at.run.segments) {
-        w->segment++;
+    INVAR_TRY(tell_steps(w, new_steps, w->last_step));
+    while (w->segment + 1 < w->at.run.segments && w->last_step < w->settings->until_step) {
+        begin_segment(w, w->segment + 1);
         w->last_step = -1;
-        printf("segment %" PRId64 " begins\n", w->segment);
-        INVAR_TRY(tell_steps(w));
+        INVAR_TRY(tell_steps(w, new_steps, w->last_step));
     }
+    return INVAR_OK;
+}
+
+/* What was there before the watch. */
+static invar_status tell_past(watch *w)
+{
+    w->segment = w->last_step = -1;
+    INVAR_TRY(check_names(w));
+    INVAR_TRY(tell_steps(w, past_steps, PAST));
+    if (w->segment < 0) // there is no step to go on from
+        w->segment = w->at.run.segments - 1;
     return INVAR_OK;
 }
 
@@ -211,20 +241,11 @@ static void pause_for(double seconds)
     nanosleep(&span, NULL);
 }
 
-static void begin(watch *w)
-{
-    w->segment = w->at.run.segments - 1;
-    w->last_step = w->at.run.last_step;
-    if (w->last_step > w->settings->until_step)
-        w->last_step = w->settings->until_step;
-    w->last_step -= PAST;
-}
-
 static invar_status follow(watch *w)
 {
     end how;
 
-    begin(w);
+    INVAR_TRY(tell_past(w));
     for (;;) {
         INVAR_TRY(look(&how, w));
         if (fflush(stdout) != 0) // main says what became of standard output
@@ -241,7 +262,7 @@ static invar_status follow_for_good(watch *w)
 {
     end how, before = GOES_ON;
 
-    begin(w);
+    INVAR_TRY(tell_past(w));
     for (;;) {
         INVAR_TRY(look(&how, w));
         if (how != GOES_ON && how != before) {

@@ -735,6 +735,16 @@ rm -rf runs/live cut-? live-copy.db
 expect 0 "finished with exit code 0" ledger watch runs/a
 expect 2 "was killed after step 4" ledger watch runs/c
 expect 0 "step 29 " ledger watch runs/same
+# the last ten steps may be of several segments; those that a resume went back behind do not count
+mkdir resumed
+"$make" resumed/ledger.db steps=25 crash=20 resume=17 || exit 2
+"$invar" ledger watch resumed >watched || complain "watch of a resumed run: exit code $?"
+sed -n 's/^\(step [0-9]*\|segment 1 begins\).*/\1/p' watched >told
+{ printf 'step %d\n' 15 16 && echo "segment 1 begins" && printf 'step %d\n' {17..24}; } |
+    cmp - told || complain "watch of a resumed run:" "$(<told)"
+expect 0 "step 15 " ledger watch resumed --until-step 15
+holds test "$("$invar" ledger watch resumed --until-step 15 | grep -c '^s')" -eq 10
+rm -r resumed
 # a metric that the run does not have is no empty column, and a list may be long
 expect 129 "--metrics: there is no metric 'train/los' (did you mean 'train/loss'?)" \
     ledger watch runs/a --metrics train/grad_norm,train/los
