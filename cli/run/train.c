@@ -100,7 +100,8 @@ static void format_pace(char *out, size_t size, const invar_train_progress *p)
 static void show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
-    char text[256], pace[64], norm[INVAR_NUMBER_SIZE], diff[48] = "  logp not compared";
+    char text[256], result[48], pace[64], norm[INVAR_NUMBER_SIZE];
+    char diff[48] = "  logp not compared";
 
     if (!s->progress) {
         invar_progress_options o = {.stream = stderr,
@@ -118,9 +119,9 @@ static void show(void *payload, const invar_train_progress *p)
     if (p->measured) {
         format_pace(pace, sizeof pace, p);
         invar_number_round(norm, p->grad_norm, 3);
-        (void)snprintf(s->last, sizeof s->last, "%s %.3f  len %.1f  |g| %s%s%s",
-                       p->supervised ? "loss" : "reward", p->supervised ? p->loss : p->reward,
-                       p->response_len, norm, p->supervised ? "" : diff, pace);
+        invar_train_format_result(result, sizeof result, p);
+        (void)snprintf(s->last, sizeof s->last, "%slen %.1f  |g| %s%s%s", result, p->response_len,
+                       norm, p->supervised ? "" : diff, pace);
         invar_progress_expect(s->progress, p->eta);
     }
     if (p->measured)
@@ -316,6 +317,7 @@ static void print_compared(const invar_train_summary *run)
 
 static void print_run(const invar_train_summary *run, const char *report, const char *content)
 {
+    bool rewarded = isfinite(run->first_reward) && isfinite(run->last_reward);
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &run->chain);
@@ -325,10 +327,10 @@ static void print_run(const invar_train_summary *run, const char *report, const 
         printf("; stopped by %s%s", signal_name(run->stopped),
                run->saves ? "; start it again to continue" : "; nothing is saved (save = none)");
     putchar('\n');
-    if (run->steps)
-        printf("%-9s %.3f at first, %.3f at last\n", run->supervised ? "loss" : "reward",
-               run->supervised ? run->first_loss : run->first_reward,
-               run->supervised ? run->last_loss : run->last_reward);
+    if (rewarded || isfinite(run->last_loss))
+        printf("%-9s %.3f at first, %.3f at last\n", rewarded ? "reward" : "loss",
+               rewarded ? run->first_reward : run->first_loss,
+               rewarded ? run->last_reward : run->last_loss);
     print_compared(run);
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);

@@ -185,15 +185,6 @@ static invar_status part_results(results *out, const invar_rl_samples *samples, 
     return status;
 }
 
-/* True if every sample has a reward. The others would count as 0, and nobody said so. */
-static invar_status is_judged(bool *out, const invar_judge *judge, const invar_rl_samples *samples)
-{
-    *out = true;
-    for (int64_t i = 0; i < samples->count && *out; i++)
-        INVAR_TRY(invar_judge_reaches(out, judge, &samples->items[i]));
-    return INVAR_OK;
-}
-
 static invar_status passes(results *out, const invar_rl_samples *samples, const test_set *set,
                            int64_t per_prompt)
 {
@@ -213,7 +204,7 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
     bool judged;
 
     out->count = 0;
-    INVAR_TRY(is_judged(&judged, judge, samples));
+    INVAR_TRY(invar_judge_reaches_all(&judged, judge, samples->items, samples->count));
     for (int64_t i = 0; i < samples->count; i++) {
         const invar_rl_sample *s = &samples->items[i];
         reward += s->reward;

@@ -100,6 +100,29 @@ static void tell_other_content(invar_loop *loop)
                        sum->last_step, note, ledger, ledger);
 }
 
+void invar_train_format_result(char *out, size_t size, const invar_train_progress *p)
+{
+    out[0] = '\0';
+    if (isfinite(p->reward))
+        (void)snprintf(out, size, "reward %.3f  ", p->reward);
+    else if (isfinite(p->loss))
+        (void)snprintf(out, size, "loss %.3f  ", p->loss);
+}
+
+/* Whether samples have rewards: the estimator needs some, or somebody gives them nevertheless. */
+static bool are_rewarded(const invar_loop *loop, const invar_rl_sample *samples, int64_t count)
+{
+    bool rewarded = false;
+
+    if (loop->set.sft)
+        return false;
+    if (loop->source.options.judged)
+        return true;
+    if (invar_judge_reaches_all(&rewarded, &loop->source.options.judge, samples, count) != INVAR_OK)
+        invar_error_clear();
+    return rewarded;
+}
+
 void invar_loop_show_step(invar_loop *loop, const invar_step *step)
 {
     invar_train_summary *sum = loop->summary;
@@ -125,8 +148,10 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
         p.reward += step->samples[i].reward / (double)step->count;
         p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
     }
+    if (!are_rewarded(loop, step->samples + step->first, step->count))
+        p.reward = (double)NAN;
     sum->supervised = p.supervised;
-    sum->last_reward = p.supervised ? (double)NAN : p.reward;
+    sum->last_reward = p.reward;
     sum->last_loss = p.loss;
     if (sum->steps++ == 0) {
         sum->first_reward = sum->last_reward;
@@ -150,7 +175,7 @@ void invar_loop_show_sample(const invar_loop *loop)
 
     if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
-    if (!loop->set.sft)
+    if (are_rewarded(loop, s, 1))
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
     invar_recorder_say(&loop->recorder,
                        "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
@@ -162,8 +187,9 @@ void invar_loop_tell_equal_rewards(invar_loop *loop)
 {
     const invar_flat *f = &loop->flat;
 
-    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f ||
-        loop->options->replay || loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
+    if (loop->told_equal || !are_rewarded(loop, loop->batch.samples.items, f->samples) ||
+        f->samples < 2 || f->reward[0] > 0.0f || loop->options->replay ||
+        loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])

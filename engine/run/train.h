@@ -29,11 +29,15 @@ typedef struct invar_train_progress {
     int64_t samples_done, samples, tokens_done; /* of the phase rollout; samples 0: others sample */
     bool measured;                              /* a step is done: the numbers below are its own */
     bool compared;                              /* logp_diff_max is one of them */
-    bool supervised;                            /* loss is one of them, and reward is not */
-    double reward, loss, grad_norm, logp_diff_max, response_len;
+    bool supervised;                            /* answers are learned: nothing was sampled */
+    double reward;                              /* NaN: nobody gave one, and loss is shown */
+    double loss, grad_norm, logp_diff_max, response_len;
     double tokens_per_s, mfu, eta; /* of the pace; NaN: unknown */
     const invar_digest *chain;
 } invar_train_progress;
+
+/* "reward 0.250  ", or the loss of a run without rewards; "" if nothing was learned, either. */
+void invar_train_format_result(char *out, size_t size, const invar_train_progress *progress);
 
 typedef struct invar_train_options {
     const char *recipe_path; /* names the run where the recipe does not */
@@ -68,8 +72,8 @@ typedef struct invar_train_summary {
     int64_t last_step;                /* -1: none */
     invar_digest chain;               /* there */
     int64_t steps;                    /* executed by this call */
-    bool supervised;                  /* answers are learned: there are no rewards */
-    double first_reward, last_reward; /* NaN if there are no rewards, or no steps */
+    bool supervised;                  /* answers are learned: nothing was sampled */
+    double first_reward, last_reward; /* NaN if nobody gave rewards, or there are no steps */
     double first_loss, last_loss;     /* of the actor; NaN if nothing was learned */
     double tokens_per_s, mfu;         /* of these steps; NaN: unknown */
     double worst_diff;                /* largest log-prob difference of all steps compared */

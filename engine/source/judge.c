@@ -92,6 +92,15 @@ invar_status invar_judge_reaches(bool *out, const invar_judge *judge, const inva
     return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
 }
 
+invar_status invar_judge_reaches_all(bool *out, const invar_judge *judge,
+                                     const invar_rl_sample *samples, int64_t count)
+{
+    *out = true;
+    for (int64_t i = 0; i < count && *out; i++)
+        INVAR_TRY(invar_judge_reaches(out, judge, &samples[i]));
+    return INVAR_OK;
+}
+
 static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i,
                                  const char *what)
 {

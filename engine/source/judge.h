@@ -42,6 +42,10 @@ invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, inva
 invar_status invar_judge_reaches(bool *out, const invar_judge *judge,
                                  const invar_rl_sample *sample) INVAR_MUST_USE;
 
+/* True if it reaches all of them. The rewards of others are 0, and nobody said so. */
+invar_status invar_judge_reaches_all(bool *out, const invar_judge *judge,
+                                     const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
+
 /* Prompts of a data set that a run will judge, as far as this is known before the run. */
 typedef struct invar_judge_reach {
     const char *what; /* name of the data set */

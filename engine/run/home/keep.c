@@ -213,7 +213,7 @@ void invar_loop_say(void *payload, const char *line)
 void invar_loop_log_step(invar_loop *loop, const invar_train_progress *p)
 {
     int64_t now = invar_process_clock_ms();
-    char norm[INVAR_NUMBER_SIZE], diff[48] = "  logp not compared";
+    char norm[INVAR_NUMBER_SIZE], result[48], diff[48] = "  logp not compared";
 
     if (!loop->log.file || (loop->log.next_ms && now < loop->log.next_ms))
         return;
@@ -221,10 +221,11 @@ void invar_loop_log_step(invar_loop *loop, const invar_train_progress *p)
     if (p->compared)
         (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     invar_number_round(norm, p->grad_norm, 3);
-    invar_loop_log(
-        loop, "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %s %.3f  len %.1f  |g| %s%s",
-        p->step - 1, p->rollout + 1, p->rollouts, p->supervised ? "loss" : "reward",
-        p->supervised ? p->loss : p->reward, p->response_len, norm, p->supervised ? "" : diff);
+    invar_train_format_result(result, sizeof result, p);
+    invar_loop_log(loop,
+                   "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
+                   p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
+                   p->supervised ? "" : diff);
 }
 
 static invar_status refuse_log(const char *path, int code, const char *why)

@@ -210,6 +210,26 @@ def check_bits(folder, words, cells):
     return seen
 
 
+def check_rewards():
+    """Where nobody gives rewards, none is shown, and the loss is."""
+    words = ["--opd-teacher-load", "small/checkpoints", "--no-report", "--json",
+             "--debug-rollout-print-every", "1"]
+    for name, rule, shown, hidden in (("judged", "overlap", "reward ", "loss "),
+                                      ("unjudged", "none", "loss ", "reward ")):
+        code, said = run("train", "tiny.ini", "--run", name, "--rm-type", rule, *words)
+        log = (FOLDER / name / "train.log").read_text(encoding="utf-8")
+        expect(code == 0 and shown in log and hidden not in log + said, f"{name}: {said}{log}")
+        found = json.loads(said[said.index("{\n"):said.rindex("}") + 1])
+        expect((found["first_reward"] is None) == (found["last_reward"] is None) ==
+               (rule == "none") and found["last_loss"] is not None, f"{name}: {found}")
+        code, said = run("train", "tiny.ini", "--run", f"{name}-told", "--rm-type", rule,
+                         "--no-report", "--opd-teacher-load", "small/checkpoints")
+        expect(code == 0 and f"\n{shown}" in said and hidden not in said, f"{name}: {said}")
+    code, said = run("train", "tiny.ini", "--run", "neither", "--debug-rollout-only", "true",
+                     "--no-report", "--opd-teacher-load", "small/checkpoints")
+    expect(code == 0 and "loss" not in said and "reward" not in said, said)
+
+
 def main():
     for name in ("http_proxy", "HTTP_PROXY", "INVAR_LEDGER", "INVAR_SAVE", "INVAR_API_KEY"):
         os.environ.pop(name, None)
@@ -219,6 +239,7 @@ def main():
     (FOLDER / "tiny.ini").write_text(TINY, encoding="ascii")
     learned = ["--advantage-estimator", "grpo", "--rm-type", "overlap"]
     train("small", *learned)
+    check_rewards()
     if not (INVAR.parent / "invar-http.so").exists() or not (
             INVAR.parent / "invar-serve.so").exists():
         finish()
