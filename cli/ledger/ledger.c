@@ -4,9 +4,12 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/ledger/ledger.h"
-#include "base/text.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 #include "base/process/program.h"
+#include "base/text.h"
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"
@@ -93,6 +96,45 @@ invar_status invar_run_state(const char **out, const char *path, const invar_led
     if (!run->finished)
         INVAR_TRY(invar_ledger_writer(writer, path));
     *out = run->finished ? invar_run_end(run) : writer[0] != '\0' ? "running" : "killed";
+    return INVAR_OK;
+}
+
+/* The first row is the newest. */
+static invar_status take_checkpoint(void *payload, const char *const *columns,
+                                    const invar_ledger_value *values, int count)
+{
+    int64_t *step = payload;
+
+    (void)columns, (void)count;
+    if (values && *step < 0)
+        *step = values[0].integer;
+    return INVAR_OK;
+}
+
+invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *ledger,
+                              const invar_ledger_summary *run)
+{
+    const invar_ledger_argument argument = {"run",
+                                            {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}};
+    invar_ledger_query points;
+    int64_t step = -1;
+
+    out[0] = '\0';
+    if ((run->finished && run->exit_code == 0) || strcmp(run->kind, "train") != 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_query_find(&points, "restore-points"));
+    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_request){.sql = points.sql,
+                                                                  .arguments = &argument,
+                                                                  .n_arguments = 1,
+                                                                  .row = take_checkpoint,
+                                                                  .payload = &step}));
+    if (step >= 0)
+        (void)snprintf(out, INVAR_RUN_RESUME_SIZE,
+                       "; the command that began it resumes after step %" PRId64
+                       ", its newest checkpoint",
+                       step);
+    else
+        (void)snprintf(out, INVAR_RUN_RESUME_SIZE, "; it has no checkpoint to resume from");
     return INVAR_OK;
 }
 

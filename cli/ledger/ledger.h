@@ -50,6 +50,12 @@ const char *invar_run_end(const invar_ledger_summary *run);
 invar_status invar_run_state(const char **out, const char *path,
                              const invar_ledger_summary *run) INVAR_MUST_USE;
 
+#define INVAR_RUN_RESUME_SIZE 128
+
+/* "; " and where a training run goes on that nobody writes; "" if it is done. */
+invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *ledger,
+                              const invar_ledger_summary *run) INVAR_MUST_USE;
+
 /* How many steps the timeline has. */
 int64_t invar_run_steps(const invar_ledger_summary *run);
 

@@ -234,9 +234,10 @@ static void help(void)
         "'state' is one of:\n"
         "\n"
         "  running     a process is writing the ledger\n"
-        "  finished    it ended by itself, with the exit code shown\n"
-        "  stopped     a signal ended it in an orderly way\n"
-        "  killed      it ended without recording an end\n"
+        "  finished    it is done\n"
+        "  failed      it ended by itself, with the exit code shown\n"
+        "  stopped     a signal ended it in an orderly way; it resumes when it is started again\n"
+        "  killed      it ended without recording an end; likewise\n"
         "  unreadable  damaged, or not a ledger; the exit code is then 2\n");
     invar_options_help(options(&s));
 }

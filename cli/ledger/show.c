@@ -433,7 +433,8 @@ static invar_status print_other_content(const invar_located *at)
     return INVAR_OK;
 }
 
-static void print_run(const invar_located *at, const char *state, const json_t *model)
+static void print_run(const invar_located *at, const char *state, const char *resume,
+                      const json_t *model)
 {
     char text[INVAR_PLAIN_TIME_SIZE];
 
@@ -446,7 +447,7 @@ static void print_run(const invar_located *at, const char *state, const json_t *
     printf("%-10s %s", "state", state);
     if (at->run.finished)
         printf(", exit code %" PRId64, at->run.exit_code);
-    printf("\n%-10s %" PRId64, "steps", invar_run_steps(&at->run));
+    printf("%s\n%-10s %" PRId64, resume, "steps", invar_run_steps(&at->run));
     if (at->run.last_step >= 0)
         printf(", %" PRId64 " to %" PRId64, at->run.first_step, at->run.last_step);
     printf("\n%-10s %" PRId64 "\n", "entries", at->run.entries);
@@ -493,8 +494,8 @@ static invar_status show(const invar_located *at, const char *word, const settin
 {
     const section *sections = s->step >= 0 ? of_step : of_run;
     int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
+    char rest[64], resume[INVAR_RUN_RESUME_SIZE] = "";
     const char *state;
-    char rest[64];
     json_t *model;
 
     if (s->step >= 0)
@@ -503,8 +504,10 @@ static invar_status show(const invar_located *at, const char *word, const settin
     if (s->json)
         return show_json(at, state, sections, step, s);
     if (s->step < 0) {
+        if (strcmp(state, "running") != 0)
+            INVAR_TRY(invar_run_resume(resume, at->ledger, &at->run));
         INVAR_TRY(invar_run_model(&model, at->ledger, at->run.run));
-        print_run(at, state, model);
+        print_run(at, state, resume, model);
         json_decref(model);
         INVAR_TRY(print_other_content(at));
     } else

@@ -223,13 +223,17 @@ static invar_status look(end *out, watch *w)
 /* How it ended; that nobody finished it is a failure. */
 static invar_status tell_end(const watch *w, end how)
 {
+    const invar_ledger_summary *run = &w->at.run;
+    char resume[INVAR_RUN_RESUME_SIZE];
+
+    INVAR_TRY(invar_run_resume(resume, w->at.ledger, run));
     if (how == KILLED)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "run %.8s was killed after step %" PRId64
-                          ": nobody writes its ledger any more, and it did not finish",
-                          w->at.run.uuid, w->at.run.last_step);
+                          ": nobody writes its ledger any more, and it did not finish%s",
+                          run->uuid, run->last_step, resume);
     if (how == FINISHED)
-        printf("%s with exit code %" PRId64 "\n", invar_run_end(&w->at.run), w->at.run.exit_code);
+        printf("%s with exit code %" PRId64 "%s\n", invar_run_end(run), run->exit_code, resume);
     return INVAR_OK;
 }
 
@@ -370,7 +374,7 @@ static void help(void)
         "date, until Ctrl-C: a run that is resumed goes on. Only this machine reaches it.\n"
         "\n"
         "Exit codes:\n"
-        "  0    the run finished\n"
+        "  0    the run ended, by itself or because it was stopped\n"
         "  2    the run was killed\n");
     invar_options_help(options(&s));
 }

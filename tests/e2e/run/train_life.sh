@@ -99,6 +99,13 @@ sleep 0.5
 kill -TERM "$pid"
 end_of 143
 holds grep -q 'stopped by SIGTERM' out
+step=$(sed -n 's/^steps .* the last is \([0-9]*\);.*/\1/p' out)
+for verb in watch show; do
+    expect 0 "; the command that began it resumes after step $step, its newest checkpoint" \
+        ledger $verb nohup
+done
+expect 0 'stopped 143' ledger ls nohup
+expect 0 'state      killed; it has no checkpoint to resume from' ledger show long
 # a golden of another recipe: said before the run begins
 "$invar" train tiny.ini --run early --seed 5 --golden whole.golden --no-report >out 2>err
 holds grep -q 'the golden is of a run that was asked for something else' <(head -1 err)
