@@ -23,7 +23,7 @@ enum {
     INVAR_EXIT_DIFFERENT = 1,
     INVAR_EXIT_TROUBLE = 2,
     INVAR_EXIT_NONDETERMINISTIC = 3,
-    INVAR_EXIT_GOLDEN = 4,       /* missing or obsolete */
+    INVAR_EXIT_GOLDEN = 4,       /* missing, obsolete, or of another recipe */
     INVAR_EXIT_NOTHING = 6,      /* nothing was compared */
     INVAR_EXIT_UNTESTABLE = 125, /* not here: no such device; git bisect skips it */
     INVAR_EXIT_USAGE = 129

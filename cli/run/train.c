@@ -213,6 +213,8 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
     INVAR_TRY(compare(out, s, golden, ledger, run->run));
     out->word = answers[out->v.verdict].word;
     *code_out = answers[out->v.verdict].code;
+    if (*code_out == INVAR_EXIT_DIFFERENT && !out->v.identity)
+        *code_out = INVAR_EXIT_GOLDEN;
     return INVAR_OK;
 }
 
@@ -649,7 +651,7 @@ static void help(void)
         "  1    log-probabilities of rollout and training, ranks, a step that is executed again,\n"
         "       or the golden differ\n"
         "  2    could not finish\n"
-        "  4    golden missing or of another version\n"
+        "  4    golden missing, or of another version, or of another recipe and different\n"
         "  6    nothing was compared\n"
         "  130  stopped by SIGINT (Ctrl-C) and saved\n"
         "  143  stopped by SIGTERM or SIGHUP and saved\n"

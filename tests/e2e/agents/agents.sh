@@ -76,8 +76,8 @@ same free --agent-concurrency 1 --threads 3 --micro-batch-size 3 --rollout-concu
     --log-probs-chunk-size 5
 same crowd --agent-concurrency 16 --use-dynamic-batch-size --max-tokens-per-gpu 8
 # the controls: one more call of one sample, another seed
-ends 1 1 play.ini --run other --golden one.golden --custom-agent-path 'python3 agent.py other'
-ends 1 1 play.ini --run seed --golden one.golden --rollout-seed 7
+ends 4 1 play.ini --run other --golden one.golden --custom-agent-path 'python3 agent.py other'
+ends 4 1 play.ini --run seed --golden one.golden --rollout-seed 7
 
 # ---- again --------------------------------------------------------------------------------------
 mv agent.py away.py

@@ -24,7 +24,7 @@ for ranks in 2 3 4; do
 done
 expect 0 '4' ledger sql "SELECT value FROM fact WHERE scope = 'layout' AND key = 'ranks'" r4
 expect 0 'identical' replay r4 --step 3
-ends 1 2 tiny.ini --run other --seed 7 --golden one.golden
+ends 4 2 tiny.ini --run other --seed 7 --golden one.golden
 
 # ---- any kind of run --------------------------------------------------------------------------
 # same NAME FLAG ...: the recipe with these flags, on three ranks as on one.

@@ -108,6 +108,7 @@ expect 0 'stopped 143' ledger ls nohup
 expect 0 'state      killed; it has no checkpoint to resume from' ledger show long
 # a golden of another recipe: said before the run begins
 "$invar" train tiny.ini --run early --seed 5 --golden whole.golden --no-report >out 2>err
+holds [ $? -eq 4 ]
 holds grep -q 'the golden is of a run that was asked for something else' <(head -1 err)
 # no golden, or one of another version: no run
 printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >old.golden
