@@ -211,6 +211,8 @@ static void print_facts_of(FILE *f, const invar_ab_answer *a, bool keys, size_t 
 
 static void print_facts(FILE *f, const invar_ab_answer *a)
 {
+    if (a->n_pairs == 0 || !a->pairs[0].compared)
+        return;
     print_facts_of(f, a, true, INVAR_AB_FACTS);
     print_facts_of(f, a, false, SHOWN_FACTS);
 }

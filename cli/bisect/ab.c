@@ -21,6 +21,7 @@
 #include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "engine/config/config.h"
 #include "ledger/view/page.h"
 
 #include "base/invar_banned.h"
@@ -154,8 +155,35 @@ static invar_status check(const settings *s, const char *path)
     return INVAR_OK;
 }
 
+/* What this program would refuse is told before anything runs. */
+static invar_status check_recipe(const char *path, const char *const *flags)
+{
+    const invar_option none = {.name = NULL};
+    invar_recipe *recipe = NULL;
+    int words = 1;
+    const char *found;
+    invar_error why;
+    invar_status status;
+    char **list;
+
+    while (flags[words - 1])
+        words++;
+    INVAR_TRY(invar_alloc((void **)&list, (size_t)words + 1, sizeof *list, "flags"));
+    list[0] = (char *)(uintptr_t)path;
+    memcpy(list + 1, flags, (size_t)words * sizeof *list); // with the NULL
+    status = invar_flags_recipe(&recipe, &found, &none, &words, list);
+    invar_free(list);
+    if (status == INVAR_OK)
+        status = invar_config_check(recipe);
+    invar_recipe_free(recipe);
+    if (status == INVAR_OK)
+        return status;
+    invar_error_take(&why);
+    return INVAR_FAIL(status, 0, "%.1000s: %s", path, why.message);
+}
+
 /* Two recipes without sides: this program runs both. */
-static invar_status fill_sides(settings *s)
+static invar_status fill_sides(settings *s, const char *const *flags)
 {
     static char self[INVAR_PATH_SIZE] = "file:";
     const size_t prefix = strlen("file:");
@@ -170,7 +198,8 @@ static invar_status fill_sides(settings *s)
                           strerror(errno));
     self[prefix + (size_t)length] = '\0';
     s->what.sides[INVAR_AB_A] = s->what.sides[INVAR_AB_B] = self;
-    return INVAR_OK;
+    INVAR_TRY(check_recipe(s->what.recipe, flags));
+    return check_recipe(s->what.recipe_b, flags);
 }
 
 /* Recipes are the only words that are neither options nor keys. */
@@ -182,7 +211,7 @@ static invar_status parse(settings *s, const char ***flags_out, int argc, char *
     INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "one RECIPE or two", 1, 2));
     s->what.recipe = argv[0];
     s->what.recipe_b = words == 2 ? argv[1] : NULL;
-    INVAR_TRY(fill_sides(s));
+    INVAR_TRY(fill_sides(s, *flags_out));
     s->what.flags = *flags_out;
     return check(s, argv[0]);
 }

@@ -88,6 +88,14 @@ expect 129 'both sides are needed' a.ini
 expect 129 'both sides are needed' a.ini b.ini --a HEAD
 expect 129 'one recipe is in both trees' a.ini b.ini --a "$invar" --b "$invar" --own-recipe
 expect 129 "unexpected argument 'c.ini'" a.ini b.ini c.ini
+# a recipe that this program refuses: nothing runs
+sed '/^num-layers/d' a.ini >lacks.ini
+expect 129 "lacks.ini: recipe: 'num-layers' is missing" a.ini lacks.ini
+holds [ -z "$("$invar" ab a.ini lacks.ini 2>&1 >/dev/null | grep '^ab: ')" ]
+expect 0 identical a.ini lacks.ini --num-layers 1
+# another program may refuse it; then nothing was compared
+ab 125 a.ini lacks.ini --a "$invar" --b "$invar"
+holds [ -z "$(grep 'that differ' out)" ]
 expect 1 'lr: 0.01 -> 0.02' a.ini b.ini --a "$invar" --b "$invar"
 
 echo "$checks checks"
