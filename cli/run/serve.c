@@ -318,6 +318,10 @@ static int run(int argc, char **argv)
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK && s.name && !s.name[0])
+        status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                            "--served-model-name: the name is empty; give one, or leave the option "
+                            "out for that of the folder");
     if (status == INVAR_OK)
         status = check_recipe(recipe);
     if (status == INVAR_OK)

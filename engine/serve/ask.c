@@ -98,7 +98,7 @@ static invar_status check_fields(invar_ask *ask)
     {
         const field *f = find_field(name, route);
 
-        ask->param = f ? f->name : NULL;
+        ask->param = strlen(name) < INVAR_TEXT_QUOTE_SIZE ? name : NULL; // the body keeps it
         if (!f)
             return unknown_field(name, route);
         if (f->use == ONLY)

@@ -268,8 +268,8 @@ BAD = [
     (TEXT, {"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias", "not offered"),
     (TEXT, {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "not offered"),
     (TEXT, {"prompt": "a", "best_of": 2}, "best_of", "not offered"),
-    (TEXT, {"prompt": "a", "messages": [GOOD]}, None, "'messages' is no field"),
-    (TEXT, {"prompt": "a", "temprature": 1}, None, "did you mean 'temperature'?"),
+    (TEXT, {"prompt": "a", "messages": [GOOD]}, "messages", "'messages' is no field"),
+    (TEXT, {"prompt": "a", "temprature": 1}, "temprature", "did you mean 'temperature'?"),
     (TEXT, {"prompt": "a", "stream_options": {}}, "stream_options", "needs"),
     (TEXT, {"prompt": "a", "stream": 1}, "stream", "true or false"),
     (CHAT, {"messages": []}, "messages", "at least one"),
@@ -284,7 +284,8 @@ BAD = [
      "not offered"),
     (CHAT, {"messages": [GOOD], "max_tokens": 2, "max_completion_tokens": 3},
      "max_completion_tokens", "give one of them"),
-    (CHAT, {"messages": [GOOD], "echo": True}, None, "'echo' is no field"),
+    (CHAT, {"messages": [GOOD], "echo": True}, "echo", "'echo' is no field"),
+    (TEXT, {"prompt": "a", "x" * 5000: 1}, None, "is no field"),
 ]
 
 
@@ -612,6 +613,8 @@ def check_start(server):
     refused(129, "leads no samples of a server", *WORDS, "--custom-generate-function-path", "./t",
             "--rm-type", "none")
     refused(129, "--n", *WORDS, "--n", "3")
+    refused(129, "--served-model-name: the name is empty", *WORDS, "--served-model-name", "",
+            "--host", "127.nowhere")
 
 
 def check_key():
