@@ -57,33 +57,47 @@ static void release(lines *l)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+static invar_status read_token(int32_t *out, const json_t *id, size_t i, const char *where,
+                               const invar_model_spec *spec)
+{
+    const json_int_t value = json_integer_value(id);
+
+    if (!json_is_integer(id))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: \"tokens\"[%zu] is no integer: give ids of tokens", where, i);
+    if (value < 0 || value >= spec->vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: \"tokens\"[%zu] is %lld; this model's tokens are 0 to %" PRId64
+                          ": make the ids with its own tokenizer",
+                          where, i, (long long)value, spec->vocab - 1);
+    *out = (int32_t)value;
+    return INVAR_OK;
+}
+
 static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const char *where,
                                 const invar_model_spec *spec)
 {
     size_t count = json_array_size(tokens);
 
     if (!json_is_array(tokens) || count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s: \"tokens\" is no list with numbers", where);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: \"tokens\" is %s; a line is {\"tokens\": [1, 2, 3]}", where,
+                          !tokens                 ? "missing"
+                          : json_is_array(tokens) ? "empty"
+                                                  : "no list");
     if (count > (size_t)spec->max_positions)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: %zu tokens; the model takes %" PRId64 " at most", where, count,
                           spec->max_positions);
     INVAR_TRY(invar_alloc((void **)&s->tokens, count, sizeof *s->tokens, "tokens"));
-    for (size_t i = 0; i < count; i++) {
-        const json_t *id = json_array_get(tokens, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= spec->vocab)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%.1000s: token %zu is no number from 0 to %" PRId64, where, i,
-                              spec->vocab - 1);
-        s->tokens[i] = (int32_t)json_integer_value(id);
-    }
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(read_token(&s->tokens[i], json_array_get(tokens, i), i, where, spec));
     s->prompt_tokens = 1;
     s->n_tokens = (int64_t)count;
     return INVAR_OK;
 }
 
-static invar_status read_line(lines *l, const char *path, int64_t number, const char *text,
+static invar_status read_line(lines *l, const char *name, int64_t number, const char *text,
                               size_t bytes, const invar_model_spec *spec)
 {
     char where[INVAR_PATH_SIZE];
@@ -91,7 +105,7 @@ static invar_status read_line(lines *l, const char *path, int64_t number, const 
     invar_status status;
     json_t *object;
 
-    (void)snprintf(where, sizeof where, "%.*s:%" PRId64, 4000, path, number);
+    (void)snprintf(where, sizeof where, "%.*s:%" PRId64, 4000, name, number);
     INVAR_TRY(invar_json_parse_raw(&object, where, text, bytes)); // its text may have any bytes
     status = invar_rl_samples_append(&s, &l->samples);
     if (status == INVAR_OK) {
@@ -104,6 +118,7 @@ static invar_status read_line(lines *l, const char *path, int64_t number, const 
 
 static invar_status read_lines(lines *l, const char *path, const invar_model_spec *spec)
 {
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     invar_status status = INVAR_OK;
     char *text = NULL;
     size_t bytes;
@@ -115,12 +130,12 @@ static invar_status read_lines(lines *l, const char *path, const invar_model_spe
     for (char *line = text, *end = text + bytes; line < end && status == INVAR_OK;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         char *stop = newline ? newline : end;
-        status = read_line(l, path, ++number, line, (size_t)(stop - line), spec);
+        status = read_line(l, name, ++number, line, (size_t)(stop - line), spec);
         line = stop + 1;
     }
     invar_free(text);
     if (status == INVAR_OK && l->samples.count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s has no line to score", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s has no line to score", name);
     return status;
 }
 

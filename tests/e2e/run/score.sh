@@ -161,16 +161,18 @@ bad() {
 bad '{"tokens":[1,2' "bad:3: column 14 is not JSON"
 bad '' "bad:3: it is empty; expected JSON"
 bad $'\xef\xbb\xbf{"tokens":[1,2]}' "bad:3: it begins with a byte order mark"
-bad '[1,2]' 'bad:3: "tokens" is no list'
-bad '{"token":[1,2]}' 'bad:3: "tokens" is no list'
-bad '{"tokens":[]}' 'bad:3: "tokens" is no list'
-bad '{"tokens":[1,40]}' 'bad:3: token 1 is no number from 0 to 39'
-bad '{"tokens":[-1]}' 'bad:3: token 0 is no number from 0 to 39'
-bad '{"tokens":[1.0]}' 'bad:3: token 0 is no number'
-bad '{"tokens":["1"]}' 'bad:3: token 0 is no number'
+bad '[1,2]' 'bad:3: "tokens" is missing'
+bad '{"token":[1,2]}' 'bad:3: "tokens" is missing; a line is {"tokens": [1, 2, 3]}'
+bad '{"tokens":[]}' 'bad:3: "tokens" is empty'
+bad '{"tokens":1}' 'bad:3: "tokens" is no list'
+bad '{"tokens":[1,40]}' "bad:3: \"tokens\"[1] is 40; this model's tokens are 0 to 39: make the ids"
+bad '{"tokens":[-1]}' 'bad:3: "tokens"[0] is -1; '
+bad '{"tokens":[1.0]}' 'bad:3: "tokens"[0] is no integer'
+bad '{"tokens":["1"]}' 'bad:3: "tokens"[0] is no integer'
 bad '{"tokens":[18446744073709551617]}' 'bad:3'
 bad '{"tokens":[1],"tokens":[2]}' 'bad:3'
 bad "$(line 65)" 'bad:3: 65 tokens; the model takes 64 at most'
+expect 129 "standard input has no line to score" "${model[@]}" --tokens -
 : >bad
 expect 129 "bad has no line to score" "${model[@]}" --tokens bad
 printf '\n\n' >bad
