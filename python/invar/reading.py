@@ -132,6 +132,15 @@ class Run(Opened):
                 names[metric["name"]] = None
         return frame(rows, [*columns, *sorted(names)])
 
+    def _check_step(self, step: int) -> None:
+        """The run has this step; else that is an Error (NOTFOUND)."""
+        known = self._rows("SELECT min(step) AS first, max(step) AS last, coalesce(sum(step = "
+                           f"{step}), 0) AS found FROM step WHERE run = {self.number}")[0]
+        if known["found"] == 0:
+            steps = "it has none" if known["first"] is None else (
+                f"its steps are {known['first']} to {known['last']}")
+            raise lib.Error("NOTFOUND", f"{self.file}: the run has no step {step}; {steps}")
+
     def digests(self, step: int) -> Any:
         """A row a tensor that the step recorded: name, kind, layer, type, shape, hash."""
         number = lib.integer(step, "a step", 0, (1 << 63) - 1)
@@ -140,6 +149,8 @@ class Run(Opened):
             "SELECT d.name, d.kind, d.phase, d.layer, p.dtype, p.shape, d.hash FROM digests d "
             "JOIN timeline t USING(run, step, seg) JOIN point p USING(manifest, ord) "
             f"WHERE d.run = {self.number} AND d.step = {number} AND d.rank = 0 ORDER BY d.ord")
+        if not rows:
+            self._check_step(number)
         for row in rows:
             row["shape"] = tuple(json.loads(row["shape"]))
         return frame(rows, columns)
@@ -181,6 +192,8 @@ class Run(Opened):
             "sample_text(k.data, 'damage') AS damage FROM kept_samples k "
             "LEFT JOIN sample s USING(run, step, seg, idx) "
             f"WHERE run = {self.number}{at} ORDER BY step, sample")
+        if not kept and step is not None:
+            self._check_step(step)
         if not kept:
             raise lib.Error("NOTFOUND", f"{self.file}: {self._why_no_samples(step)}")
         rows = {(one["step"], one["sample"]): _sample(one) for one in kept if not one["damage"]}

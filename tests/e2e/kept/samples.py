@@ -145,7 +145,7 @@ class Samples(unittest.TestCase):
 
     def test_steps(self):
         self.assertEqual({row["step"] for row in self.samples("run", 1)}, {1})
-        self.refused("NOTFOUND", "no sample of step 7 is kept", "run", 7)
+        self.refused("NOTFOUND", "the run has no step 7; its steps are 0 to", "run", 7)
         self.refused("INVALID", "a step", "run", -1)
 
     def refused(self, status, text, run, *arguments):

@@ -387,6 +387,10 @@ class Ledgers(unittest.TestCase):
             ledger.step(digests=invar.hash_tensors({"a": b"12", "b": b"3"}))
         with invar.read(FOLDER / "points") as run:
             self.assertEqual([len(run.digests(step)) for step in range(4)], [0, 1, 2, 2])
+            for call in (run.digests, run.samples):
+                with self.assertRaisesRegex(invar.Error, "no step 4; its steps are 0 to 3") as told:
+                    call(4)
+                self.assertEqual(told.exception.status, "NOTFOUND")
             self.assertTrue(run.verify())
 
     def test_reader_only_reads(self):
