@@ -41,13 +41,22 @@ def set_device(other: Device) -> None:
     _devices[other.gpu] = other
 
 
-def run(op: str, **fields: Any) -> None:
-    """On the device of the first field, a tensor; others elsewhere are refused."""
+def run(op: str, called: Optional[dict[str, str]] = None, **fields: Any) -> None:
+    """On the device of the first field, a tensor; others elsewhere are refused.
+
+    called   what callers call fields; errors have these names.
+    """
     first: Tensor = next(iter(fields.values()))
     if not first.is_cuda and not first.is_cpu:
         raise RuntimeError(f"a tensor is on {first.device}; Invar's operators run on CPUs and CUDA")
     known = _devices.get(first.get_device() if first.is_cuda else None)
-    (known or device(str(first.device))).run(op, fields)
+    try:
+        (known or device(str(first.device))).run(op, fields)
+    except Error as error:
+        for field, name in (called or {}).items():
+            if str(error).startswith(f"{op}: {field}: "):
+                raise Error(error.status, str(error).replace(field, name, 1)) from None
+        raise
 
 
 def ready(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Optional, Sequence
 import torch
 from torch import Tensor
 
+from invar._library import Error
 from invar.torch.calls import all_rows, f32, i32, like, operator, ready, run
 from invar.torch.formats import PLAIN, activation, prepared, quantise, weight
 from invar.torch.ops import linear_dw, linear_dx
@@ -158,6 +159,20 @@ def _codes(w: Tensor, format: str, pieces: int) -> list[Tensor]:
     return prepared(w, format, make)
 
 
+def _check(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int) -> None:
+    """Before the ops look, whose errors would be about tensors that nobody has given them."""
+    experts, width, inner = router.shape[0], x.shape[-1], down.shape[-1]
+    for name, found, wanted, what in (
+            ("router", router, (experts, width), "(experts, width of x)"),
+            ("gate_up", gate_up, (experts, 2 * inner, width), "(experts, 2 inner, width of x)"),
+            ("down", down, (experts, width, inner), "(experts, width of x, inner)")):
+        if tuple(found.shape) != wanted:
+            raise Error("INVALID",
+                        f"moe: {name}: {tuple(found.shape)}; expected {wanted}, {what}")
+    if not 1 <= top_k <= experts:
+        raise Error("INVALID", f"moe: top_k: {top_k}; expected 1 to {experts}, all experts")
+
+
 def moe(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int,
         normalise: bool = True, format: Optional[str] = None) -> Tensor:
     """A layer of experts with a softmax router.
@@ -165,6 +180,7 @@ def moe(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int,
     router is (experts, width), gate_up (experts, 2 inner, width), down (experts, width, inner).
     format: of the experts, "fp8", "mxfp8" or "int4" for bfloat16; None: as they are.
     """
+    _check(x, router, gate_up, down, top_k)
     codes = [] if format is None else _codes(gate_up, format, 2) + _codes(down, format, 1)
     out = _moe(x.reshape(-1, x.shape[-1]), router, gate_up, down, codes, top_k, normalise,
                format or PLAIN)[0]

@@ -212,8 +212,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, starts: Tensor,
                scale: float) -> tuple[Tensor, Tensor]:
     o = like(q)
     lse2 = f32(q, q.shape[0], q.shape[1])
-    run("attention.fwd", o=o, lse2=lse2, q=ready(q), k=ready(k), v=ready(v),
-        samples=ready(starts), **_shape(scale))
+    run("attention.fwd", {"samples": "starts"}, o=o, lse2=lse2, q=ready(q), k=ready(k),
+        v=ready(v), samples=ready(starts), **_shape(scale))
     return o, lse2
 
 
@@ -276,7 +276,8 @@ def attention_paged(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, rows: Tensor
     most pages). Sequence s has the rows [rows[s], rows[s + 1]) and lengths[s] keys.
     """
     o = like(q)
-    run("attention.paged", o=o, q=ready(q), rows=ready(rows), lengths=ready(lengths),
+    called = {"cache.k": "k", "cache.v": "v", "cache.pages": "pages"}
+    run("attention.paged", called, o=o, q=ready(q), rows=ready(rows), lengths=ready(lengths),
         **{"cache.k": ready(k), "cache.v": ready(v), "cache.pages": ready(pages)},
         **_shape(scale))
     return o

@@ -153,6 +153,23 @@ class Operators(unittest.TestCase):
                 invar.torch.device(kind)
         with self.assertRaisesRegex(invar.Error, "'cpu'"):
             invar.torch.set_device("cpu")
+        # arguments have the names of the functions, not those of the ops
+        q, r, gate_up, down = (torch.randn(*shape) for shape in (
+            (3, 1, 8), (4, 8), (4, 10, 8), (4, 8, 5)))
+        x = q[:, 0]
+        table = torch.zeros(1, 1, dtype=torch.int64)
+        for told, call in (
+                ("starts: segments cover", lambda: invar.torch.attention(
+                    q, q, q, torch.tensor([0, 2]))),
+                ("pages: type i64", lambda: torch.ops.invar.attention_paged(
+                    q, q[None], q[None], table, torch.tensor([0, 3]), torch.tensor([3]), 1.0)),
+                ("top_k: 5; expected 1 to 4", lambda: invar.torch.moe(x, r, gate_up, down, 5)),
+                ("top_k: -1;", lambda: invar.torch.moe(x, r, gate_up, down, -1)),
+                ("router: ", lambda: invar.torch.moe(x, r[:, :7], gate_up, down, 2)),
+                ("gate_up: ", lambda: invar.torch.moe(x, r[:3], gate_up, down, 2)),
+                ("down: ", lambda: invar.torch.moe(x, r, gate_up, down[:, :7], 2))):
+            with self.assertRaisesRegex(invar.Error, rf": {told}"):
+                call()
 
     def test_numbers_are_not_bent(self):
         """Targets and ids are integers in their range, whatever holds them."""
