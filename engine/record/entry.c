@@ -230,12 +230,22 @@ static void branch_metrics(entry *e)
     metric(e, "rollout/branches/max", 1.0 + (double)most);
 }
 
+static double mean_reward(const invar_rl_sample *samples, int64_t count)
+{
+    double total = 0.0;
+
+    for (int64_t i = 0; i < count; i++)
+        total += samples[i].reward;
+    return total / (double)count;
+}
+
 /* Groups whose rewards are all alike teach nothing. */
-static void group_metrics(entry *e)
+static void reward_metrics(entry *e)
 {
     const invar_flat *f = e->step->flat;
     int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
 
+    metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
     for (int64_t i = 0; i < f->samples;) {
         int64_t end = i + 1;
         while (end < f->samples && f->group[end] == f->group[i])
@@ -251,6 +261,11 @@ static void group_metrics(entry *e)
     metric(e, "rollout/zero_std/count", (double)flat_groups);
     metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
     metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
+}
+
+/* Groups that were sampled and not trained on. */
+static void group_metrics(entry *e)
+{
     if (e->step->filtered_groups >= 0)
         metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
     if (!e->step->keeps_surplus)
@@ -276,15 +291,6 @@ static void staleness_metrics(entry *e)
     metric(e, "rollout/staleness/max", (double)most);
 }
 
-static double mean_reward(const invar_rl_sample *samples, int64_t count)
-{
-    double total = 0.0;
-
-    for (int64_t i = 0; i < count; i++)
-        total += samples[i].reward;
-    return total / (double)count;
-}
-
 /* Of the whole rollout; stands with its first step. */
 static invar_status rollout_metrics(entry *e)
 {
@@ -305,10 +311,10 @@ static invar_status rollout_metrics(entry *e)
     const void **order = NULL;
     invar_status status;
 
-    if (!e->step->supervised) {
-        metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    if (!e->step->unrewarded)
+        reward_metrics(e);
+    if (!e->step->supervised)
         group_metrics(e);
-    }
     INVAR_TRY(part_metrics(e));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
@@ -316,7 +322,7 @@ static invar_status rollout_metrics(entry *e)
     turn_metrics(e);
     branch_metrics(e);
     staleness_metrics(e);
-    for (int64_t k = 1; k <= e->step->passes; k *= 2)
+    for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
         named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);
     INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
     status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
@@ -338,7 +344,6 @@ static void fill_sample(entry *e, int64_t i)
     const invar_coords coords = invar_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
     bool compared = e->step->compared && e->step->own_weights;
-    bool rewarded = !e->step->supervised;
     invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
 
     invar_coords_format(e->rng[i], &coords);
@@ -350,10 +355,10 @@ static void fill_sample(entry *e, int64_t i)
                                  .weights_hash = s->weights_hash,
                                  .prompt_tokens = s->prompt_tokens,
                                  .tokens = s->n_tokens,
-                                 .reward = rewarded ? s->reward : (double)NAN,
-                                 .advantage = !rewarded ? (double)NAN
-                                              : n       ? (double)f->advantage[first]
-                                                        : 0.0,
+                                 .reward = e->step->unrewarded ? (double)NAN : s->reward,
+                                 .advantage = e->step->supervised ? (double)NAN
+                                              : n                 ? (double)f->advantage[first]
+                                                                  : 0.0,
                                  .finish = invar_finish_name(s->finish),
                                  .diff = compared ? (double)gap.max : (double)NAN,
                                  .diff_at = compared ? gap.position : -1,

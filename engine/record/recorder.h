@@ -64,6 +64,7 @@ typedef struct invar_step {
     int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
     bool clocked;                   /* a recorded schedule: the clock has chosen the groups */
     bool supervised;                /* answers are learned: nothing was sampled or rewarded */
+    bool unrewarded;                /* nobody gives rewards: those of the samples are no facts */
     bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
     int64_t reused_groups;          /* so many of this batch had, */
     int64_t surplus_groups;         /* and so many wait now */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/config/config.h"
+#include "engine/rl/estimator.h"
 
 #include "base/invar_banned.h"
 
@@ -69,12 +70,14 @@ static const char sql[] =
     "FROM pair p JOIN content c ON c.step = p.step GROUP BY p.step, c.kind, c.key), "
     "judged AS (SELECT step, kind || ' ' || key AS what, coalesce(cut AND old IS NULL OR CASE "
     "WHEN kind = 'diff of sample' THEN new IS NULL AND :absent "
-    "WHEN kind IN ('reward of sample', 'advantage of sample') THEN new IS NULL AND :sft "
+    "WHEN kind = 'reward of sample' THEN new IS NULL AND :unrewarded "
+    "WHEN kind = 'advantage of sample' THEN new IS NULL AND :sft "
     "WHEN kind <> 'metric' THEN 0 "
     "WHEN key GLOB 'train/logp_diff_*' OR key = 'rollout/rollout_log_probs' "
     "THEN new IS NULL AND :absent "
-    "WHEN key GLOB 'rollout/zero_std/*' OR key IN ('rollout/raw_reward', 'rollout/advantages') "
-    "THEN new IS NULL AND :sft "
+    "WHEN key GLOB 'rollout/zero_std/*' OR key GLOB 'passrate/*' OR key = 'rollout/raw_reward' "
+    "THEN new IS NULL AND :unrewarded "
+    "WHEN key = 'rollout/advantages' THEN new IS NULL AND :sft "
     "WHEN key = 'rollout/dynamic_filter/dropped' THEN new IS NULL AND :sft OR :groups "
     "WHEN key GLOB 'rollout/staleness/*' THEN old IS NOT NULL AND new IS NOT NULL AND :versions "
     "END, 0) AS found FROM other WHERE old IS NOT new) "
@@ -129,9 +132,13 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
     invar_status status;
 
     INVAR_TRY(invar_recorded_recipe(&recipe, keys));
+    const bool judged = invar_estimator_facts_of(INVAR_RECIPE_ENUM(invar_estimator, recipe,
+                                                                   INVAR_KEY_ADVANTAGE_ESTIMATOR))
+                            ->judged;
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
         flag("sft", sft),
+        flag("unrewarded", sft || !judged),
         flag("absent", sft || loads),
         flag("groups", loads || (filters && surplus) || keys->value[INVAR_KEY_BUFFER_FILTER_PATH]),
         flag("versions", clock && invar_config_steps_per_rollout(recipe) > 1)};

@@ -208,7 +208,7 @@ static int64_t weights_of(const invar_loop *loop, int64_t first)
 invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, int64_t first,
                                   int64_t count)
 {
-    bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE);
+    bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE), rewarded;
 
     if (first + count > loop->flat.samples)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -220,6 +220,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                           "the starts of a step's samples"));
     invar_flat_starts(out->start, &loop->flat, first, count);
     out->batch = invar_flat_batch(&loop->flat, first, count, out->start);
+    rewarded = invar_loop_rewarded(loop, loop->batch.samples.items, loop->flat.samples);
     out->is = (invar_step){.number = loop->place.step,
                            .samples = loop->batch.samples.items,
                            .flat = &loop->flat,
@@ -233,6 +234,7 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                            .steps_per_rollout = loop->set.steps_per_rollout,
                            .clocked = loop->set.recorded,
                            .supervised = loop->set.sft,
+                           .unrewarded = !rewarded,
                            .keeps_surplus = loop->set.surplus,
                            .reused_groups = loop->batch.reused_groups,
                            .surplus_groups = loop->batch.surplus_groups,

@@ -267,6 +267,9 @@ void invar_loop_log_end(invar_loop *loop, invar_status status);
 /* Before the first rollout: the clock of the pace runs from here on. */
 void invar_loop_start_pace(invar_loop *loop);
 
+/* Whether samples have rewards: the estimator needs some, or somebody gives them nevertheless. */
+bool invar_loop_rewarded(const invar_loop *loop, const invar_rl_sample *samples, int64_t count);
+
 /* After a step: progress for whoever started the run, and its summary. */
 void invar_loop_show_step(invar_loop *loop, const invar_step *step);
 

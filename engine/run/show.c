@@ -109,8 +109,7 @@ void invar_train_format_result(char *out, size_t size, const invar_train_progres
         (void)snprintf(out, size, "loss %.3f  ", p->loss);
 }
 
-/* Whether samples have rewards: the estimator needs some, or somebody gives them nevertheless. */
-static bool are_rewarded(const invar_loop *loop, const invar_rl_sample *samples, int64_t count)
+bool invar_loop_rewarded(const invar_loop *loop, const invar_rl_sample *samples, int64_t count)
 {
     bool rewarded = false;
 
@@ -148,7 +147,7 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
         p.reward += step->samples[i].reward / (double)step->count;
         p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
     }
-    if (!are_rewarded(loop, step->samples + step->first, step->count))
+    if (step->unrewarded)
         p.reward = (double)NAN;
     sum->supervised = p.supervised;
     sum->last_reward = p.reward;
@@ -175,7 +174,7 @@ void invar_loop_show_sample(const invar_loop *loop)
 
     if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
-    if (are_rewarded(loop, s, 1))
+    if (invar_loop_rewarded(loop, s, 1))
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
     invar_recorder_say(&loop->recorder,
                        "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
@@ -187,7 +186,7 @@ void invar_loop_tell_equal_rewards(invar_loop *loop)
 {
     const invar_flat *f = &loop->flat;
 
-    if (loop->told_equal || !are_rewarded(loop, loop->batch.samples.items, f->samples) ||
+    if (loop->told_equal || !invar_loop_rewarded(loop, loop->batch.samples.items, f->samples) ||
         f->samples < 2 || f->reward[0] > 0.0f || loop->options->replay ||
         loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
         return;

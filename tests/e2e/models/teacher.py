@@ -222,6 +222,12 @@ def check_rewards():
         found = json.loads(said[said.index("{\n"):said.rindex("}") + 1])
         expect((found["first_reward"] is None) == (found["last_reward"] is None) ==
                (rule == "none") and found["last_loss"] is not None, f"{name}: {found}")
+        told = json.loads(run("ledger", "show", name, "--step", "0", "--json")[1])
+        expect(("raw_reward" in str(told), told["samples"][0]["reward"] == "nan") ==
+               (rule != "none", rule == "none") and "rollout/advantages" in str(told),
+               f"{name}: {told['metrics']}")
+        code, said = run("replay", name, "--step", "0")
+        expect(code == 0 and "\nidentical\n" in said, f"replay of {name}: {said}")
         code, said = run("train", "tiny.ini", "--run", f"{name}-told", "--rm-type", rule,
                          "--no-report", "--opd-teacher-load", "small/checkpoints")
         expect(code == 0 and f"\n{shown}" in said and hidden not in said, f"{name}: {said}")
