@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "engine/http/http.h"
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/model.h"
@@ -417,10 +418,16 @@ static bool has_user(const char *url)
 
 static invar_status check_url(const invar_recipe *r, invar_key key)
 {
-    if (has_user(invar_recipe_string(r, key)))
+    const char *url = invar_recipe_string(r, key);
+
+    if (has_user(url))
         return invar_config_refuse(r, key,
                                    "names a user, which ledgers and packs would keep: leave that "
                                    "out; a proxy of yours can add it to the questions");
+    if (url[0] && !invar_http_is_url(url))
+        return invar_config_refuse(r, key,
+                                   "is no address of a server; expected http://HOST:PORT/PATH or "
+                                   "https://HOST/PATH");
     return INVAR_OK;
 }
 

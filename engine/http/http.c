@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -18,6 +19,7 @@
 #include "base/invar_banned.h"
 
 #define URL_BYTES 2000
+#define ROUTE_BYTES 64
 #define NAME_BYTES 64
 #define KEY_BYTES 4096
 #define BEARER "Authorization: Bearer "
@@ -28,7 +30,7 @@
 
 struct invar_http {
     char name[NAME_BYTES + 1];
-    char url[URL_BYTES + 1];
+    char url[URL_BYTES + ROUTE_BYTES + 1];
     char shown[INVAR_TEXT_URL_SIZE];
     char header[sizeof BEARER + KEY_BYTES]; /* "": none */
     invar_http_options options;
@@ -46,20 +48,40 @@ typedef struct call_state {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool begins(const char *text, const char *with)
+/* HOST or HOST:PORT, of `bytes`; the host may be an address in brackets, with colons. */
+static bool is_place(const char *text, size_t bytes)
 {
-    return strncmp(text, with, strlen(with)) == 0 && text[strlen(with)];
+    const char *end = text + bytes, *port = end;
+    long number = 0;
+
+    while (port > text && port[-1] >= '0' && port[-1] <= '9')
+        port--;
+    if (port > text && port[-1] == ':' && port < end) {
+        number = strtol(port, NULL, 10);
+        end = port - 1;
+    } else if (*text != '[' && memchr(text, ':', bytes)) {
+        return false;
+    }
+    return end > text && number <= 65535 && (*text == '[') == (end[-1] == ']');
+}
+
+bool invar_http_is_url(const char *url)
+{
+    const char *host = strncmp(url, "http://", 7) == 0    ? url + 7
+                       : strncmp(url, "https://", 8) == 0 ? url + 8
+                                                          : NULL;
+
+    return host && is_place(host, strcspn(host, "/?#")) && strlen(url) <= URL_BYTES &&
+           !strpbrk(url, " \t\r\n");
 }
 
 static invar_status check_url(const char *name, const char *url)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
-    size_t bytes = strlen(url);
 
-    if ((begins(url, "http://") || begins(url, "https://")) && bytes <= URL_BYTES &&
-        !strpbrk(url, " \t\r\n"))
+    if (invar_http_is_url(url))
         return INVAR_OK;
-    invar_text_quote(quoted, sizeof quoted, url, bytes);
+    invar_text_quote(quoted, sizeof quoted, url, strcspn(url, "?#"));
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.80s = %s is no address; expected http://HOST:PORT/PATH or https://...",
                       name, quoted);
@@ -96,18 +118,20 @@ static invar_status load(const invar_http_table **out, const char *file)
 invar_status invar_http_open(invar_http **out, const invar_http_options *options)
 {
     const char *key = options->key ? options->key : "";
+    const char *route = options->route ? options->route : "";
     const invar_http_table *client;
     invar_http *http;
 
     *out = NULL;
-    INVAR_CHECK(strlen(options->name) <= NAME_BYTES && options->attempts > 0 && options->parallel);
+    INVAR_CHECK(strlen(options->name) <= NAME_BYTES && strlen(route) <= ROUTE_BYTES &&
+                options->attempts > 0 && options->parallel);
     INVAR_TRY(check_url(options->name, options->url));
     INVAR_TRY(check_key(options->name, key));
     INVAR_TRY(load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
     INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
-    memcpy(http->url, options->url, strlen(options->url));
+    (void)snprintf(http->url, sizeof http->url, "%s%s", options->url, route);
     invar_text_show_url(http->shown, sizeof http->shown, http->url);
     if (key[0])
         (void)snprintf(http->header, sizeof http->header, "%s%s", BEARER, key);

@@ -10,6 +10,7 @@
 #ifndef INVAR_ENGINE_HTTP_HTTP_H
 #define INVAR_ENGINE_HTTP_HTTP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -20,9 +21,14 @@ extern "C" {
 
 typedef struct invar_http invar_http;
 
+/* True if it is the address of a server: http:// or https://, HOST or HOST:PORT, at most 2000
+   bytes. The rules of a recipe ask this, so that a run is refused before it starts. */
+bool invar_http_is_url(const char *url);
+
 typedef struct invar_http_options {
     const char *name;   /* what the server is for, in messages: "rm-url" */
-    const char *url;    /* http:// or https://; both are copied */
+    const char *url;    /* as invar_http_is_url says; both are copied */
+    const char *route;  /* behind the address, copied; NULL: nothing */
     double timeout;     /* seconds that a call may take; 0: no limit */
     int attempts;       /* calls for one question, at least 1 */
     double pause;       /* seconds before the second call */

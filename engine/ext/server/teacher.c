@@ -18,8 +18,6 @@
 
 #include "base/invar_banned.h"
 
-#define ROUTE "/completions"
-#define URL_SIZE 4096
 #define TRIAL 8 /* tokens of the first question */
 #define WHERE_SIZE 160
 
@@ -287,16 +285,9 @@ static invar_status try_out(invar_teacher *teacher)
 
 static invar_status connect(invar_teacher *t, const invar_teacher_options *o)
 {
-    char url[URL_SIZE];
-    size_t bytes = strlen(o->url);
-
-    while (bytes > 0 && o->url[bytes - 1] == '/')
-        bytes--;
-    if (bytes + sizeof ROUTE > sizeof url)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.64s: the address is too long", o->name);
-    (void)snprintf(url, sizeof url, "%.*s%s", (int)bytes, o->url, ROUTE);
     return invar_http_open(&t->server, &(invar_http_options){.name = t->name,
-                                                             .url = url,
+                                                             .url = o->url,
+                                                             .route = "/completions",
                                                              .timeout = o->timeout,
                                                              .attempts = INVAR_QUESTIONS_ATTEMPTS,
                                                              .pause = INVAR_QUESTIONS_PAUSE,

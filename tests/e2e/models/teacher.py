@@ -303,7 +303,7 @@ def main():
     for end in ("v1/", "v1?a=b", "v1#a"):
         refused("end", 129, "ends with a slash, or has a query", "--opd-teacher-url",
                 f"http://127.0.0.1:{key.port}/{end}")
-    refused("address", 129, "opd-teacher-url = here:80/v1/completions is no address",
+    refused("address", 129, "'opd-teacher-url' is no address of a server",
             "--opd-teacher-url", "here:80/v1")
     finish()
 

@@ -67,6 +67,10 @@ alike --load-debug-rollout-data 'saved-{rollout_id}' --use-rollout-routing-repla
 alike --save-hf 'full-{rollout_id}'
 alike --custom-init-path absent.so
 alike --custom-init-path 'absent program'
+for url in ftp://judge judge http://; do
+    alike --rm-type remote_rm --rm-url $url
+    alike --use-opd --opd-teacher-url $url
+done
 alike --rollout-lag 1 --rollout-schedule recorded --debug-determinism point
 alike --rollout-lag 1 --rollout-schedule recorded --rollout-record absent
 # so is a folder with a run of other keys

@@ -88,7 +88,8 @@ if [[ -n ${INVAR_TEST_FULL:-} ]]; then # each waits between its calls
     bad /closes "rm-url: no answer from $url/closes after 5 calls: "
     bad /late 'after 5 calls: ' --plugin-timeout 1
 fi
-expect 129 'rm-url = judge:80 is no address; expected http://' "${remote[@]}" --rm-url judge:80
+expect 129 "--rm-url: 'rm-url' is no address of a server; expected http://" "${remote[@]}" \
+    --rm-url judge:80
 expect 129 "'rm-url' is missing: rm-type = remote_rm asks it" "${remote[@]}"
 expect 129 'would be ignored: it needs rm-type = remote_rm' train tiny.ini --rm-type math \
     --rm-url "$url"

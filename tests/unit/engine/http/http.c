@@ -268,10 +268,17 @@ static void test_http__keys(void **state)
 
 static void test_http__wrong_addresses(void **state)
 {
+    static const char *const good[] = {"http://judge", "https://judge:65535?key=a:b",
+                                       "http://[::1]:80/v1"};
     static const char *const urls[] = {"",
                                        "judge:80",
                                        "ftp://judge/",
                                        "http://",
+                                       "http:///path",
+                                       "http://:80/",
+                                       "http://judge:http/",
+                                       "http://judge:99999/",
+                                       "http://[::1/",
                                        "file:///etc/x",
                                        "http://a b/",
                                        "http://a/\r\nHost: b"};
@@ -284,6 +291,8 @@ static void test_http__wrong_addresses(void **state)
         assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID, "is no address");
         assert_null(http);
     }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(invar_http_is_url(good[i]));
     o.url = "https://judge";
     o.module = "/nowhere/invar-http.so";
     assert_fails(invar_http_open(&http, &o), INVAR_E_UNSUPPORTED,
