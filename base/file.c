@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -424,11 +425,63 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
     return INVAR_OK;
 }
 
+invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char at[INVAR_PATH_SIZE];
+    struct stat info;
+
+    if (snprintf(out, INVAR_PATH_SIZE, "%s", path) >= INVAR_PATH_SIZE)
+        return path_too_long(path);
+    while (lstat(out, &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        (void)snprintf(at, sizeof at, "%s", out);
+        INVAR_TRY(invar_path_folder(out, at));
+        if (strcmp(out, at) == 0)
+            break;
+    }
+    return INVAR_OK;
+}
+
+/* File systems that show what the kernel knows, and in which even root makes no file. */
+static bool is_of_kernel(const char *folder)
+{
+    static const unsigned long types[] = {0x9FA0, 0x62656572}; // proc, sysfs
+    struct statfs info;
+
+    if (statfs(folder, &info) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if ((unsigned long)info.f_type == types[i])
+            return true;
+    return false;
+}
+
+/* Whether `path` can be made in `folder`, with the folders that are missing on the way. */
+static invar_status check_in(const char *path, const char *folder)
+{
+    char at[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], above[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+    int code = 0;
+
+    INVAR_TRY(invar_path_standing(at, folder));
+    invar_path_show(shown, path);
+    invar_path_show(above, at);
+    if (stat(at, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOENT) // a link to nowhere
+        return INVAR_FAIL(INVAR_E_IO, ENOTDIR,
+                          "%s: cannot be written: %s is no folder; name another place", shown,
+                          above);
+    if (faccessat(AT_FDCWD, at, W_OK | X_OK, AT_EACCESS) != 0)
+        code = errno;
+    else if (is_of_kernel(at))
+        code = EROFS;
+    return code ? INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s; name another place",
+                             shown, strerror(code))
+                : INVAR_OK;
+}
+
 invar_status invar_path_check_place(const char *path)
 {
     char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
-    int code;
 
     INVAR_TRY(invar_path_folder(folder, path));
     invar_path_show(shown, path);
@@ -437,10 +490,7 @@ invar_status invar_path_check_place(const char *path)
     if (lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return INVAR_FAIL(INVAR_E_INVALID, EISDIR, "%s: is a folder; give the name of a file",
                           shown);
-    if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0)
-        return INVAR_OK;
-    code = errno;
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
+    return check_in(path, folder);
 }
 
 invar_status invar_path_check_place_of(const char *path, const char *home)
@@ -455,22 +505,15 @@ invar_status invar_path_check_place_of(const char *path, const char *home)
 
 invar_status invar_path_check_way(const char *path)
 {
-    char folder[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    struct stat info = {0};
-    int code;
+    char folder[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_folder(folder, path));
-    while (stat(folder, &info) != 0 && errno == ENOENT && strcmp(folder, ".") != 0 &&
-           strcmp(folder, "/") != 0) {
-        INVAR_TRY(invar_path_folder(above, folder));
-        memcpy(folder, above, sizeof folder);
-    }
-    if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
-        faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0)
-        return INVAR_OK;
-    code = S_ISDIR(info.st_mode) ? errno : ENOTDIR;
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
+    return check_in(path, folder);
+}
+
+invar_status invar_path_check_folder(const char *path)
+{
+    return check_in(path, path);
 }
 
 struct invar_file_writer {

@@ -69,6 +69,9 @@ invar_status invar_path_check_place_of(const char *path, const char *home) INVAR
 /* The same where folders that are missing will be made on the way to it. */
 invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;
 
+/* The same of a folder, which may be there, and in which files will be made. */
+invar_status invar_path_check_folder(const char *path) INVAR_MUST_USE;
+
 /*
  * Writes PATH.invar-tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a
  * part.
@@ -141,6 +144,9 @@ bool invar_path_exists(const char *path);
 
 /* The folder that `path` lies in. */
 invar_status invar_path_folder(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
+
+/* The path itself where something is there, else the nearest folder above it that is there. */
+invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
 
 /* The bytes of a path without slashes at its end; "/" keeps its own. */
 size_t invar_path_length(const char *path);

@@ -44,6 +44,14 @@ invar_status invar_error_advise(invar_status status, invar_status only, const ch
     return status;
 }
 
+invar_status invar_error_of_key(invar_status status, const char *key)
+{
+    const invar_error first = last_error;
+
+    return status == INVAR_OK ? status
+                              : INVAR_FAIL(status, first.native, "%s: %s", key, first.message);
+}
+
 const char *invar_status_name(invar_status status)
 {
     switch (status) {

@@ -69,6 +69,10 @@ void invar_error_put(const invar_error *error);
 invar_status invar_error_advise(invar_status status, invar_status only,
                                 const char *advice) INVAR_MUST_USE;
 
+/* Puts "KEY: " before the record of a failure: the recipe key or flag that is to be changed; yields
+   `status` again, also INVAR_OK. */
+invar_status invar_error_of_key(invar_status status, const char *key) INVAR_MUST_USE;
+
 /* The code's name, "INVALID"; "UNKNOWN" for a number that is no code. */
 const char *invar_status_name(invar_status status);
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/process/process.h"
 #include "ledger/internal.h"
 #include "ledger/store/file.h"
@@ -71,6 +72,18 @@ static invar_status make_schema(invar_sql *sql)
     return INVAR_OK;
 }
 
+/* Whether a writer may have it; a file that is there may still be no ledger. */
+static invar_status check_writable(const char *path)
+{
+    INVAR_TRY(check_place(path, true));
+    if (invar_file_has_other_names(path))
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "ledger %.1000s: the file has a second name (a hard link), under which "
+                          "another writer could not be seen; make a copy",
+                          path);
+    return INVAR_OK;
+}
+
 /* As the only writer. */
 static invar_status open_locked(invar_ledger *ledger, const char *path,
                                 const invar_ledger_options *options)
@@ -97,12 +110,7 @@ static invar_status open_writer(invar_ledger *ledger, const char *path,
         return not_found(path);
     if (kind == INVAR_FILE_KIND_EMPTY && !options->create)
         return not_a_ledger(path);
-    INVAR_TRY(check_place(path, true));
-    if (invar_file_has_other_names(path))
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "ledger %.1000s: the file has a second name (a hard link), under which "
-                          "another writer could not be seen; make a copy",
-                          path);
+    INVAR_TRY(check_writable(path));
     INVAR_TRY(invar_file_lock(&ledger->lock, path, options->writer));
     status = open_locked(ledger, path, options);
     if (status != INVAR_OK && kind == INVAR_FILE_KIND_DATA && !locked)
@@ -192,6 +200,25 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
         return status;
     }
     *out = ledger;
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_check_output(const char *path, const char *home)
+{
+    char target[INVAR_FILE_PATH_SIZE];
+    invar_ledger there = {.lock = -1};
+    invar_file_kind kind;
+
+    INVAR_TRY(invar_file_resolve(target, path));
+    INVAR_TRY(invar_error_of_key(invar_path_check_place_of(target, home), "ledger"));
+    INVAR_TRY(invar_file_look(&kind, target));
+    INVAR_TRY(check_writable(target));
+    // a writer completes a file with a WAL or a journal, and says whether it is a ledger then
+    if (kind != INVAR_FILE_KIND_DATA || invar_file_has_wal(target) ||
+        invar_file_has_journal(target))
+        return INVAR_OK;
+    INVAR_TRY(open_as(&there, target, INVAR_SQL_MODE_IMMUTABLE));
+    invar_sql_close(there.sql);
     return INVAR_OK;
 }
 

@@ -61,6 +61,12 @@ void invar_ledger_close(invar_ledger *ledger);
 
 #define INVAR_LEDGER_WRITER_SIZE 384
 
+/*
+ * Before long work: fails where a ledger cannot be made or written at `path`. The run's folder
+ * `home` will be there by then.
+ */
+invar_status invar_ledger_check_output(const char *path, const char *home) INVAR_MUST_USE;
+
 /* Who writes the ledger `path` just now, "pid 7 on node3 since 2026-...: train"; "": nobody. */
 invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE],
                                  const char *path) INVAR_MUST_USE;

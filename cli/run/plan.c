@@ -20,6 +20,7 @@
 #include "cli/run/layouts.h"
 #include "engine/config/config.h"
 #include "engine/run/admission.h"
+#include "engine/run/home/folders.h"
 #include "engine/run/memory.h"
 #include "engine/run/plugins.h"
 
@@ -249,19 +250,29 @@ static invar_status plan_layouts(int *code_out, const settings *s, const invar_r
     return INVAR_OK;
 }
 
-/* Plans are also made on other machines than runs: a file that is not here is no failure. */
-static invar_status locate_plugins(const invar_recipe *recipe)
+static invar_status only_warn(invar_status status)
 {
-    invar_status status = invar_plugins_locate(recipe);
     char line[1400];
 
-    if (status != INVAR_E_IO)
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
     (void)snprintf(line, sizeof line, "warning: train refuses this on this machine: %.1300s",
                    invar_error_last()->message);
     invar_error_clear();
     invar_live_say(NULL, line);
     return INVAR_OK;
+}
+
+/* Plans are also made on other machines than runs: a file or folder that is not as the run needs it
+   is no failure. */
+static invar_status look_around(const invar_recipe *recipe, const char *path)
+{
+    const invar_status located = invar_plugins_locate(recipe);
+    invar_folders at;
+
+    INVAR_TRY(located == INVAR_E_IO ? only_warn(located) : located);
+    INVAR_TRY(invar_folders_find(&at, recipe, path));
+    return only_warn(invar_folders_check(&at, recipe, false));
 }
 
 static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe,
@@ -273,7 +284,7 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     invar_status status;
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe}));
-    INVAR_TRY(locate_plugins(recipe));
+    INVAR_TRY(look_around(recipe, path));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)

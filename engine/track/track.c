@@ -59,17 +59,6 @@ static void say(const invar_track *t, const char *line)
         t->run.say(t->run.payload, line);
 }
 
-/* The failure, by the key that asked for it. */
-static invar_status of_key(invar_status status, const char *key)
-{
-    invar_error first;
-
-    if (status == INVAR_OK)
-        return status;
-    invar_error_take(&first);
-    return INVAR_FAIL(status, first.native, "%s: %s", key, first.message);
-}
-
 /* Who cannot be told is left alone from now on. */
 static void give_up(const invar_track *t, const char *key)
 {
@@ -94,7 +83,7 @@ static invar_status open_events(invar_track *t)
 
     if (!folder[0])
         return INVAR_OK;
-    return of_key(
+    return invar_error_of_key(
         invar_export_events_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after),
         EVENTS_KEY);
 }
@@ -157,11 +146,13 @@ static invar_status show_gauges(invar_track *t)
 static invar_status open_gauges(invar_track *t)
 {
     if (port_of(t->run.recipe))
-        INVAR_TRY(of_key(invar_scrape_open(&t->scrape, port_of(t->run.recipe)), PORT_KEY));
+        INVAR_TRY(
+            invar_error_of_key(invar_scrape_open(&t->scrape, port_of(t->run.recipe)), PORT_KEY));
     if (t->file[0])
-        INVAR_TRY(of_key(invar_hold_take(&t->hold, t->file), FILE_KEY));
-    return t->scrape || t->file[0] ? of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
-                                   : INVAR_OK;
+        INVAR_TRY(invar_error_of_key(invar_hold_take(&t->hold, t->file), FILE_KEY));
+    return t->scrape || t->file[0]
+               ? invar_error_of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
+               : INVAR_OK;
 }
 
 static void tell_gauges(invar_track *t)
@@ -450,12 +441,14 @@ invar_status invar_track_check(const invar_track_plan *plan)
     const char *sink = sink_command(plan->recipe);
 
     if (events[0])
-        INVAR_TRY(of_key(invar_export_events_check(events, plan->name, plan->begins), EVENTS_KEY));
+        INVAR_TRY(invar_error_of_key(invar_export_events_check(events, plan->name, plan->begins),
+                                     EVENTS_KEY));
     if (file[0])
-        INVAR_TRY(of_key(check_file(file, plan->folder), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(check_file(file, plan->folder), FILE_KEY));
     if (sink[0])
         INVAR_TRY(check_sink(sink, plan->folder));
-    return port_of(plan->recipe) ? of_key(check_port(port_of(plan->recipe)), PORT_KEY) : INVAR_OK;
+    return port_of(plan->recipe) ? invar_error_of_key(check_port(port_of(plan->recipe)), PORT_KEY)
+                                 : INVAR_OK;
 }
 
 static bool listens(const invar_recipe *recipe)
@@ -473,7 +466,8 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     if (!listens(run->recipe))
         return INVAR_OK;
     if (prometheus_file(run->recipe)[0])
-        INVAR_TRY(of_key(check_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
+        INVAR_TRY(
+            invar_error_of_key(check_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "who is told about a run"));
     *t = (invar_track){.run = *run, .told = run->after, .file = prometheus_file(run->recipe)};
     status = open_events(t);

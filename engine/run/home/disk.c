@@ -206,19 +206,17 @@ static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask
 
 /* ---- the file system ------------------------------------------------------------------------- */
 
-/* Returns the free bytes at `folder`, or at the nearest existing folder above it; -1 if unknown. */
+/* Returns the free bytes at `folder`, or at the nearest existing folder above it; -1 if unknown,
+   or if nothing can be written there. */
 static int64_t free_bytes(const char *folder)
 {
-    char path[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
+    char path[INVAR_PATH_SIZE];
     struct statvfs info;
 
-    (void)snprintf(path, sizeof path, "%s", folder);
-    while (!invar_path_exists(path)) {
-        if (invar_path_folder(above, path) != INVAR_OK || strcmp(above, path) == 0) {
-            invar_error_clear();
-            return -1;
-        }
-        memcpy(path, above, sizeof path);
+    if (invar_path_check_folder(folder) != INVAR_OK ||
+        invar_path_standing(path, folder) != INVAR_OK) {
+        invar_error_clear();
+        return -1;
     }
     if (statvfs(path, &info) != 0 || info.f_blocks == 0 ||
         info.f_bavail > (uint64_t)INT64_MAX / (info.f_frsize ? info.f_frsize : 1))

@@ -115,6 +115,42 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     return choose_path(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
 }
 
+/* ---- whether a run can write there ----------------------------------------------------------- */
+
+static invar_status check_folder(const char *path, const char *key)
+{
+    return path[0] ? invar_error_of_key(invar_path_check_folder(path), key) : INVAR_OK;
+}
+
+static invar_status check_file(const invar_folders *at, const invar_recipe *recipe, invar_key key)
+{
+    const char *path = invar_recipe_string(recipe, key);
+
+    if (!path[0] || invar_path_exists(path)) // what is there is looked at by those who replace it
+        return INVAR_OK;
+    return invar_error_of_key(invar_path_check_place_of(path, at->run),
+                              invar_config_schema()->keys[key].name);
+}
+
+invar_status invar_folders_check(const invar_folders *at, const invar_recipe *recipe, bool fresh)
+{
+    // a path with {rollout_id} has folders that are not there, and one above them that is
+    static const invar_key folders[] = {INVAR_KEY_TENSORBOARD_DIR, INVAR_KEY_SAVE_HF,
+                                        INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA};
+    static const invar_key files[] = {INVAR_KEY_TRACE, INVAR_KEY_PROMETHEUS_FILE};
+
+    INVAR_TRY(check_folder(at->run, "run"));
+    if (!fresh)
+        INVAR_TRY(invar_ledger_check_output(at->ledger, at->run));
+    INVAR_TRY(check_folder(at->save, "save"));
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        INVAR_TRY(check_folder(invar_recipe_string(recipe, folders[i]),
+                               invar_config_schema()->keys[folders[i]].name));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        INVAR_TRY(check_file(at, recipe, files[i]));
+    return INVAR_OK;
+}
+
 /* ---- the checkpoints of a run ---------------------------------------------------------------- */
 
 /* State of a search for the newest checkpoint that the ledger names and that exists. */

@@ -36,6 +36,14 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
                                 const char *path) INVAR_MUST_USE;
 
 /*
+ * Fails where the run could not write: something on the way to an output is no folder, or may not
+ * be written to. The message names the key. Nothing is made. `fresh`: a run that is there gets
+ * another name first.
+ */
+invar_status invar_folders_check(const invar_folders *at, const invar_recipe *recipe,
+                                 bool fresh) INVAR_MUST_USE;
+
+/*
  * The folder of checkpoints of the run in `folder`: that of the newest checkpoint that the run's
  * ledger names and that is there, as the ledger says (`save`) or in the run's folder; of `step` if
  * that is not -1. The hash in the ledger tells a checkpoint of this run from those of others, which

@@ -125,12 +125,15 @@ static invar_status check_outputs(const invar_loop *loop)
                                    .begins = loop->options->fresh ||
                                              !invar_path_exists(loop->home.at.ledger)};
 
+    if (!loop->options->replay)
+        INVAR_TRY(invar_folders_check(&loop->home.at, loop->recipe, loop->options->fresh));
     if (trace[0])
-        INVAR_TRY(invar_trace_check_path(trace, loop->home.at.run));
+        INVAR_TRY(invar_error_of_key(invar_trace_check_path(trace, loop->home.at.run), "trace"));
     if (loop->options->replay)
         return INVAR_OK;
     if (rollouts[0])
-        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.course.rollouts));
+        INVAR_TRY(invar_error_of_key(invar_rollout_file_check(rollouts, loop->set.course.rollouts),
+                                     "save-debug-rollout-data"));
     return invar_track_check(&plan);
 }
 

@@ -293,7 +293,7 @@ invar_status invar_export_events_check(const char *folder, const char *name, boo
 
     INVAR_TRY(join(inner, folder, name));
     INVAR_TRY(invar_path_join(file, sizeof file, inner, "events"));
-    INVAR_TRY(invar_error_advise(invar_path_check_way(file), INVAR_E_IO, "name another folder"));
+    INVAR_TRY(invar_path_check_way(file));
     return begins && invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
 }
 

@@ -65,6 +65,24 @@ alike --load-debug-rollout-data 'absent-{rollout_id}'
 alike --load-debug-rollout-data 'saved-{rollout_id}' --use-rollout-routing-replay true \
     --model-type qwen3_moe --num-experts 2
 alike --save-hf 'full-{rollout_id}'
+echo x >file && mkdir -p folder
+for place in file file/x /proc/x; do
+    alike --save $place
+    alike --ledger $place
+    alike --tensorboard-dir $place
+    alike --trace $place/y
+    alike --prometheus-file $place/y.prom
+    alike --save-hf "$place/{rollout_id}"
+    alike --save-debug-rollout-data "$place/{rollout_id}"
+    expect 2 "run: $place: cannot be written: " again.ini --run $place --dry-run
+    expect 2 "save: $place: cannot be written: " again.ini --save $place --dry-run
+    said=$("$invar" plan again.ini --save $place 2>&1)
+    holds grep -q "train refuses this on this machine: save: $place: cannot be written" <<<"$said"
+    holds grep -q "^verdict: fits; on the disk of $place: unknown" <<<"$said"
+done
+alike --ledger again.ini
+alike --ledger folder
+alike --ledger absent/ledger.db
 alike --custom-init-path absent.so
 alike --custom-init-path 'absent program'
 for url in ftp://judge judge http://; do

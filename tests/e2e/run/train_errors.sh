@@ -492,7 +492,8 @@ works c "${saved[@]}" --skip-damaged
     complain "skip-damaged: $(<"$folder/out")"
 
 # ---- found at the beginning, not after hours ---------------------------------------------------
-refuses 2 "is no folder" save "${plain[@]}" --save "$folder/good.jsonl"
+refuses 2 "save: $folder/good.jsonl: cannot be written: " save "${plain[@]}" \
+    --save "$folder/good.jsonl"
 untouched save
 for point in logp train.logp,weights.x layer.99.q; do
     for way in "${plain[*]}" "${plain[*]} --dry-run" "plan recipes/bf16.ini"; do
@@ -522,7 +523,7 @@ fi
 
 # ---- no permission -----------------------------------------------------------------------------
 locked=$folder/locked
-mkdir -p "$locked" && chmod 555 "$locked"
+mkdir -p "$locked" "$folder/open" && chmod 555 "$locked" && chmod 777 "$folder/open"
 if (($(id -u) == 0)); then
     under=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 fi
@@ -532,9 +533,10 @@ if "${under[@]}" test -x "$invar" -a -x "$folder"; then
     refuses 2 "locked/a.golden: cannot be written: Permission denied" locked-golden "${plain[@]}" \
         --record-golden "$locked/a.golden"
     untouched locked-golden
-    refuses 2 "locked/new/0: cannot be written: Permission denied" locked-rollouts "${plain[@]}" \
+    refuses 2 "locked/new/{rollout_id}: cannot be written: Permission denied" \
+        open/locked-rollouts "${plain[@]}" \
         --save-debug-rollout-data "$locked/new/{rollout_id}"
-    untouched locked-rollouts
+    untouched open/locked-rollouts
 else
     echo "skipped: nobody without permissions can run $invar"
 fi

@@ -185,6 +185,29 @@ static void test_base_file__checks_the_place_of_a_runs_output(void **state)
     assert_fails(invar_path_check_place_of(inside, home), INVAR_E_INVALID, "is a folder");
 }
 
+static void test_base_file__checks_the_way_to_a_folder(void **state)
+{
+    const char *file = in_work("taken"), *link = in_work("nowhere-else");
+    char at[INVAR_PATH_SIZE];
+
+    (void)state;
+    assert_ok(invar_file_write(file, "x", 1));
+    assert_int_equal(symlink(in_work("nowhere"), link), 0);
+    assert_ok(invar_path_check_folder(work));
+    assert_ok(invar_path_check_folder(in_work("a/b/c")));
+    assert_ok(invar_path_check_folder("x"));
+    assert_fails(invar_path_check_folder(file), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_folder(in_work("taken/b/c")), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_way(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_place(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_folder(in_work("nowhere-else/b")), INVAR_E_IO, "is no folder");
+    assert_fails(invar_path_check_folder("/proc/x"), INVAR_E_IO, "/proc/x: cannot be written");
+    assert_ok(invar_path_standing(at, in_work("taken/b/c")));
+    assert_string_equal(at, file);
+    assert_ok(invar_path_standing(at, "none/of/these"));
+    assert_string_equal(at, ".");
+}
+
 static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
 {
     const char *path = in_work("ten"), *pipe = in_work("pipe");
@@ -595,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_base_file__says_what_an_output_may_replace),
         cmocka_unit_test(test_base_file__an_output_takes_no_place_but_a_files),
         cmocka_unit_test(test_base_file__checks_the_place_of_a_runs_output),
+        cmocka_unit_test(test_base_file__checks_the_way_to_a_folder),
         cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
         cmocka_unit_test(test_base_file__hashes_files_of_any_size),
         cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),

@@ -258,7 +258,7 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
     assert_fails(invar_export_events_open(&e, path_of("run.db"), ledger, 1, 3), INVAR_E_IO,
                  "run.db");
     assert_fails(invar_export_events_check(path_of("run.db"), "test", false), INVAR_E_IO,
-                 "Not a directory; name another folder");
+                 "is no folder; name another place");
     invar_ledger_close(ledger);
     free(whole.data);
 }
