@@ -136,7 +136,8 @@ invar_status invar_folders_check(const invar_folders *at, const invar_recipe *re
 {
     // a path with {rollout_id} has folders that are not there, and one above them that is
     static const invar_key folders[] = {INVAR_KEY_TENSORBOARD_DIR, INVAR_KEY_SAVE_HF,
-                                        INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA};
+                                        INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
+                                        INVAR_KEY_DEBUG_DUMP_DIR};
     static const invar_key files[] = {INVAR_KEY_TRACE, INVAR_KEY_PROMETHEUS_FILE};
 
     INVAR_TRY(check_folder(at->run, "run"));

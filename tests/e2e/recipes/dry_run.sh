@@ -70,6 +70,7 @@ for place in file file/x /proc/x; do
     alike --save $place
     alike --ledger $place
     alike --tensorboard-dir $place
+    alike --debug-dump grad_norm --debug-dump-dir $place
     alike --trace $place/y
     alike --prometheus-file $place/y.prom
     alike --save-hf "$place/{rollout_id}"
