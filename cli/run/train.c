@@ -460,14 +460,17 @@ static invar_status check_clock(const invar_recipe *recipe, const settings *s)
                       s->golden ? "--golden" : "--record-golden");
 }
 
-static invar_status check_report(const settings *s, const char *folder)
+/* Where the run writes, and that a report may be written there at the end. */
+static invar_status find_folders(invar_folders *out, const invar_recipe *recipe, const char *path,
+                                 const settings *s)
 {
-    char path[INVAR_PATH_SIZE];
+    char report[INVAR_PATH_SIZE];
 
+    INVAR_TRY(invar_folders_find(out, recipe, path));
     if (s->no_report || s->fresh) // a folder that is there gets another name
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(path, sizeof path, folder, REPORT));
-    return invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0);
+    INVAR_TRY(invar_path_join(report, sizeof report, out->run, REPORT));
+    return invar_path_check_output(report, INVAR_PAGE_MARK("report"), 0);
 }
 
 /* Only rank 0 has something to show. */
@@ -489,8 +492,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
     invar_status status;
     bool leads;
 
-    INVAR_TRY(invar_folders_find(&at, recipe, path));
-    INVAR_TRY(check_report(s, at.run));
+    INVAR_TRY(find_folders(&at, recipe, path, s));
     INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
     leads = invar_launch_leads(launch);
     options.stop = invar_live_catch(
@@ -509,6 +511,9 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
 static invar_status dry_run(invar_launch *launch, const char *path, const settings *s,
                             const invar_recipe *recipe)
 {
+    invar_folders at;
+
+    INVAR_TRY(find_folders(&at, recipe, path, s));
     INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
     return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
 }

@@ -402,12 +402,14 @@ static invar_status check_recorded(const invar_loop *loop)
     return status;
 }
 
-invar_status invar_loop_check_existing(const invar_loop *loop)
+invar_status invar_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
+                                       const invar_loop *loop)
 {
-    invar_ledger_summary summary;
+    invar_ledger_summary summary = {.uuid = ""};
     invar_ledger *ledger = NULL;
     invar_status status = INVAR_OK;
 
+    uuid_out[0] = '\0';
     if (!invar_path_exists(loop->home.at.ledger))
         return INVAR_OK;
     if (invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}) == INVAR_OK &&
@@ -415,6 +417,7 @@ invar_status invar_loop_check_existing(const invar_loop *loop)
         status = check_same(loop, ledger, &summary);
     else
         invar_error_clear(); // the run itself opens the ledger to write, and may repair it
+    memcpy(uuid_out, summary.uuid, sizeof summary.uuid);
     invar_ledger_close(ledger);
     return status;
 }
@@ -673,59 +676,6 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
                       ", but %.1000s has no run: give the run's folder with --run, or start a new "
                       "run from its weights with ref-load",
                       step, loop->home.at.ledger);
-}
-
-/* Whether the folder has a checkpoint, and is not the run's own, in other words. */
-static bool has_checkpoint(const char *folder, const invar_loop *loop)
-{
-    int64_t step;
-
-    if (!invar_path_exists(folder) || invar_path_same(folder, loop->home.at.save))
-        return false;
-    if (invar_checkpoint_latest(&step, folder) == INVAR_OK)
-        return true;
-    invar_error_clear();
-    return false;
-}
-
-static invar_status take_save(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    (void)columns;
-    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT || strcmp(values[0].data, "none") == 0)
-        return INVAR_OK;
-    INVAR_CHECK(count == 1);
-    if (!has_checkpoint(values[0].data, payload)) // what is gone cannot be gone on from
-        return INVAR_OK;
-    invar_path_show(shown, values[0].data);
-    return INVAR_FAIL(
-        INVAR_E_STATE, 0,
-        "the run's checkpoints went to %s, by save or INVAR_SAVE, and this time "
-        "neither is given: give --save to continue from there, or --fresh to start over",
-        shown);
-}
-
-invar_status invar_loop_check_save(const invar_loop *loop)
-{
-    const invar_ledger_argument uuid = {"uuid",
-                                        {.type = INVAR_LEDGER_TYPE_TEXT,
-                                         .data = loop->recorder.uuid,
-                                         .bytes = strlen(loop->recorder.uuid)}};
-
-    if (!loop->recorder.uuid[0] || !loop->home.at.usual || loop->options->replay)
-        return INVAR_OK;
-    return invar_ledger_select(
-        loop->recorder.ledger,
-        &(invar_ledger_request){
-            .sql = "SELECT f.value FROM fact f JOIN run r USING(run) WHERE r.uuid = :uuid AND "
-                   "f.scope = 'free' AND f.key = 'save' AND f.seg = "
-                   "(SELECT max(seg) FROM segment WHERE run = r.run)",
-            .arguments = &uuid,
-            .n_arguments = 1,
-            .row = take_save,
-            .payload = (void *)(uintptr_t)loop});
 }
 
 invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest *chain)

@@ -192,8 +192,10 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
 
-/* Refuses, without writing, a folder whose ledger has a run with another identity. */
-invar_status invar_loop_check_existing(const invar_loop *loop) INVAR_MUST_USE;
+/* Refuses, without writing, a folder whose ledger has a run with another identity. *uuid_out: of
+   the run that is there; "" if there is none, or if only a writer can say. */
+invar_status invar_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
+                                       const invar_loop *loop) INVAR_MUST_USE;
 
 /*
  * INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. Before
@@ -210,13 +212,13 @@ invar_status invar_loop_read_sets(invar_loop *loop) INVAR_MUST_USE;
 /* INVAR_E_NOTFOUND: a checkpoint of `step` is to be gone on from, and its run is not there. */
 invar_status invar_loop_without_run(const invar_loop *loop, int64_t step) INVAR_MUST_USE;
 
-/*
- * Before the run starts again without a checkpoint: INVAR_E_STATE when its checkpoints went into a
- * folder that this time nobody named.
- */
-invar_status invar_loop_check_save(const invar_loop *loop) INVAR_MUST_USE;
-
 /* ---- home/start.c: where it writes ----------------------------------------------------------- */
+
+/*
+ * Before anything is made: the run's folder is somebody's or another run's, `save` has checkpoints
+ * of another run, or those of this run are elsewhere, so that it would begin again.
+ */
+invar_status invar_loop_check_home(const invar_loop *loop) INVAR_MUST_USE;
 
 /*
  * Claims the folder of checkpoints, makes the run's folder and opens its ledger. INVAR_E_STATE: one

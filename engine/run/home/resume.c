@@ -505,7 +505,6 @@ static invar_status start(invar_loop *loop)
     INVAR_TRY(invar_loop_open_timetable(loop));
     if (!invar_agree_leads(loop->world))
         return check_rollouts(loop, 0);
-    INVAR_TRY(invar_loop_check_save(loop));
     if (loop->fork.step >= 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "the run is a fork of run %.8s after step %" PRId64

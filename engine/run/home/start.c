@@ -75,14 +75,14 @@ static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
 }
 
 /* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
-static invar_status check_home(const invar_loop *loop)
+static invar_status check_foreign(const invar_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
     const struct dirent *entry;
     bool foreign = false;
     DIR *folder;
 
-    if (loop->options->replay || invar_path_exists(loop->home.at.ledger))
+    if (invar_path_exists(loop->home.at.ledger))
         return INVAR_OK;
     folder = opendir(loop->home.at.run);
     if (!folder)
@@ -175,23 +175,22 @@ static invar_status set_aside(const invar_loop *loop)
 
 /* ---- whose it is ----------------------------------------------------------------------------- */
 
-static invar_status refuse(const invar_loop *loop)
+static invar_status refuse(const invar_loop *loop, const invar_checkpoint_owner *owner)
 {
-    const invar_checkpoint_owner *owner = &loop->home.claim.owner;
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
     invar_path_show(shown, loop->home.at.save);
     if (owner->uuid[0])
         (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%s holds checkpoints of %s%s; give this run a folder of its own with save, "
-                      "or start from their weights with ref-load",
-                      shown, who,
-                      loop->options->fresh
-                          ? ", and --fresh sets aside only what is in the run's folder"
-                      : invar_digest_equal(&owner->identity, &loop->identity.digest)
-                          ? ", of the same recipe in another run folder"
-                          : "");
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "save: %s holds checkpoints of %s%s; give this run a folder of its own with save, "
+        "or start from their weights with ref-load",
+        shown, who,
+        loop->options->fresh ? ", and --fresh sets aside only what is in the run's folder"
+        : invar_digest_equal(&owner->identity, &loop->identity.digest)
+            ? ", of the same recipe in another run folder"
+            : "");
 }
 
 static invar_status claim(invar_loop *loop)
@@ -201,15 +200,65 @@ static invar_status claim(invar_loop *loop)
     INVAR_TRY(invar_checkpoint_claim_take(&loop->home.claim, loop->home.at.save));
     if (loop->home.claim.owned &&
         (!loop->recorder.uuid[0] || strcmp(loop->home.claim.owner.uuid, loop->recorder.uuid) != 0))
-        return refuse(loop);
+        return refuse(loop, &loop->home.claim.owner);
     return INVAR_OK;
+}
+
+static bool has_checkpoint(const char *folder)
+{
+    int64_t step;
+
+    if (folder[0] && invar_checkpoint_latest(&step, folder) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+/* A run that is there has checkpoints, and `save` leads elsewhere: it would begin again. */
+static invar_status check_elsewhere(const invar_loop *loop)
+{
+    const char *save = loop->home.at.save[0] ? loop->home.at.save : "none";
+    char folder[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
+    char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
+
+    if (loop->fork.now || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
+        has_checkpoint(loop->home.at.save))
+        return INVAR_OK;
+    if (invar_folders_checkpoints(folder, warning, loop->home.at.run, -1) != INVAR_OK ||
+        !has_checkpoint(folder)) { // what is gone cannot be gone on from
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    invar_path_show(there, folder);
+    invar_path_show(here, save);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "save = %s, but the checkpoints of this run are in %s: give --save %s to "
+                      "continue there, --load %s to continue and save as you say, or --fresh to "
+                      "start over",
+                      here, there, there, there);
+}
+
+invar_status invar_loop_check_home(const invar_loop *loop)
+{
+    invar_checkpoint_owner owner = {.uuid = ""};
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    bool owned = false;
+
+    INVAR_TRY(check_foreign(loop));
+    if (loop->options->fresh) // what is there gets another name
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_check_existing(uuid, loop));
+    if (invar_path_exists(loop->home.at.save))
+        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->home.at.save));
+    if (owned && strcmp(owner.uuid, uuid) != 0)
+        return refuse(loop, &owner);
+    return uuid[0] ? check_elsewhere(loop) : INVAR_OK;
 }
 
 invar_status invar_loop_settle(invar_loop *loop)
 {
     bool known;
 
-    INVAR_TRY(check_home(loop));
     if (loop->options->fresh && invar_path_exists(loop->home.at.run)) {
         INVAR_TRY(check_idle(loop));
         if (invar_path_exists(loop->home.at.save) && !goes_along(loop))

@@ -125,8 +125,10 @@ static invar_status check_outputs(const invar_loop *loop)
                                    .begins = loop->options->fresh ||
                                              !invar_path_exists(loop->home.at.ledger)};
 
-    if (!loop->options->replay)
+    if (!loop->options->replay) {
         INVAR_TRY(invar_folders_check(&loop->home.at, loop->recipe, loop->options->fresh));
+        INVAR_TRY(invar_loop_check_home(loop));
+    }
     if (trace[0])
         INVAR_TRY(invar_error_of_key(invar_trace_check_path(trace, loop->home.at.run), "trace"));
     if (loop->options->replay)
@@ -331,7 +333,6 @@ invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
     if (!invar_agree_leads(loop->world))
         return INVAR_OK;
-    INVAR_TRY(invar_loop_check_existing(loop));
     return check_files(loop);
 }
 

@@ -96,6 +96,11 @@ alike --rollout-lag 1 --rollout-schedule recorded --rollout-record absent
 expect 2 'saved/ledger.db holds another run: its lr was 3e-05 and is 0.5' again.ini --run saved \
     --lr 0.5 --dry-run
 
+mkdir thesis && touch thesis/chapter
+expect 129 'holds "chapter" and no ledger' again.ini --run thesis --dry-run
+mkdir mine && touch mine/own.txt && echo mine >mine/report.html
+expect 129 'mine/report.html: a file of another kind lies there' again.ini --run mine --dry-run
+
 # ranks, and models that they divide, have the identity of one
 own=$(identity "$divided")
 holds [ ${#own} -eq 32 ]

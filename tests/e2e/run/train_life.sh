@@ -209,9 +209,17 @@ holds [ -s there/owner ]
 # where they went is a fact: a restart that does not name the place says so, a replay looks there
 for flag in '' --no-save-optim; do
     # shellcheck disable=SC2086
-    expect 2 "the run's checkpoints went to there, by save or INVAR_SAVE, and this time neither" \
+    expect 2 'but the checkpoints of this run are in there: give --save there to continue there' \
         train tiny.ini --no-report --run variable-2 $flag
 done
+# nor does another place, or none, begin the run again, and nothing is written there
+for save in mistyped none; do
+    expect 2 "save = $save, but the checkpoints of this run are in there: " \
+        train tiny.ini --no-report --run variable-2 --save $save
+    expect 2 "save = $save, but the checkpoints of this run are in there: " \
+        train tiny.ini --dry-run --run variable-2 --save $save
+done
+holds [ ! -e mistyped ]
 holds [ "$(steps variable-2)" = 4 ]
 expect 0 'resumed after step 3 from there/iter_' train tiny.ini --no-report --run variable-2 \
     --save there --until 4
@@ -261,6 +269,7 @@ expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small
 # killed at any moment and restarted by the same command: `train.kill`
 expect 0 'steps     2 executed' train tiny.ini --no-report --run a --save shared --until 1
 expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
+expect 2 'shared holds checkpoints of run ' train tiny.ini --dry-run --run b --save shared
 expect 2 'of the same recipe in another run folder; give this run a folder of its own with save' \
     train tiny.ini --no-report --run b --save shared
 expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared \
