@@ -285,7 +285,8 @@ static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *ci
     return invar_ledger_begin(loop->recorder.ledger, &run);
 }
 
-/* The first pair of the identity that the ledger's run has with another value, or only one has. */
+/* The first pair of the identity that the ledger's run has with another value, or only one has; a
+   key of the recipe goes before hashes, which differ because of it. */
 typedef struct first_other {
     const identity *id;
     bool met[INVAR_KEY_COUNT + EXTRA]; /* pairs of id that the ledger's run has */
@@ -293,8 +294,15 @@ typedef struct first_other {
     char key[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], here[INVAR_TEXT_QUOTE_SIZE];
 } first_other;
 
+static bool is_recipe_key(const char *name)
+{
+    return invar_recipe_find(invar_config_schema(), name) >= 0;
+}
+
 static void keep_other(first_other *other, const char *key, const char *there, const char *here)
 {
+    if (other->key[0] && (is_recipe_key(other->key) || !is_recipe_key(key)))
+        return;
     invar_text_quote(other->key, sizeof other->key, key, strlen(key));
     invar_text_quote(other->there, sizeof other->there, there, strlen(there));
     invar_text_quote(other->here, sizeof other->here, here, strlen(here));
@@ -319,15 +327,14 @@ static invar_status take_pair(void *payload, const char *const *columns,
     if (strcmp(here, values[1].data) == 0)
         return INVAR_OK;
     other->weights = other->weights || strcmp(values[0].data, INVAR_LEDGER_WEIGHTS) == 0;
-    if (!other->key[0])
-        keep_other(other, values[0].data, values[1].data, here);
+    keep_other(other, values[0].data, values[1].data, here);
     return INVAR_OK;
 }
 
 /* Evaluation data, a critic, a later key: what the ledger's run is without. */
 static void find_only_here(first_other *other)
 {
-    for (size_t i = 0; i < other->id->count && !other->key[0]; i++)
+    for (size_t i = 0; i < other->id->count; i++)
         if (!other->met[i])
             keep_other(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
 }
@@ -354,6 +361,21 @@ static void advise_fork(char *out, size_t size, const invar_loop *loop, const fi
         out[0] = '\0';
 }
 
+/* The key that names the files behind a hash, for messages; "" where it is not one key. */
+static const char *key_behind(const char *hash)
+{
+    static const struct {
+        const char *hash, *key;
+    } known[] = {{"data hash", " (prompt-data)"},          {EVAL_DATA, " (eval-prompt-data)"},
+                 {ROLLOUTS, " (load-debug-rollout-data)"}, {INVAR_TRAIN_REFERENCE, " (ref-load)"},
+                 {"teacher hash", " (opd-teacher-load)"},  {"critic hash", " (critic-load)"}};
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].hash, hash) == 0)
+            return known[i].key;
+    return "";
+}
+
 /* The run that the ledger has is the one that is asked for. */
 static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                                const invar_ledger_summary *found)
@@ -377,14 +399,15 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
     find_only_here(&other);
     if (loop->options->replay)
         return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "this is not the recorded run: its %s was %s and is %s; give the files "
+                          "this is not the recorded run: its %s%s was %s and is %s; give the files "
                           "that it was made with",
-                          other.key, other.there, other.here);
+                          other.key, key_behind(other.key), other.there, other.here);
     advise_fork(advice, sizeof advice, loop, &other);
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.1000s holds another run: its %s was %s and is %s; %schoose another folder "
-                      "with --run, or start over with --fresh",
-                      loop->home.at.ledger, other.key, other.there, other.here, advice);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "%.1000s holds another run: its %s%s was %s and is %s; %schoose another folder "
+        "with --run, or start over with --fresh",
+        loop->home.at.ledger, other.key, key_behind(other.key), other.there, other.here, advice);
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */

@@ -261,7 +261,7 @@ mv files exported away
 expect 2 "the run's hf-checkpoint, is not there" replay d --step 3
 moved=(--hf-checkpoint away/files/hf --prompt-data)
 expect 0 identical replay d --step 3 "${moved[@]}" 'away/files/data.jsonl@[0:8]'
-expect 2 'its data hash was' replay d --step 3 "${moved[@]}" away/files/data.jsonl
+expect 2 'its data hash (prompt-data) was' replay d --step 3 "${moved[@]}" away/files/data.jsonl
 expect 2 'is not there' pack d --step 3 --output none.pack
 expect 0 identical replay d.pack
 expect 0 identical replay e.pack

@@ -170,6 +170,9 @@ for ((i = 0; i < 2; i++)); do
 done
 expect 2 'its seed was 1234 and is 5; choose another folder with --run, or start over with' \
     "${again[@]}" --seed 5
+expect 2 'its task-size was 8 and is 9; continue it with other keys as a fork: ' "${again[@]}" \
+    --task-size 9
+expect 2 'its data hash (prompt-data) was ' "${again[@]}" --prompt-data task:last
 # check-logprobs belongs to the identity, and does not change the chain
 of() { "$invar" ledger ls "$1" --json | sed -n "s/.*\"$2\": \"\([0-9a-f]*\)\".*/\1/p"; }
 for checks_logprobs in true false; do
