@@ -267,6 +267,7 @@ static invar_status check_training(const invar_admission_prompts *p, invar_judge
     const bool ordered = !chosen && !invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE);
 
     reach.what = "the data set";
+    reach.path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
     reach.possible = size;
     reach.certain = count_prompts(set, count_rollouts(set), size);
     if (p->forked || set->recorded || chosen || (!ordered && reach.certain < size))

@@ -352,6 +352,7 @@ static invar_status check_sets(void *payload, const invar_session *session)
 
         (void)snprintf(what, sizeof what, "evaluation set %s", set.name);
         reach.what = what;
+        reach.path = set.path;
         INVAR_TRY(invar_session_data(&data, session, set.path, true));
         status = invar_judge_check_data(session->recipe, data, &reach);
         invar_dataset_close(data);

@@ -6,11 +6,13 @@
 #include "engine/source/judge.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/extent.h"
+#include "base/file.h"
 #include "engine/config/config.h"
 #include "engine/ext/script.h"
 
@@ -101,28 +103,43 @@ invar_status invar_judge_reaches_all(bool *out, const invar_judge *judge,
     return INVAR_OK;
 }
 
+/* "FILE:LINE: "; "" of a built-in task. */
+static void write_place(char *out, size_t size, const char *path, int64_t line)
+{
+    const char *slice = strstr(path, "@[");
+    char file[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    out[0] = '\0';
+    if (strncmp(path, "task:", 5) == 0)
+        return;
+    (void)snprintf(file, sizeof file, "%.*s", slice ? (int)(slice - path) : INT_MAX, path);
+    invar_path_show(shown, file);
+    (void)snprintf(out, size, "%s:%" PRId64 ": ", shown, line + 1);
+}
+
 static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i,
-                                 const char *what)
+                                 const invar_judge_reach *reach)
 {
     const invar_rl_sample sample = {
         .index = i, .label = prompt->label, .metadata = prompt->metadata};
-    char message[1024];
+    char message[1024], place[INVAR_PATH_SHOWN_SIZE + 24];
     double reward;
     invar_status status = invar_reward_of(&reward, judge->reward, judge->boxed, &sample);
 
     if (status != INVAR_E_INVALID)
         return status;
     (void)snprintf(message, sizeof message, "%.1000s", invar_error_last()->message);
-    return INVAR_FAIL(status, 0, "prompt %" PRId64 " of %s%s: %s", i, what,
+    write_place(place, sizeof place, reach->path, prompt->line);
+    return INVAR_FAIL(status, 0, "%sprompt %" PRId64 " of %s%s: %s", place, i, reach->what,
                       strcmp(prompt->metadata, "{}") == 0 ? " has no metadata (metadata-key)" : "",
                       message);
 }
 
 static void warn(const invar_judge_reach *reach)
 {
-    char line[1400];
+    char line[2500];
 
-    (void)snprintf(line, sizeof line, "warning: the run fails if it reads this prompt: %.1300s",
+    (void)snprintf(line, sizeof line, "warning: the run fails if it reads this prompt: %.2400s",
                    invar_error_last()->message);
     invar_error_clear();
     reach->say(reach->payload, line);
@@ -141,7 +158,7 @@ invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_data
         invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
         return INVAR_OK;
     for (; i < end && status == INVAR_OK; i++)
-        status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach->what);
+        status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach);
     if (status != INVAR_E_INVALID || i <= reach->certain)
         return status;
     warn(reach);

@@ -49,6 +49,7 @@ invar_status invar_judge_reaches_all(bool *out, const invar_judge *judge,
 /* Prompts of a data set that a run will judge, as far as this is known before the run. */
 typedef struct invar_judge_reach {
     const char *what; /* name of the data set */
+    const char *path; /* of its file, as the recipe names it */
     bool eval;
     int64_t certain;  /* prompts before this one are judged for certain, */
     int64_t possible; /* and none from this one on */

@@ -378,7 +378,7 @@ works m0 "${hf[@]}" "${good[@]}"
 sed '6s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/frob.jsonl"
 sed '1s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/begin.jsonl"
 frob=(--prompt-data "$folder/frob.jsonl" --rm-type deterministic_random)
-five="prompt 5 of the data set: metadata of a sample: \"rm_type\" is \"frob\""
+five="frob.jsonl:6: prompt 5 of the data set: metadata of a sample: \"rm_type\" is \"frob\""
 exam=(--prompt-data "$folder/good.jsonl" --eval-prompt-data "a $folder/good.jsonl"
     --eval-rm-type ifeval)
 lists="of evaluation set a has no metadata (metadata-key): "
@@ -387,9 +387,9 @@ for way in train "train --dry-run" plan; do
     asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
     refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --num-rollout 3
     refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --rollout-shuffle true --num-rollout 4
-    refuses 129 "prompt 0 of the data set has no metadata (metadata-key): " d-frob "${asks[@]}" \
-        --prompt-data "$folder/good.jsonl" --rm-type ifeval
-    refuses 129 "prompt 0 $lists" d-frob "${asks[@]}" "${exam[@]}" --eval-interval 2
+    refuses 129 "good.jsonl:1: prompt 0 of the data set has no metadata (metadata-key): " d-frob \
+        "${asks[@]}" --prompt-data "$folder/good.jsonl" --rm-type ifeval
+    refuses 129 "good.jsonl:1: prompt 0 $lists" d-frob "${asks[@]}" "${exam[@]}" --eval-interval 2
     plugs=("${asks[@]}" --prompt-data "$folder/good.jsonl" --custom-init-path)
     refuses 129 "custom-init-path" d-frob "${plugs[@]}" "python3 'x"
     [[ $way == plan ]] || refuses 2 "nothing.so" d-frob "${plugs[@]}" "$folder/nothing.so"
@@ -422,7 +422,7 @@ files=(--num-rollout 4 --load-debug-rollout-data "$folder/judged/{rollout_id}")
 for way in "train --dry-run" plan; do
     read -ra verb <<<"$way"
     asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
-    may="the run fails if it reads this prompt: prompt 5"
+    may="the run fails if it reads this prompt: $folder/frob.jsonl:6: prompt 5"
     said 0 "prompt 5" "${asks[@]}" "${frob[@]}"
     said 1 "$may" "${asks[@]}" "${frob[@]}" --rollout-shuffle true
     said 1 "$may" "${asks[@]}" "${frob[@]}" --dynamic-sampling-filter nonzero_std
@@ -437,7 +437,7 @@ done
 works parent "${hf[@]}" "${good[@]}" --rm-type deterministic_random
 begin=("$folder/hf.ini" "${good[@]:0:2}" --prompt-data "$folder/begin.jsonl"
     --run "$folder/child" --rm-type deterministic_random)
-may="the run fails if it reads this prompt: prompt 0"
+may="the run fails if it reads this prompt: $folder/begin.jsonl:1: prompt 0"
 said 1 "$may" train --no-report "${begin[@]}" --num-rollout 3 --fork "$folder/parent"
 grep -qF "$may" "$folder/child/train.log" || complain "train.log: $(<"$folder/child/train.log")"
 said 1 "$may" train --no-report "${begin[@]}" --num-rollout 4
