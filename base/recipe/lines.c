@@ -86,6 +86,22 @@ static invar_status refuse(const reader *r, const char *complaint, span text)
                       quote);
 }
 
+/*
+ * The same of a whole line. It may hold a secret, so that only its first word is quoted, which ends
+ * at a blank, = or :, and only where that is a key or a section by the looks of it.
+ */
+static invar_status refuse_line(const reader *r, const char *complaint, span line)
+{
+    span word = trim(line);
+    size_t length = 0;
+
+    while (length < word.length && !strchr("=: \t", word.at[length]))
+        length++;
+    if (length == 0 || (length == word.length && word.at[0] != '['))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shown, r->at.line, complaint);
+    return refuse(r, complaint, (span){word.at, length});
+}
+
 /* ---- included files -------------------------------------------------------------------------- */
 
 static invar_status read_file(visit *v, const reader *from, const char *path, const char *text,
@@ -172,11 +188,11 @@ static invar_status read_section(reader *r, span line)
     span name = trim(line);
 
     if (name.at[name.length - 1] != ']')
-        return refuse(r, "a section is [name], with nothing after it", line);
+        return refuse_line(r, "a section is [name], with nothing after it", line);
     name.at++;
     name.length -= 2;
     if (!invar_recipe_is_name(name))
-        return refuse(r, "a section's name is made of letters, digits, - and _", line);
+        return refuse_line(r, "a section's name is made of letters, digits, - and _", line);
     r->in_section = true;
     return visitor->section(visitor->payload, &r->at, name);
 }
@@ -188,13 +204,13 @@ static invar_status read_key(reader *r, span line)
     span name, value;
 
     if (!sign)
-        return refuse(r, "neither [section] nor key = value nor a comment (# or ;)", line);
+        return refuse_line(r, "neither [section] nor key = value nor a comment (# or ;)", line);
     name = trim((span){line.at, (size_t)(sign - line.at)});
     value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.at)});
     if (name.length == 0)
-        return refuse(r, "no key before the =", line);
+        return refuse_line(r, "no key before the =", line);
     if (!invar_recipe_is_name(name))
-        return refuse(r, "a key is made of letters, digits, - and _, at most 63", name);
+        return refuse_line(r, "a key is made of letters, digits, - and _, at most 63", line);
     if (invar_recipe_span_is(name, "include"))
         return include(r, value);
     if (!r->in_section)
@@ -205,7 +221,7 @@ static invar_status read_key(reader *r, span line)
 static invar_status read_line(reader *r, span line)
 {
     if (line.length > INVAR_RECIPE_MAX_LINE)
-        return refuse(r, "the line is longer than 65536 bytes", line);
+        return refuse_line(r, "the line is longer than 65536 bytes", line);
     if (trim(line).length == 0)
         return INVAR_OK;
     switch (line.at[0]) {
@@ -213,9 +229,9 @@ static invar_status read_line(reader *r, span line)
     case ';':
         return invar_recipe_is_text(line)
                    ? INVAR_OK
-                   : refuse(r, "the comment has a control character or is not UTF-8", line);
+                   : refuse_line(r, "the comment has a control character or is not UTF-8", line);
     case ' ':
-    case '\t': return refuse(r, "the line is indented; start in the first column", line);
+    case '\t': return refuse_line(r, "the line is indented; start in the first column", line);
     case '[': return read_section(r, line);
     default: return read_key(r, line);
     }
