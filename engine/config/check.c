@@ -229,6 +229,20 @@ static invar_status check_batch(const invar_recipe *r)
     return INVAR_OK;
 }
 
+/* Neither num-rollout nor num-epoch is above 0. */
+static invar_status refuse_no_course(const invar_recipe *r)
+{
+    static const invar_key keys[] = {INVAR_KEY_NUM_ROLLOUT, INVAR_KEY_NUM_EPOCH};
+    invar_recipe_entry e;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        invar_recipe_entry_get(&e, r, keys[i]);
+        if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
+            return refuse_word(r, keys[i], "is too few: give at least 1");
+    }
+    return invar_config_refuse(r, INVAR_KEY_NUM_ROLLOUT, "is missing (or num-epoch)");
+}
+
 static invar_status check_data(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
@@ -242,7 +256,7 @@ static invar_status check_data(const invar_config_facts *f)
         return invar_config_refuse(r, INVAR_KEY_NUM_EPOCH,
                                    "and num-rollout both say how long; give one");
     if (!rollouts && !epochs)
-        return invar_config_refuse(r, INVAR_KEY_NUM_ROLLOUT, "is missing (or num-epoch)");
+        return refuse_no_course(r);
     if (!invar_config_filled(r, INVAR_KEY_INPUT_KEY))
         return invar_config_refuse(r, INVAR_KEY_INPUT_KEY, "is empty");
     return INVAR_OK;

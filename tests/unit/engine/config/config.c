@@ -362,7 +362,8 @@ static void test_config__refuses_impossible(void **state)
     static const char *const cases[][2] = {
         {"prompt-data=", "'prompt-data' is missing"},
         {"num-epoch=2", "--num-epoch: 'num-epoch' and num-rollout"},
-        {"num-rollout=0", "'num-rollout' is missing"},
+        {"num-rollout=0", "'num-rollout' = 0 is too few: give at least 1"},
+        {"num-rollout=0 num-epoch=0", "'num-rollout' = 0 is too few: give at least 1"},
         {"custom-generate-function-path=./t rollout-lag=1 rollout-segment-tokens=2",
          "'rollout-segment-tokens' must be 0 with"},
         {"custom-agent-path=./a.so", "'custom-agent-path' is a shared object"},
