@@ -92,7 +92,14 @@ for url in ftp://judge judge http://; do
 done
 alike --rollout-lag 1 --rollout-schedule recorded --debug-determinism point
 alike --rollout-lag 1 --rollout-schedule recorded --rollout-record absent
-# so is a folder with a run of other keys
+# what takes a program, a server or the step itself to know is left to the run
+for keys in '--rm-type math_verify' '--rm-type remote_rm --rm-url http://127.0.0.1:9/' \
+    '--use-opd --opd-teacher-url http://127.0.0.1:9/v1' '--debug-dump layer.0.foo' \
+    '--debug-dump grad.foo'; do
+    # shellcheck disable=SC2086
+    expect 0 'identity  ' again.ini --dry-run $keys
+done
+# refused is a folder with a run of other keys
 expect 2 'saved/ledger.db holds another run: its lr was 3e-05 and is 0.5' again.ini --run saved \
     --lr 0.5 --dry-run
 
