@@ -303,7 +303,8 @@ static invar_status read_ask(invar_memory_view *v, size_t memory)
     v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);
     if (memory == 0 && v->session.imagined)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "there is no GPU here: say how much memory it has, as in --memory 80GB");
+                          "there is no GPU here: choose device = cpu, or plan for a GPU of another "
+                          "machine with 'invar plan RECIPE --memory 80GB'");
     v->available = memory ? memory : invar_memory_available(&v->session.dev);
     return INVAR_OK;
 }

@@ -47,6 +47,11 @@ for option in --json '--until 1' '--fork made' --fresh '--golden x'; do
     expect 129 'with a recipe, its keys and --ranks alone' again.ini --dry-run $option
 done
 
+# without a GPU the advice is a command that exists
+advice="choose device = cpu, or plan for a GPU of another machine with 'invar plan RECIPE --memory"
+CUDA_VISIBLE_DEVICES='' INVAR_MODULES=/nowhere expect 125 "$advice 80GB'" again.ini --device cuda \
+    --dry-run
+
 # what train refuses is refused here, with the same words
 # alike FLAG ...: neither accepts this, and both say the same.
 alike() {
