@@ -3,7 +3,8 @@
 #
 # Works in FOLDER, with config.json files of the models that the page names and no weights. Every
 # number of the three tables is computed again; --write puts the numbers into the page. The numbers
-# of GPUs take a minute: with INVAR_TEST_FULL they are computed, too.
+# of GPUs take a minute: with INVAR_TEST_FULL they are computed, too. Then the commands of the page
+# are run as printed where the tutorial's data and a tokenizer are.
 # SPDX-License-Identifier: Apache-2.0
 """Compares the sizes that docs/models.md states with `invar plan`."""
 import json
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 
+import tutorial
 from tutorial import ROOT, blocks
 
 PAGE = ROOT / "docs/models.md"
@@ -85,6 +87,26 @@ def row_of(cells):
     return cells
 
 
+def run_as_printed():
+    """The page's plan commands, beside the data and with a tokenizer; their number."""
+    tokenizer = ROOT / "tests/oracle/folders/4.57.6/qwen3-fp16"
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(tokenizer / name, FOLDER / "models/Qwen3-4B")
+    tutorial.make_data(FOLDER / "data/gsm8k")
+    prepare, = [text for _, name, text in blocks(tutorial.PAGE) if name == "prepare.py"]
+    tutorial.run([sys.executable, "-c", prepare], FOLDER, os.environ)
+    (FOLDER / "bin").mkdir()
+    (FOLDER / "bin/invar").symlink_to(INVAR)
+    found = [command for _, _, text in blocks(PAGE)
+             for command in text.replace("\\\n", "").splitlines()
+             if command.startswith("invar plan") and (FULL or "--gpus" not in command)]
+    for command in found:
+        words = f"PATH=$PWD/bin:$PATH; {command}"
+        if "longest sample: 2048" in tutorial.run(["bash", "-c", words], FOLDER, os.environ):
+            sys.exit(f"{command}: the data were not read")
+    return len(found)
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     make_configs()
@@ -107,8 +129,9 @@ def main():
         wrong = [pair for pair in zip(was.splitlines(), lines) if pair[0] != pair[1]]
         sys.exit("docs/models.md is not what plan prints:\n" + "\n".join(
             f"is         {a}\nshould be  {b}" for a, b in wrong))
-    print(f"{rows} rows")
-    return 0 if rows == 18 else 1
+    commands = run_as_printed()
+    print(f"{rows} rows, {commands} commands")
+    return 0 if rows == 18 and commands == (3 if FULL else 2) else 1
 
 
 if __name__ == "__main__":
