@@ -142,7 +142,7 @@ static invar_status check_limits(const reader *r, const char *path, span value)
     return INVAR_OK;
 }
 
-/* A failure to open it is one of this line. */
+/* The message of a failure to open it begins with this line. */
 static invar_status open_included(char **out, size_t *bytes_out, const reader *r, const char *path)
 {
     const invar_recipe_visitor *visitor = r->visit->visitor;
@@ -152,8 +152,8 @@ static invar_status open_included(char **out, size_t *bytes_out, const reader *r
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
     memcpy(message, invar_error_last()->message, sizeof message);
-    return INVAR_FAIL(INVAR_E_INVALID, invar_error_last()->native, "%s:%d: include: %.2500s",
-                      r->shown, r->at.line, message);
+    return INVAR_FAIL(status, invar_error_last()->native, "%s:%d: include: %.2500s", r->shown,
+                      r->at.line, message);
 }
 
 static invar_status include(const reader *r, span value)

@@ -157,6 +157,12 @@ static invar_status open_piece(char **out, size_t *bytes_out, void *payload, con
     return INVAR_OK;
 }
 
+/* A file that is included may also be missing. */
+static void check_failure(invar_status status)
+{
+    check_refusal(status == INVAR_E_NOTFOUND ? INVAR_E_INVALID : status, "");
+}
+
 /* What can be read from several files is the same as one text. */
 static void fuzz_files(const uint8_t *data, size_t size)
 {
@@ -172,10 +178,10 @@ static void fuzz_files(const uint8_t *data, size_t size)
     status = invar_recipe_parse_whole(whole, "fuzz", first.at, bytes, open_piece, &all);
     read = status == INVAR_OK;
     if (!read)
-        check_refusal(status, "");
+        check_failure(status);
     status = invar_recipe_flatten_text(&text, &bytes, "fuzz", first.at, bytes, open_piece, &all);
     if (status != INVAR_OK) {
-        check_refusal(status, "");
+        check_failure(status);
         INVAR_CHECK(!read && !text);
     } else if (read) {
         INVAR_CHECK(invar_recipe_parse(flat, "flat", text, bytes) == INVAR_OK);

@@ -63,17 +63,22 @@ static invar_status read_whole(invar_recipe **out, const char *name)
     return invar_recipe_read_whole(*out, path);
 }
 
-static void refuses(const char *name, const char *message)
+static void fails(const char *name, invar_status status, const char *message)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_recipe *recipe;
     size_t bytes;
 
-    assert_fails(read_whole(&recipe, name), INVAR_E_INVALID, message);
+    assert_fails(read_whole(&recipe, name), status, message);
     invar_recipe_free(recipe);
     assert_ok(invar_path_join(path, sizeof path, WORK, name));
-    assert_fails(invar_recipe_flatten(&text, &bytes, path), INVAR_E_INVALID, message);
+    assert_fails(invar_recipe_flatten(&text, &bytes, path), status, message);
     assert_null(text);
+}
+
+static void refuses(const char *name, const char *message)
+{
+    fails(name, INVAR_E_INVALID, message);
 }
 
 /* The flat text of the file, and that a reader makes the same of it. */
@@ -203,7 +208,7 @@ static void test_base_include__refuses_what_is_no_file(void **state)
 {
     (void)state;
     write_text("a.ini", "include = missing.ini\n");
-    refuses("a.ini", "a.ini:1: include: ");
+    fails("a.ini", INVAR_E_NOTFOUND, "a.ini:1: include: ");
     assert_true(strstr(invar_error_last()->message, "missing.ini"));
     write_text("a.ini", "include =\n");
     refuses("a.ini", "a.ini:1: include: expected the path of a recipe");
