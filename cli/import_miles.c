@@ -170,7 +170,7 @@ static void help(void)
         "  0    the recipe says all that the script says, as far as bits depend on it\n"
         "  1    something that bits depend on is not taken over, or a flag is unknown\n"
         "  2    the script cannot be read\n"
-        "  129  wrong arguments, or the script is none of bash\n");
+        "  129  wrong arguments, or the script is not bash as it is read here\n");
     invar_options_help(options(&path));
 }
 

@@ -134,8 +134,11 @@ static void print_verb(FILE *out, const selection *s)
         print_verbs(out, s->verb->subs);
     if (s->verb->subs && s->verb->run)
         fputc('\n', out);
-    if (out == stdout) // not as part of a complaint
-        s->verb->help();
+    if (out != stdout) // a complaint
+        return;
+    s->verb->help();
+    fputc('\n', out);
+    invar_plain_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
 }
 
 /* Keys of a recipe come with the verbs that read one. */

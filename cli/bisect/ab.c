@@ -282,7 +282,8 @@ static void help(void)
         "  1    different\n"
         "  2    could not finish\n"
         "  3    a side is nondeterministic\n"
-        "  125  a side cannot be built or run\n");
+        "  125  a side cannot be built or run\n"
+        "  129  wrong arguments, or no such revision\n");
     invar_options_help(options(&s));
     invar_help_text(
         "\n"

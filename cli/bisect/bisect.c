@@ -173,7 +173,8 @@ static void help(void)
         "  0    found\n"
         "  2    not found: no testable commit is left, both ends behave alike, or it was stopped\n"
         "  3    nondeterministic: one commit gave two results\n"
-        "  125  the good or the bad end cannot be built or run\n");
+        "  125  the good or the bad end cannot be built or run\n"
+        "  129  wrong arguments, or no such revision\n");
     invar_options_help(options(&s));
 }
 

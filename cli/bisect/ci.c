@@ -454,7 +454,8 @@ static void check_help(void)
         "  2    could not finish\n"
         "  3    nondeterministic\n"
         "  4    golden missing or obsolete\n"
-        "  6    nothing was compared\n");
+        "  6    nothing was compared\n"
+        "  125  with --bisect, in place of 2, 3, 4 and 6\n");
     invar_options_help(check_options(&s));
 }
 

@@ -481,7 +481,11 @@ static void help(void)
         "with --ledger. Runs in different ledgers are first merged in a private temporary "
         "folder.\n"
         "A parameter whose default is % is a pattern: % in it stands for any text.\n"
-        "Exit code 6: the ledger has nothing that the query could look at; a line says what.\n");
+        "\n"
+        "Exit codes:\n"
+        "  0    the answer is there\n"
+        "  6    the ledger has nothing that the query could look at; a line says what is "
+        "missing\n");
     invar_options_help(options(&s, NULL));
 }
 

@@ -260,7 +260,11 @@ static void help(void)
         "Each finding has the step that shows it first, the evidence, what it usually means, the "
         "query that shows all of it, and the command that comes next. The query's parameters are "
         "the rule's limits. A run that trains tells the same findings as warnings.\n");
-    invar_help_text("Exit code: 0 no finding, 1 findings, 6 the run has no step yet.\n");
+    invar_help_text("Exit codes:\n"
+                    "  0    no finding\n"
+                    "  1    findings\n"
+                    "  2    the ledger could not be read\n"
+                    "  6    the run has no step yet\n");
     invar_options_help(options(&s));
 }
 

@@ -374,7 +374,7 @@ static void help(void)
         "date, until Ctrl-C: a run that is resumed goes on. Only this machine reaches it.\n"
         "\n"
         "Exit codes:\n"
-        "  0    the run ended, by itself or because it was stopped\n"
+        "  0    the run has ended, also by a failure, or step --until-step is done\n"
         "  2    the run was killed\n");
     invar_options_help(options(&s));
 }

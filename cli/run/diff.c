@@ -187,7 +187,8 @@ static void help(void)
         "  2    could not be compared\n"
         "  3    nondeterministic: the same program and inputs gave two results\n"
         "  6    no step in common\n"
-        "  125  --replay: a run cannot be executed here\n");
+        "  125  --replay: a run cannot be executed here\n"
+        "  129  wrong arguments; --replay: a program refuses to execute its run\n");
     invar_options_help(options(&s));
 }
 

@@ -534,10 +534,10 @@ static void help(void)
         "--sample needs the recipe of the run. Its weights are the initial ones or those of a\n"
         "checkpoint in load or save. With --run DIR the sample is compared with the recorded one.\n"
         "\n"
-        "Exit codes of --sample with --run:\n"
-        "  0    identical\n"
-        "  1    different\n"
-        "  6    the ledger has no such sample\n");
+        "Exit codes:\n"
+        "  0    done; --sample with --run: identical\n"
+        "  1    --sample with --run: different\n"
+        "  6    --sample with --run: the ledger has no such sample\n");
     invar_options_help(options(&s));
 }
 

@@ -247,7 +247,8 @@ static void help(void)
         "  0    identical\n"
         "  1    different\n"
         "  2    could not be done\n"
-        "  6    nothing was compared\n");
+        "  6    nothing was compared\n"
+        "  125  no such device here\n");
     invar_options_help(options(&s));
 }
 

@@ -353,8 +353,8 @@ static void help(void)
         "once.\n"
         "\n"
         "Exit codes:\n"
-        "  130  ended by Ctrl-C\n"
-        "  143  ended by SIGTERM or SIGHUP\n");
+        "  130  ended by Ctrl-C; the requests that were there are answered\n"
+        "  143  ended by SIGTERM or SIGHUP, likewise\n");
     invar_options_help(options(&s));
 }
 

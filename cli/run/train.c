@@ -658,6 +658,7 @@ static void help(void)
         "  2    could not finish\n"
         "  4    golden missing, or of another version, or of another recipe and different\n"
         "  6    nothing was compared\n"
+        "  125  no such device here\n"
         "  130  stopped by SIGINT (Ctrl-C) and saved\n"
         "  143  stopped by SIGTERM or SIGHUP and saved\n"
         "  153  stopped by a limit on file sizes\n");

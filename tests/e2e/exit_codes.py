@@ -46,6 +46,13 @@ def paged(text):
                                             section[1] if section else "", re.MULTILINE)}
 
 
+def codes_of(*verb):
+    """The lines below "Exit codes:" of its help, which names no code elsewhere."""
+    text, found, codes = answer("help", *verb).partition("Exit codes:\n")
+    assert not re.search(r"^Exit code(?!s are those)", text, re.MULTILINE), verb
+    return re.match(r"(?:  .*\n)+", codes)[0] if found else ""
+
+
 def page(verb):
     return PAGES / f"man1/{'-'.join(('invar', *verb))}.1"
 
@@ -86,12 +93,33 @@ class Table(unittest.TestCase):
     def test_is_in_the_manual(self):
         self.assertEqual(paged((PAGES / "man1/invar.1").read_text(encoding="utf-8")), self.codes)
 
+    def test_of_a_verb_are_those_of_its_help(self):
+        """Tables of a verb in docs/verbs.md have the words of its help, others its codes."""
+        def table(text, column=1):
+            rows = re.findall(r"^\| (\d+) \|(.*)\|$", text, re.MULTILINE)
+            cells = {int(code): row.split("|")[column - 1].strip() for code, row in rows}
+            return {code: cell.replace("`", "") for code, cell in cells.items() if cell}
+
+        pages = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+                 for name in ("verbs", "bisect", "ledger")}
+        held = 0
+        for section in re.split(r"^##+ ", pages["verbs"], flags=re.MULTILINE):
+            verb, head = section.split("\n")[0], "| exit code | meaning |\n"
+            if head in section:
+                text = section.partition(head)[2].partition("\n\n")[0]
+                self.assertEqual(table(text), listed(codes_of(*verb.split())), verb)
+                held += 1
+        self.assertGreater(held, 4)
+        section = pages["bisect"].partition("\n## Exit codes\n")[2].partition("\n\n*Not")[0]
+        for column, verb in enumerate((("bisect",), ("ab",), ("ci", "check")), 1):
+            self.assertEqual(set(table(section, column)), set(listed(codes_of(*verb))), verb)
+        section = pages["ledger"].partition("| exit code | of `invar diff` |")[2]
+        self.assertEqual(set(table(section.partition("\n\n")[0])), set(listed(codes_of("diff"))))
+
     def test_verbs_have_no_others(self):
         several, pages = 0, {"invar.1"}
         for verb in [v for name in verbs() for v in (name, *verbs(*name))]:
-            text = answer("help", *verb)
-            part = re.search(r"^Exit codes:\n((?:  .*\n)+)", text, re.MULTILINE)
-            found = listed(part[1]) if part else {}
+            found = listed(codes_of(*verb))
             self.assertLessEqual(set(found), set(self.codes), verb)
             self.assertEqual(paged(page(verb).read_text(encoding="utf-8")), found, verb)
             several += len(found) > 1
