@@ -131,7 +131,7 @@ static invar_status find_checkpoints(job *j)
 {
     char config[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
 
-    INVAR_TRY(invar_hf_check_folder("", j->from));
+    INVAR_TRY(invar_hf_check_folder("FROM", j->from));
     INVAR_TRY(invar_path_join(config, sizeof config, j->from, CONFIG));
     if (invar_path_exists(config))
         return INVAR_OK;
@@ -154,8 +154,12 @@ static invar_status find_source(job *j)
     if (!invar_path_exists(latest)) {
         if (j->set->step != INVAR_CHECKPOINT_LATEST)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
-        if (!invar_checkpoint_is(j->from))
+        if (!invar_checkpoint_is(j->from)) {
+            INVAR_TRY(invar_error_advise(
+                invar_hf_check_model("FROM", j->from), INVAR_E_NOTFOUND,
+                "it may also be a run, a checkpoint or a folder of checkpoints"));
             return invar_path_join(j->source, sizeof j->source, j->from, "");
+        }
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, j->from));
         look_into(j, checkpoint);
         return INVAR_OK;

@@ -491,35 +491,78 @@ static size_t hub_name_length(const char *text)
     return text[0] == '.' || text[0] == '-' ? 0 : strspn(text, usual);
 }
 
-/* True if `path` has the form OWNER/NAME and OWNER names no local folder, existing or advised. */
-static bool is_hub_name(const char *path)
+/* What stands behind the address of the Hugging Face Hub; `text` if it begins with none. */
+static const char *behind_hub(const char *text)
 {
-    size_t owner = hub_name_length(path);
-    size_t name = owner && path[owner] == '/' ? hub_name_length(path + owner + 1) : 0;
-    char folder[INVAR_PATH_SIZE];
+    static const char *const hubs[] = {"hf://", "https://huggingface.co/", "http://huggingface.co/",
+                                       "huggingface.co/", "https://hf.co/"};
 
-    if (name == 0 || path[owner + 1 + name] != '\0')
+    for (size_t i = 0; i < sizeof hubs / sizeof *hubs; i++)
+        if (strncmp(text, hubs[i], strlen(hubs[i])) == 0)
+            return text + strlen(hubs[i]);
+    return text;
+}
+
+/*
+ * Copies OWNER/NAME of a model of the Hugging Face Hub. False if `path` is neither an address there
+ * nor of this form with an OWNER that names no local folder, existing or usual.
+ */
+static bool find_hub_name(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
+{
+    const char *text = behind_hub(path);
+    size_t owner = hub_name_length(text);
+    size_t name = owner && text[owner] == '/' ? hub_name_length(text + owner + 1) : 0;
+    const char *end = text + owner + 1 + name;
+
+    if (name == 0 || end - text >= INVAR_PATH_SHOWN_SIZE || (*end && (text == path || *end != '/')))
         return false;
-    (void)snprintf(folder, sizeof folder, "%.*s", (int)owner, path);
-    return !invar_path_exists(folder) && strcmp(folder, "models") != 0;
+    (void)snprintf(out, INVAR_PATH_SHOWN_SIZE, "%.*s", (int)owner, text);
+    if (text == path &&
+        (invar_path_exists(out) || strcmp(out, "models") == 0 || strcmp(out, "runs") == 0))
+        return false;
+    (void)snprintf(out, INVAR_PATH_SHOWN_SIZE, "%.*s", (int)(end - text), text);
+    return true;
 }
 
 invar_status invar_hf_check_folder(const char *key, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE], name[INVAR_PATH_SHOWN_SIZE];
     char advice[2 * INVAR_PATH_SHOWN_SIZE + 160] = "";
 
     if (invar_path_exists(dir))
         return INVAR_OK;
     invar_path_show(shown, dir);
-    invar_path_whole(whole, dir);
-    if (is_hub_name(dir))
+    invar_path_whole(whole, strstr(dir, "://") ? "/" : dir); // an address leads to no folder
+    if (find_hub_name(name, dir))
         (void)snprintf(advice, sizeof advice,
                        "; Invar reads local folders only: download a model of the Hugging Face Hub "
                        "with 'hf download %s --local-dir models%s' and name that folder",
-                       shown, strchr(shown, '/'));
+                       name, strchr(name, '/'));
+    else if (strstr(dir, "://") || strcmp(key, "hf-checkpoint") == 0)
+        (void)snprintf(advice, sizeof advice,
+                       "; Invar downloads nothing: docs/models.md says how to get a model");
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s%s%s: no such folder%s%s", key, key[0] ? ": " : "",
                       shown, whole, advice);
+}
+
+invar_status invar_hf_check_model(const char *key, const char *dir)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], name[INVAR_TEXT_QUOTE_SIZE];
+    size_t found;
+
+    INVAR_TRY(invar_hf_check_folder(key, dir));
+    if (has_file(dir, "config.json"))
+        return INVAR_OK;
+    invar_path_show(shown, dir);
+    found = find_lookalike(name, dir);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "%s: %s %s; the folder of a model holds config.json, tokenizer.json, "
+                      "tokenizer_config.json and weights as .safetensors (docs/models.md)%s%s%s%s",
+                      key, shown,
+                      has_file(dir, ".") ? "is no folder of a model: it has no config.json"
+                                         : "is a file, not a folder",
+                      found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",
+                      found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */

@@ -25,10 +25,13 @@ bool invar_hf_has_weights(const char *dir);
 
 /*
  * Returns INVAR_E_NOTFOUND if the folder does not exist. `key` is the name of the recipe key that
- * names the folder, or "". The message of a value such as Qwen/Qwen3-0.6B names the command that
- * downloads the model.
+ * names the folder, or "". The message of a value such as Qwen/Qwen3-0.6B, or of its address on the
+ * Hugging Face Hub, names the command that downloads the model.
  */
 invar_status invar_hf_check_folder(const char *key, const char *dir) INVAR_MUST_USE;
+
+/* The same of a folder that must have config.json; the message says what else a model needs. */
+invar_status invar_hf_check_model(const char *key, const char *dir) INVAR_MUST_USE;
 
 /* INVAR_E_NOTFOUND where it has none: what is missing, what lies there instead, what would do. */
 invar_status invar_hf_check_weights(const char *dir) INVAR_MUST_USE;

@@ -269,15 +269,15 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* Reports a folder that does not exist, before a file in it is reported as missing. */
+/* Reports what is no folder of a model, before a file in it is reported as missing. */
 static invar_status find_models(const invar_session *s)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *draft = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
 
     if (dir[0])
-        INVAR_TRY(invar_hf_check_folder("hf-checkpoint", dir));
-    return invar_session_drafts(s) ? invar_hf_check_folder("speculative-draft-model-path", draft)
+        INVAR_TRY(invar_hf_check_model("hf-checkpoint", dir));
+    return invar_session_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
                                    : INVAR_OK;
 }
 

@@ -261,7 +261,9 @@ expect 2 "nowhere: no such folder" nowhere no
 expect 2 "'hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B' and name that folder" \
     Qwen/Qwen3-0.6B no
 mkdir empty
-expect 2 "config.json" empty no
+expect 2 "FROM: empty is no folder of a model: it has no config.json" empty no
+expect 2 "it may also be a run, a checkpoint or a folder of checkpoints" empty no
+expect 2 "FROM: tiny.ini is a file, not a folder" tiny.ini no
 cp -r qwen3.e bare
 rm bare/model.safetensors.index.json
 expect 2 "is a shard, and its index is missing" bare no

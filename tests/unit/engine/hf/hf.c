@@ -551,9 +551,13 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
 
 static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
 {
-    static const char *const others[] = {"Qwen",     "Qwen/",   "/Qwen/Qwen3", "a/b/c",
-                                         "../Qwen3", "./Qwen3", "-a/Qwen3",    "tests/Qwen3",
-                                         "a b/c",    "Qwen/.x", "models/Qwen3"};
+    static const char *const others[] = {"Qwen",     "Qwen/",   "/Qwen/Qwen3",  "a/b/c",
+                                         "../Qwen3", "./Qwen3", "-a/Qwen3",     "tests/Qwen3",
+                                         "a b/c",    "Qwen/.x", "models/Qwen3", "runs/grpo"};
+    static const char *const addresses[] = {"https://huggingface.co/Qwen/Qwen3-0.6B",
+                                            "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main",
+                                            "huggingface.co/Qwen/Qwen3-0.6B",
+                                            "hf://Qwen/Qwen3-0.6B"};
     (void)state;
 
     assert_fails(invar_hf_check_folder("hf-checkpoint", "Qwen/Qwen3-0.6B"), INVAR_E_NOTFOUND,
@@ -561,12 +565,37 @@ static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
     invar_assert_message("download a model of the Hugging Face Hub with 'hf download "
                          "Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B' and name that folder",
                          __FILE__, __LINE__);
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
+        assert_fails(invar_hf_check_folder("ref-load", addresses[i]), INVAR_E_NOTFOUND,
+                     "'hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B'");
+    assert_fails(invar_hf_check_folder("ref-load", "https://example.org/model"), INVAR_E_NOTFOUND,
+                 "such folder; Invar downloads nothing: docs/models.md says how to get a model");
+    assert_fails(invar_hf_check_folder("hf-checkpoint", "models/Qwen3"), INVAR_E_NOTFOUND,
+                 "docs/models.md says how to get a model");
     assert_int_equal(chdir(INVAR_TEST_DATA "/.."), 0); // where the folder "tests" exists
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_fails(invar_hf_check_folder("", others[i]), INVAR_E_NOTFOUND, "no such folder");
         assert_null(strstr(invar_error_last()->message, "download"));
     }
     assert_ok(invar_hf_check_folder("", "tests"));
+}
+
+static void test_engine_hf__says_what_a_folder_of_a_model_holds(void **state)
+{
+    const char *dir = in_work("data"), *config = in_work("data/config.json");
+
+    (void)state;
+    assert_ok(invar_folder_make(dir));
+    assert_fails(invar_hf_check_model("hf-checkpoint", dir), INVAR_E_NOTFOUND,
+                 "data is no folder of a model: it has no config.json; the folder of a model holds "
+                 "config.json, tokenizer.json, tokenizer_config.json and weights as .safetensors");
+    assert_ok(invar_file_write(in_work("data/a.gguf"), "", 0));
+    assert_fails(invar_hf_check_model("hf-checkpoint", dir), INVAR_E_NOTFOUND,
+                 "; a.gguf cannot be read: load it with transformers");
+    assert_ok(invar_file_write(config, "{}", 2));
+    assert_ok(invar_hf_check_model("hf-checkpoint", dir));
+    assert_fails(invar_hf_check_model("hf-checkpoint", config), INVAR_E_NOTFOUND,
+                 "config.json is a file, not a folder");
 }
 
 int main(void)
@@ -584,6 +613,7 @@ int main(void)
         cmocka_unit_test(test_engine_hf__believes_no_index),
         cmocka_unit_test(test_engine_hf__a_folder_without_weights_is_not_found),
         cmocka_unit_test(test_engine_hf__names_the_download_of_a_hub_model),
+        cmocka_unit_test(test_engine_hf__says_what_a_folder_of_a_model_holds),
     };
 
     return cmocka_run_group_tests(tests, make_work, remove_work);
