@@ -176,6 +176,18 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
     return INVAR_OK;
 }
 
+/* A run is an argument of some verbs, and the option --run of others. */
+static invar_status check_run(const invar_option *options, const char *word, const char *what)
+{
+    if (strncmp(what, "RUN", 3) != 0 || strncmp(word, "--run", 5) != 0 ||
+        (word[5] != '\0' && word[5] != '=') || find(options, "run", 3))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "unknown option '%s': RUN is given without a flag, as runs/NAME or @last; "
+                      "'invar ledger ls' lists the runs below runs/",
+                      word);
+}
+
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv)
 {
     int words;
@@ -194,6 +206,7 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
         if (!only_words && strcmp(word, "--") == 0 && high > 0) {
             only_words = true;
         } else if (!only_words && strncmp(word, "--", 2) == 0 && word[2] != '\0') {
+            INVAR_TRY(check_run(options, word, what));
             INVAR_TRY(set_option(&i, options, argc, argv));
         } else if (*count_out == high) {
             return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -9,6 +9,7 @@
 
 #include "cli/live.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/run/home/folders.h"
 
 #include "base/invar_banned.h"
@@ -39,11 +40,13 @@ invar_status invar_weights_choose(invar_recipe *recipe)
         if (warning[0])
             invar_live_say(NULL, warning);
     }
-    if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
+    if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
+        INVAR_TRY(invar_hf_check_folder("run", at.run));
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "run: %s has no checkpoint; train it, or name weights with --load "
                           "(--load= is the initial ones)",
                           shown);
+    }
     return invar_recipe_set(recipe, "load", at.save, "--run");
 }
 

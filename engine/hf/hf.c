@@ -533,7 +533,9 @@ invar_status invar_hf_check_folder(const char *key, const char *dir)
         return INVAR_OK;
     invar_path_show(shown, dir);
     invar_path_whole(whole, strstr(dir, "://") ? "/" : dir); // an address leads to no folder
-    if (find_hub_name(name, dir))
+    if (strcmp(key, "load") == 0 || strcmp(key, "run") == 0 || strcmp(key, "--fork") == 0)
+        (void)snprintf(advice, sizeof advice, "; 'invar ledger ls' lists the runs below runs/");
+    else if (find_hub_name(name, dir))
         (void)snprintf(advice, sizeof advice,
                        "; Invar reads local folders only: download a model of the Hugging Face Hub "
                        "with 'hf download %s --local-dir models%s' and name that folder",

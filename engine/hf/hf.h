@@ -25,8 +25,9 @@ bool invar_hf_has_weights(const char *dir);
 
 /*
  * Returns INVAR_E_NOTFOUND if the folder does not exist. `key` is the name of the recipe key that
- * names the folder, or "". The message of a value such as Qwen/Qwen3-0.6B, or of its address on the
- * Hugging Face Hub, names the command that downloads the model.
+ * names the folder, "--fork" or "". The message of a value such as Qwen/Qwen3-0.6B, or of its
+ * address on the Hugging Face Hub, names the command that downloads the model; that of the folder
+ * of a run or of its checkpoints the command that lists runs.
  */
 invar_status invar_hf_check_folder(const char *key, const char *dir) INVAR_MUST_USE;
 

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/record/revisions.h"
 #include "engine/rollout/file/file.h"
 #include "engine/run/home/folders.h"
@@ -310,8 +311,8 @@ static invar_status check_checkpoints(const char *folder)
 
     if (!folder[0])
         return INVAR_OK;
-    if (invar_path_exists(folder))
-        INVAR_TRY(invar_checkpoint_list(&steps, &count, folder));
+    INVAR_TRY(invar_hf_check_folder("load", folder));
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, folder));
     invar_free(steps);
     if (count > 0)
         return INVAR_OK;

@@ -68,6 +68,10 @@ recipe=$here/../../recipes/quickstart.ini
 expect 129 "unexpected argument 'two.ini'" train "$recipe" two.ini
 expect 129 "unknown option '--frob'" train --frob 7 no-such.ini
 expect 129 "unknown option '--frob'" selfcheck --frob
+for verb in show watch verify; do
+    expect 129 "unknown option '--run': RUN is given without a flag, as runs/NAME or @last" ledger \
+        $verb --run runs/a
+done
 expect 129 "unexpected argument 'frob'" selfcheck frob
 expect 129 "--threads needs a value" selfcheck --threads
 expect 129 "'two' is not a whole number" selfcheck --threads two

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -232,6 +233,7 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, co
     invar_error_clear();
     if (own)
         return INVAR_OK;
+    INVAR_TRY(invar_hf_check_folder("load", folder));
     invar_path_show(shown, folder);
     invar_checkpoint_hint(hint, folder);
     return INVAR_FAIL(

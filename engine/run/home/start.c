@@ -18,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "engine/hf/hf.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -375,6 +376,7 @@ static invar_status open_parent(invar_loop *loop, int64_t step)
     invar_status status;
 
     INVAR_TRY(check_beside_fork(loop));
+    INVAR_TRY(invar_hf_check_folder("--fork", loop->options->fork));
     INVAR_TRY(invar_folders_checkpoints(folder, warning, loop->options->fork, choice.step));
     if (warning[0])
         invar_loop_say(loop, warning);

@@ -234,9 +234,10 @@ invar_status invar_session_load_folder(invar_session_origin *out, invar_model *m
     return invar_hf_load(model, path, dev);
 }
 
-static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *path,
-                                 const invar_checkpoint_choice *choice, unsigned how,
-                                 const invar_device *dev)
+/* `key` names the path, for messages; "": none does. */
+static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *key,
+                                 const char *path, const invar_checkpoint_choice *choice,
+                                 unsigned how, const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
     invar_checkpoint *checkpoint;
@@ -247,7 +248,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
         return load_checkpoint(out, model, checkpoint, how);
     }
-    INVAR_TRY(invar_hf_check_folder("", path));
+    INVAR_TRY(invar_hf_check_folder(key, path));
     status = invar_checkpoint_is(path) ? INVAR_OK : invar_hf_check_weights(path);
     invar_checkpoint_hint(hint, path);
     if (status != INVAR_OK)
@@ -266,7 +267,7 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
     const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     invar_session_origin origin;
 
-    return load_weights(&origin, model, path, &choice, 0, dev);
+    return load_weights(&origin, model, "", path, &choice, 0, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
@@ -277,7 +278,8 @@ invar_status invar_session_load_named(invar_session_origin *out, const invar_ses
 
     unsigned how = INVAR_LOAD_COMPARED | (key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
 
-    return load_weights(out, model, invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
+    return load_weights(out, model, invar_config_schema()->keys[key].name,
+                        invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
 }
 
 /* Adapters beside another base are another model. In other number formats any base is another. */
@@ -327,8 +329,8 @@ invar_status invar_session_load_newest(invar_session *s)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
     if (!invar_config_filled(r, INVAR_KEY_LOAD))
         return INVAR_OK;
-    INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
-                           INVAR_LOAD_COMPARED, &s->dev));
+    INVAR_TRY(load_weights(&s->loaded, s->actor, "load", invar_recipe_string(r, INVAR_KEY_LOAD),
+                           &choice, INVAR_LOAD_COMPARED, &s->dev));
     INVAR_TRY(invar_session_check_base(s, &s->loaded));
     INVAR_TRY(invar_session_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);

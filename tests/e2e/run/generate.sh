@@ -166,9 +166,11 @@ expect 0 "runs/tiny has trained ones: --run runs/tiny takes them" score tiny.ini
     --save saved
 for verb in "score --tokens one" "generate --prompt 3,7="; do
     # shellcheck disable=SC2086
-    expect 2 "nope: no such folder" $verb tiny.ini --load nope
+    expect 2 "load: nope: no such folder ($PWD/nope); 'invar ledger ls' lists" $verb tiny.ini \
+        --load nope
     # shellcheck disable=SC2086
-    expect 2 "run: nope has no checkpoint; train it, or name weights" $verb tiny.ini --run nope
+    expect 2 "run: a/b: no such folder ($PWD/a/b); 'invar ledger ls' lists the runs" $verb \
+        tiny.ini --run a/b
     # shellcheck disable=SC2086
     expect 129 "'ckpt-step' would be ignored: it needs run or load" $verb tiny.ini --ckpt-step 1
 done

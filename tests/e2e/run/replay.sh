@@ -93,7 +93,8 @@ expect 0 'steps     2 to 2' replay a --step 2 --micro-batch-size 3 --rollout-con
 expect 0 'steps     0 to 3' replay a --from 0 --step 3 --recompute-granularity full
 expect 0 'steps     0 to 1' replay a --step 1 --page-size 3 --chunked-prefill-size 2
 expect 0 'from the start' replay a --step 3 --load=
-for folder in nowhere . a; do
+expect 2 "load: nowhere: no such folder" replay a --step 3 --load nowhere
+for folder in . a; do
     expect 2 "load: $folder has no checkpoint" replay a --step 3 --load $folder
 done
 expect 0 '"compared": 2' replay a --step 3 --json

@@ -27,6 +27,9 @@ expect 0 'chain' train more.ini --run whole --no-report
 
 # ---- nothing changed: the chain of the run that was not forked ---------------------------------
 expect 0 'forked from run' train more.ini --fork old --run same --no-report
+expect 2 "--fork: nope: no such folder ($PWD/nope); 'invar ledger ls' lists the runs below" train \
+    more.ini --fork nope --run never
+holds [ ! -e never ]
 holds [ "$(chain same)" = "$(chain whole)" ]
 expect 0 'forked from run' train more.ini --fork old --fork-step 1 --run early --ranks 2 --no-report
 holds [ "$(chain early)" = "$(chain whole)" ]
@@ -102,7 +105,8 @@ for parent in "stranger" "old --fork-step 2"; do
     # shellcheck disable=SC2086 # an option
     expect 2 'leave out --fork to resume it' train more.ini --fork $parent --run halves --no-report
 done
-expect 2 '--fork needs the folder of a run' train more.ini --fork nowhere --run halves --no-report
+mkdir none
+expect 2 '--fork needs the folder of a run' train more.ini --fork none --run halves --no-report
 # checkpoints that do not say which is the newest are not begun again over
 own=halves/checkpoints/latest_checkpointed_iteration.txt
 mv "$own" latest
@@ -122,7 +126,7 @@ expect 0 'clean' ledger verify halves/ledger.db
 # ---- what cannot be ----------------------------------------------------------------------------
 expect 129 'num-rollout, which counts them too, is 4' train tiny.ini --fork old --run new
 expect 2 'there is no such checkpoint' train more.ini --fork old --fork-step 9 --run new
-expect 2 '--fork needs the folder of a run' train more.ini --fork nowhere --run new
+expect 2 '--fork needs the folder of a run' train more.ini --fork none --run new
 expect 129 'it needs --fork' train more.ini --fork-step 2 --run new
 expect 129 'leave one of them out' train more.ini --fork old --load old/checkpoints --run new
 expect 129 'with --fork-step' train more.ini --fork old --ckpt-step 1 --run new

@@ -240,10 +240,11 @@ kill -INT "$pid"
 end_of 130
 holds grep -q 'without a checkpoint (save = none)' err
 holds grep -q 'nothing is saved (save = none)' out
-expect 2 'load: nowhere has no checkpoint; leave load empty' train tiny.ini --no-report --run l \
-    --load nowhere
+mkdir none
+expect 2 'load: none has no checkpoint; leave load empty' train tiny.ini --no-report --run l \
+    --load none
 holds [ ! -e l ]
-expect 2 'load: nope has no checkpoint' train tiny.ini --no-report --run whole --fresh --load nope
+expect 2 'load: nope: no such folder' train tiny.ini --no-report --run whole --fresh --load nope
 expect 2 'has no checkpoint: it is the folder of a run, which keeps them in whole/checkpoints' \
     train tiny.ini --no-report --run l --load whole
 expect 2 'continues after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
@@ -480,8 +481,9 @@ expect 0 'steps' train tiny.ini --run edited --no-report --eval-config sets.ini 
     --custom-before-train-step-hook-path 'bash edits.sh'
 holds [ "$(<sets.ini)" = '[m]' ]
 holds [ "$(evaluated edited)" = "$(evaluated still)" ]
-expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
-    --run nothing "${set[@]}"
+expect 2 'run: none has no checkpoint; train it, or name weights with --load' eval tiny.ini \
+    --run none "${set[@]}"
+expect 2 'run: nope: no such folder' eval tiny.ini --run nope "${set[@]}"
 expect 2 'a run: it is the folder of a run, which keeps them in whole/checkpoints' \
     eval tiny.ini "${set[@]}" --load whole
 expect 129 'name weights of the same model' eval tiny.ini "${set[@]}" --run whole \
