@@ -71,6 +71,14 @@ bool invar_text_join(char *out, size_t size, const char *const *texts, int count
     return true;
 }
 
+bool invar_text_is_pointer(const char *text, size_t bytes)
+{
+    static const char begin[] = "version https://git-lfs";
+
+    return bytes >= sizeof begin - 1 && bytes < INVAR_TEXT_POINTER_SIZE &&
+           memcmp(text, begin, sizeof begin - 1) == 0;
+}
+
 bool invar_text_ends(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);

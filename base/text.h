@@ -35,6 +35,12 @@ bool invar_text_join(char *out, size_t size, const char *const *texts, int count
 /* True when `text` has `end` as its last characters, as a file's name has its ending. */
 bool invar_text_ends(const char *text, const char *end);
 
+/* True for the text that git leaves in the place of a file where git-lfs has not fetched it. */
+bool invar_text_is_pointer(const char *text, size_t bytes);
+#define INVAR_TEXT_POINTER_SIZE 1024 /* at most, as git-lfs says */
+#define INVAR_TEXT_POINTER                                                                         \
+    "it is a pointer of git-lfs in the place of the file: run 'git lfs pull' in its folder"
+
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 

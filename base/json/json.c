@@ -343,6 +343,8 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: it begins with a byte order mark; save it as UTF-8 without one",
                           place);
+    if (invar_text_is_pointer(text, bytes))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: " INVAR_TEXT_POINTER, place);
     if (json_error_code(&error) == json_error_null_character)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a text in it has the character NUL, \\u0000",
                           place);

@@ -151,6 +151,13 @@ static invar_status take_all(loader *l, const char *path, const invar_safetensor
     return INVAR_OK;
 }
 
+/* Of a file that is damaged or incomplete others have a whole one. */
+static invar_status open_weights(invar_safetensors **out, const char *path)
+{
+    return invar_error_advise(invar_safetensors_open(out, path), INVAR_E_CORRUPT,
+                              "download or copy it again");
+}
+
 static invar_status load_file(loader *l)
 {
     char path[INVAR_PATH_SIZE];
@@ -158,7 +165,7 @@ static invar_status load_file(loader *l)
     invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, INVAR_HF_WEIGHTS));
-    INVAR_TRY(invar_safetensors_open(&file, path));
+    INVAR_TRY(open_weights(&file, path));
     status = take_all(l, path, file);
     invar_safetensors_close(file);
     return status;
@@ -202,7 +209,7 @@ static invar_status load_shard(loader *l, const json_t *map, const char *shard)
     invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, shard));
-    INVAR_TRY(invar_safetensors_open(&file, path));
+    INVAR_TRY(open_weights(&file, path));
     status = check_shard(map, shard, path, file);
     if (status == INVAR_OK)
         status = take_all(l, path, file);
@@ -389,7 +396,7 @@ static invar_status check_head(loader *l)
 
     if (!l->head_file[0])
         return INVAR_OK;
-    INVAR_TRY(invar_safetensors_open(&file, l->head_file));
+    INVAR_TRY(open_weights(&file, l->head_file));
     status = compare_head(l, file);
     invar_safetensors_close(file);
     return status;

@@ -380,7 +380,8 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
 
     INVAR_TRY(check_config(model, dir));
     INVAR_TRY(invar_path_join(r.path, sizeof r.path, dir, WEIGHTS));
-    INVAR_TRY(invar_safetensors_open(&file, r.path));
+    INVAR_TRY(invar_error_advise(invar_safetensors_open(&file, r.path), INVAR_E_CORRUPT,
+                                 "download or copy it again"));
     r.file = file;
     invar_fill_init(&r.fill, model, dev);
     status = read_all(&r);

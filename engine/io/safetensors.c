@@ -147,8 +147,6 @@ static invar_status read_offsets(invar_safetensor *t, const invar_safetensors *f
         return bad(file, t->name, "\"data_offsets\" are not two integers");
     if (begin < 0 || end < begin)
         return bad(file, t->name, "the data end before they begin");
-    if ((uint64_t)end > file->bytes - file->data)
-        return bad(file, t->name, "the data end after the end of the file");
     if (end - begin != t->elements * (int64_t)types[t->type].bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: tensor '%s': %lld bytes of data, dtype and shape need %lld",
@@ -237,6 +235,11 @@ static invar_status check_holes(const invar_safetensors *file)
                                       : "there is a hole before the data");
         at = end_of(t);
     }
+    if (at > file->bytes)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: the file is incomplete: by its header it has %llu bytes, and there "
+                          "are %llu",
+                          file->shown, (unsigned long long)at, (unsigned long long)file->bytes);
     if (at != file->bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %llu bytes after the last tensor", file->shown,
                           (unsigned long long)(file->bytes - at));
@@ -295,6 +298,19 @@ static invar_status parse_header(invar_safetensors *file, const char *text, size
     return order(file);
 }
 
+/* It is no damage, and whoever cloned the folder can fetch the file. */
+static invar_status check_pointer(const invar_safetensors *file)
+{
+    char text[INVAR_TEXT_POINTER_SIZE];
+
+    if (file->bytes >= sizeof text)
+        return INVAR_OK;
+    INVAR_TRY(read_at(file, text, (size_t)file->bytes, 0));
+    return invar_text_is_pointer(text, (size_t)file->bytes)
+               ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: " INVAR_TEXT_POINTER, file->shown)
+               : INVAR_OK;
+}
+
 static invar_status read_header(invar_safetensors *file)
 {
     unsigned char length[8];
@@ -302,17 +318,25 @@ static invar_status read_header(invar_safetensors *file)
     invar_status status;
     char *text;
 
+    INVAR_TRY(check_pointer(file));
     if (file->bytes < sizeof length)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %llu bytes are too few for a safetensors file",
                           file->shown, (unsigned long long)file->bytes);
     INVAR_TRY(read_at(file, length, sizeof length, 0));
     for (int i = 7; i >= 0; i--)
         bytes = bytes << 8 | length[i];
-    if (bytes > MAX_HEADER || bytes > file->bytes - sizeof length)
+    if (bytes > MAX_HEADER)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: the header claims %llu bytes; the file has %llu, the limit is %d",
                           file->shown, (unsigned long long)bytes, (unsigned long long)file->bytes,
                           MAX_HEADER);
+    if (bytes > file->bytes - sizeof length)
+        return INVAR_FAIL(
+            INVAR_E_CORRUPT, 0,
+            "%s: the file is incomplete: its header alone ends at byte %llu, and there "
+            "are %llu",
+            file->shown, (unsigned long long)(sizeof length + bytes),
+            (unsigned long long)file->bytes);
     file->data = sizeof length + bytes;
     INVAR_TRY(invar_alloc((void **)&text, (size_t)bytes + 1, 1, file->shown));
     status = read_at(file, text, (size_t)bytes, sizeof length);

@@ -268,8 +268,13 @@ cp -r qwen3.e bare
 rm bare/model.safetensors.index.json
 expect 2 "is a shard, and its index is missing" bare no
 cp -r qwen3.a damaged
+bytes=$(stat -c %s damaged/model.safetensors)
 truncate -s -1 damaged/model.safetensors
-expect 2 "model.safetensors" damaged no
+said="the file is incomplete: by its header it has $bytes bytes, and there are $((bytes - 1))"
+expect 2 "damaged/model.safetensors: $said; download or copy it again" damaged no
+echo 'version https://git-lfs.github.com/spec/v1' >damaged/model.safetensors
+said="it is a pointer of git-lfs in the place of the file: run 'git lfs pull' in its folder"
+expect 2 "damaged/model.safetensors: $said" damaged no
 echo '{' >damaged/config.json
 expect 129 "config.json" damaged no
 expect 2 "cannot be written to" qwen3.a tiny.ini

@@ -87,6 +87,8 @@ static void test_engine_json__refuses_what_is_not_strict(void **state)
         {"", "f.json: it is empty; expected JSON"},
         {" \n", "f.json: it is empty; expected JSON"},
         {"\xEF\xBB\xBF{}", "f.json: it begins with a byte order mark"},
+        {"version https://git-lfs.github.com/spec/v1\n",
+         "f.json: it is a pointer of git-lfs in the place of the file: run 'git lfs pull' in its"},
         {"[\"\\u0000\"]", "f.json: a text in it has the character NUL"},
         {"[1,\n]", "f.json: line 2, column 1 is not JSON"},
         {"{\"a\": 1,\n \"a\": 2}", "f.json: line 2, column 4 is not JSON: duplicate object key"},

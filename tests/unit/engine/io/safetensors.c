@@ -202,16 +202,16 @@ static void test_engine_safetensors__refuses_bad_headers(void **state)
         {"{}", 1, "1 bytes after the last tensor"},
         {A ",\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", 16,
          "duplicate object key"},
-        {A "}", 7, "tensor 'a': the data end after the end of the file"},
+        {A "}", 7, "the file is incomplete: by its header it has "},
         {A "}", 9, "1 bytes after the last tensor"},
-        {A B("8", "16"), 15, "tensor 'b': the data end after the end of the file"},
+        {A B("8", "16"), 15, "the file is incomplete: by its header it has "},
         {A B("4", "12"), 12, "tensor 'b': the data overlap those of another tensor"},
         {A B("0", "8"), 8, "the data overlap those of another tensor"},
         {A B("12", "20"), 20, "tensor 'b': there is a hole before the data"},
         {A B("-8", "0"), 8, "tensor 'b': the data end before they begin"},
         {A B("16", "8"), 16, "tensor 'b': the data end before they begin"},
         {A B("8", "9223372036854775808"), 16, "\"data_offsets\" are not two integers"},
-        {A B("8", "9223372036854775807"), 16, "tensor 'b': the data end after"},
+        {A B("8", "9223372036854775807"), 16, "tensor 'b': 9223372036854775799 bytes of data"},
         {A B("8.0", "16"), 16, "\"data_offsets\" are not two integers"},
         {ONE("\"F32\"", "[2]", "[0]"), 8, "\"data_offsets\" are not two integers"},
         {ONE("\"F32\"", "[2]", "[0,8,8]"), 8, "\"data_offsets\" are not two integers"},
@@ -276,18 +276,23 @@ static void test_engine_safetensors__accepts_the_good_neighbours(void **state)
 
 static void test_engine_safetensors__refuses_lengths_that_are_not_there(void **state)
 {
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
+                                  "oid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n";
     invar_safetensors *file;
 
     (void)state;
     write_raw(3, "{}", 0);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_CORRUPT,
-                 "the header claims 3 bytes; the file has 10");
+                 "the file is incomplete: its header alone ends at byte 11, and there are 10");
     write_raw(UINT64_MAX, "{}", 0);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_CORRUPT, "18446744073709551615");
     write_raw(UINT64_C(1) << 63, "{}", 0);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_CORRUPT, "the header claims");
     assert_ok(invar_file_write(scratch, "1234567", 7));
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_CORRUPT, "7 bytes are too few");
+    assert_ok(invar_file_write(scratch, pointer, sizeof pointer - 1));
+    assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_UNSUPPORTED,
+                 "pointer of git-lfs in the place of the file: run 'git lfs pull' in its folder");
     assert_fails(invar_safetensors_open(&file, work), INVAR_E_INVALID, "not a regular file");
     remove(scratch);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_NOTFOUND, "cannot be opened");
