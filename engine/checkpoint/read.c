@@ -216,7 +216,7 @@ static invar_status open_set(invar_checkpoint *c, int64_t i)
     return status;
 }
 
-/* The file's hash is another: which tensor is it? A header that cannot be read says so itself. */
+/* The file's hash is another: which tensor is it, or is it the header? */
 static invar_status blame(invar_checkpoint *c, const char *name)
 {
     for (int64_t i = 0; i < c->index.n_sets; i++) {
@@ -224,7 +224,7 @@ static invar_status blame(invar_checkpoint *c, const char *name)
         size_t length = strlen(set->name);
         if (strncmp(name, set->name, length) != 0 || strcmp(name + length, ".safetensors") != 0)
             continue;
-        INVAR_TRY(open_set(c, i));
+        INVAR_TRY(invar_error_advise(open_set(c, i), INVAR_E_CORRUPT, "the file is damaged"));
         for (int64_t k = 0; k < set->count; k++)
             INVAR_TRY(check_tensor(c, c->sets[i], &c->index.entries[set->first + k]));
     }
@@ -337,11 +337,41 @@ bool invar_checkpoint_is(const char *folder)
     return false;
 }
 
+/* Adds to the error of a damaged `folder` in SAVE the checkpoint before it, if there is one. */
+static invar_status name_earlier(const char *save, const char *folder)
+{
+    char path[INVAR_PATH_SIZE], earlier[INVAR_PATH_SIZE] = "", advice[INVAR_PATH_SHOWN_SIZE + 64];
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t *steps = NULL, count = 0, i = 0;
+    invar_error why;
+
+    invar_error_take(&why);
+    if (invar_checkpoint_list(&steps, &count, save) != INVAR_OK)
+        count = 0;
+    for (; i < count && invar_checkpoint_folder(path, save, steps[i], "") == INVAR_OK &&
+           !invar_path_same(path, folder);
+         i++)
+        memcpy(earlier, path, sizeof earlier);
+    invar_free(steps);
+    invar_error_put(&why);
+    if (i == count || !earlier[0])
+        return why.status;
+    invar_path_show(shown, earlier);
+    (void)snprintf(advice, sizeof advice, "use an earlier checkpoint: %s", shown);
+    return invar_error_advise(why.status, INVAR_E_CORRUPT, advice);
+}
+
 invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *folder)
 {
+    char save[INVAR_PATH_SIZE];
+    invar_status status;
+
     *out = NULL;
     INVAR_CHECK(strlen(folder) < INVAR_PATH_SIZE);
-    return open_at(out, folder, INVAR_CHECKPOINT_LATEST);
+    status = open_at(out, folder, INVAR_CHECKPOINT_LATEST);
+    if (status != INVAR_E_CORRUPT || invar_path_folder(save, folder) != INVAR_OK)
+        return status;
+    return name_earlier(save, folder);
 }
 
 static void tell(const invar_checkpoint_choice *choice, int64_t step)
@@ -401,12 +431,14 @@ static invar_status list_others(char *out, size_t size, bool *older, const char 
 /* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
 static invar_status advise(const char *save, int64_t step, const invar_checkpoint_choice *choice)
 {
-    char list[(SHOWN_STEPS + 1) * 24];
+    char list[(SHOWN_STEPS + 1) * 24], folder[INVAR_PATH_SIZE];
     invar_error why;
     bool older;
 
     if (!choice->settings)
-        return invar_error_last()->status;
+        return invar_checkpoint_folder(folder, save, step, "") == INVAR_OK
+                   ? name_earlier(save, folder)
+                   : invar_error_last()->status;
     invar_error_take(&why);
     if (choice->skip_damaged)
         return INVAR_FAIL(why.status, why.native, "%s; no older one is whole", why.message);

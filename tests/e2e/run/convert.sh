@@ -166,6 +166,14 @@ for key in load ref-load; do
     expect 2 "$damaged" generate tiny.ini --prompt '3,7=' --$key saved/iter_0000001
 done
 expect 2 "$damaged" score --hf-checkpoint saved/iter_0000001 --tokens tokens
+# the advice is a checkpoint that is there, also where the header is damaged
+printf '[' | dd of=saved/iter_0000001/model.safetensors bs=1 seek=8 conv=notrunc 2>dd.log
+damaged='iter_0000001/model.safetensors: the header does not begin with {; the file is damaged'
+earlier='use an earlier checkpoint: saved/iter_0000000'
+expect 2 "$damaged; choose another with ckpt-step: 0" convert saved no
+expect 2 "$damaged; $earlier" convert saved/iter_0000001 no
+expect 2 "$damaged; $earlier" generate tiny.ini --prompt '3,7=' --ref-load saved
+expect 2 "$damaged; $earlier" score --hf-checkpoint saved/iter_0000001 --tokens tokens
 expect_verb=(convert)
 expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
 
