@@ -387,14 +387,20 @@ void invar_flags_help(void)
     }
 }
 
-bool invar_flags_help_key(const char *name)
+static int find_key(const char *name)
 {
-    const invar_recipe_schema *schema = invar_config_schema();
-    int key = invar_recipe_find(schema, strncmp(name, "--", 2) == 0 ? name + 2 : name);
+    return invar_recipe_find(invar_config_schema(), strncmp(name, "--", 2) == 0 ? name + 2 : name);
+}
 
-    if (key < 0)
-        return false;
-    printf("[%s]\n", schema->keys[key].section);
-    print_key(&schema->keys[key]);
-    return true;
+bool invar_flags_is_key(const char *name)
+{
+    return find_key(name) >= 0;
+}
+
+void invar_flags_help_key(const char *name)
+{
+    const invar_recipe_key *key = &invar_config_schema()->keys[find_key(name)];
+
+    printf("[%s]\n", key->section);
+    print_key(key);
 }

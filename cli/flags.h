@@ -47,7 +47,10 @@ void invar_flags_describe(char out[INVAR_FLAGS_TEXT_SIZE], const invar_recipe_ke
 /* The keys of a recipe with their values and defaults, by group, on stdout. */
 void invar_flags_help(void);
 
-/* One of them, with or without its dashes; false: there is none of that name. */
-bool invar_flags_help_key(const char *name);
+/* The name of a key, with or without its dashes. */
+bool invar_flags_is_key(const char *name);
+
+/* The help of one key, which exists. */
+void invar_flags_help_key(const char *name);
 
 #endif

@@ -141,37 +141,37 @@ static void print_verb(FILE *out, const selection *s)
     invar_plain_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
 }
 
-/* Keys of a recipe come with the verbs that read one. */
-static bool help_key(const char *name)
-{
-#ifdef INVAR_LEDGER
-    return invar_flags_help_key(name);
-#else
-    (void)name;
-    return false;
-#endif
-}
-
-/* True if the words ask for pairs of keys; *code_out is the exit code then. */
-static bool help_combinations(int *code_out, int argc, char **argv)
-{
-#ifdef INVAR_LEDGER
-    if (argc != 1 || strcmp(argv[0], "combinations") != 0)
-        return false;
-    *code_out = invar_combinations_show() == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
-    return true;
-#else
-    (void)code_out, (void)argc, (void)argv;
-    return false;
-#endif
-}
-
-static int help_exit_codes(void)
+static void help_exit_codes(void)
 {
     fputs("invar help exit-codes - how every verb ends\n\n", stdout);
     for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++)
         invar_plain_wrap(stdout, e->meaning, printf("  %-3d  ", e->code));
-    return INVAR_EXIT_OK;
+}
+
+/* True if the word is no verb but a subject of its own; *code_out is the exit code then. */
+static bool help_subject(int *code_out, int argc, char **argv)
+{
+    const bool codes = strcmp(argv[0], "exit-codes") == 0;
+    bool pairs = false, key = false;
+
+#ifdef INVAR_LEDGER // keys of a recipe come with the verbs that read one
+    pairs = strcmp(argv[0], "combinations") == 0;
+    key = !find(invar_verbs, argv[0]) && invar_flags_is_key(argv[0]);
+#endif
+    if (!codes && !pairs && !key)
+        return false;
+    *code_out = INVAR_EXIT_OK;
+    if (argc > 1)
+        *code_out = unexpected(argv[1]);
+    else if (codes)
+        help_exit_codes();
+#ifdef INVAR_LEDGER
+    else if (key)
+        invar_flags_help_key(argv[0]);
+    else if (invar_combinations_show() != INVAR_OK)
+        *code_out = invar_report_error();
+#endif
+    return true;
 }
 
 static int help(int argc, char **argv)
@@ -185,12 +185,8 @@ static int help(int argc, char **argv)
     }
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
-    if (argc == 1 && strcmp(argv[0], "exit-codes") == 0)
-        return help_exit_codes();
-    if (help_combinations(&code, argc, argv))
+    if (help_subject(&code, argc, argv))
         return code;
-    if (argc == 1 && !find(invar_verbs, argv[0]) && help_key(argv[0]))
-        return INVAR_EXIT_OK;
     if (!select_verb(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     if (argc > s.words)

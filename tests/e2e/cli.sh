@@ -16,6 +16,9 @@ expect 129 "do not go together" selfcheck --json --record
 expect 0 "--threads N" help selfcheck
 expect 0 "--threads N" bench --help
 expect 129 "no verb 'frob'" help frob
+for subject in combinations exit-codes lr; do
+    expect 129 "unexpected argument 'frob'" help $subject frob
+done
 expect 129 "no verb 'frob'" frob
 expect 0 "invar 0." version
 for line in "commit    " "compiler  " "devices   cpu (" "numerics  ieee, sm90; "; do

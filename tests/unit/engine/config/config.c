@@ -471,6 +471,9 @@ static void test_config__refuses_impossible(void **state)
         {"use-tis=true tis-clip-low=3", "'tis-clip-low' is above tis-clip"},
         {"speculative-algorithm=draft",
          "'speculative-algorithm' = draft needs speculative-draft-model-path"},
+        {"hf-checkpoint=/m num-layers=0 ffn-hidden-size=0 num-attention-heads=0 hidden-size=0 "
+         "moe-router-topk=4",
+         "'moe-router-topk' would be ignored: it needs a model without files"},
         {"speculative-algorithm=ngram speculative-ngram-min-match-window-size=13",
          "'speculative-ngram-min-match-window-size' is above speculative-ngram-max"},
         {"use-tis=true tis-clip=0.5 tis-clip-low=0.6", "'tis-clip-low' is above tis-clip"},
