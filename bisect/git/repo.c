@@ -132,7 +132,9 @@ static invar_status fail_open(const char *path, int code)
     if (code == GIT_ENOTFOUND && !invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: no such file or folder", shown);
     if (code == GIT_ENOTFOUND)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no git repository here or above",
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code,
+                          "%s: there is no git repository here or above: work in one, or name one "
+                          "with --repo",
                           shown);
     if (strstr(last_text(), "unsupported"))
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, code,

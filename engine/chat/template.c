@@ -105,7 +105,7 @@ static invar_status find_template(beginning *b, const char *hf_dir, const char *
     if (*hf_dir)
         INVAR_TRY(invar_tokenizer_config_read(&b->config, hf_dir));
     if (*path) {
-        INVAR_TRY(read_text(&b->file, path));
+        INVAR_TRY(invar_error_of_key(read_text(&b->file, path), "chat-template-path"));
         b->text = b->file;
         return INVAR_OK;
     }
@@ -119,7 +119,8 @@ static invar_status find_template(beginning *b, const char *hf_dir, const char *
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
         "%s: no chat template: neither chat_template.jinja nor a default chat_template in "
-        "tokenizer_config.json; name a file, or use prompts that are plain text",
+        "tokenizer_config.json; name a file with chat-template-path, or use prompts that are plain "
+        "text",
         shown);
 }
 
@@ -152,13 +153,14 @@ static invar_status add_kwargs(beginning *b, const char *kwargs)
 
     if (!*kwargs)
         return INVAR_OK;
-    INVAR_TRY(invar_json_parse(&object, "chat template kwargs", kwargs, strlen(kwargs)));
+    INVAR_TRY(invar_json_parse(&object, "apply-chat-template-kwargs", kwargs, strlen(kwargs)));
     if (!json_is_object(object))
-        status = INVAR_FAIL(INVAR_E_INVALID, 0, "chat template kwargs: not a JSON object");
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "apply-chat-template-kwargs: not a JSON object");
     for (size_t i = 0; i < sizeof taken / sizeof taken[0] && status == INVAR_OK; i++)
         if (json_object_get(object, taken[i]))
-            status = INVAR_FAIL(INVAR_E_INVALID, 0,
-                                "chat template kwargs: \"%s\" is set by Invar itself", taken[i]);
+            status =
+                INVAR_FAIL(INVAR_E_INVALID, 0,
+                           "apply-chat-template-kwargs: \"%s\" is set by Invar itself", taken[i]);
     if (status == INVAR_OK && json_object_update(b->variables, object) != 0)
         status = no_memory();
     json_decref(object);

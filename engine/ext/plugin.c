@@ -70,12 +70,20 @@ static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
 {
     static const char advice[] = "it had not greeted yet, and max-restarts does not apply before "
                                  "that: run the command by itself to see what is wrong";
+    const char *command = invar_line_program_command(plugin->program);
+    size_t bytes = strcspn(command, " "); // of its first two words: others may be secrets
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2], text[sizeof quote + 80];
     invar_status status = greet(kinds_out, plugin);
 
-    if (status != INVAR_OK && plugin->most_restarts > 0 &&
-        invar_line_program_may_restart(plugin->program))
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    if (plugin->most_restarts > 0 && invar_line_program_may_restart(plugin->program))
         status = invar_error_advise(status, status, advice);
-    return status;
+    bytes += command[bytes] ? 1 + strcspn(command + bytes + 1, " ") : 0;
+    invar_text_quote(quote, sizeof quote, command, bytes);
+    (void)snprintf(text, sizeof text, "the program '%s' has to greet as docs/plugins.md says",
+                   quote);
+    return invar_error_advise(status, status, text);
 }
 
 static invar_status attach_server(invar_plugin *plugin, const invar_plugin_options *options)

@@ -172,7 +172,8 @@ invar_status invar_hf_files_read(invar_hf_files *files, const char *dir, const c
     for (int i = 0; i < N_NAMES; i++) {
         int64_t before = files->count;
         if (given && strcmp(names[i], CHAT_TEMPLATE) == 0)
-            INVAR_TRY(add_path(files, chat_template, CHAT_TEMPLATE));
+            INVAR_TRY(invar_error_of_key(add_path(files, chat_template, CHAT_TEMPLATE),
+                                         "chat-template-path"));
         else if (!given || strcmp(names[i], OLD_TEMPLATE) != 0)
             INVAR_TRY(invar_hf_files_add(files, dir, names[i]));
         if (given && strcmp(names[i], CONFIG) == 0 && files->count > before)

@@ -241,5 +241,9 @@ holds grep -q '^stopped: ' "$folder/out"
 holds [ "$(find "$folder/cache" -name '*.tmp' | wc -l)" = 0 ]
 ab 0 'identical: 1 seed, 3 steps' --a base --b base "$recipe" --num-rollout 1000000
 
+
+# ---- no repository ------------------------------------------------------------------------------
+ab 2 '/: there is no git repository here or above: work in one, or name one with --repo' --repo / \
+    --a HEAD --b HEAD "$tiny"
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -130,6 +130,20 @@ static void test_base_status__advice_follows_its_own_code_only(void **state)
     assert_int_equal(invar_error_advise(INVAR_OK, INVAR_OK, "nothing"), INVAR_OK);
 }
 
+static void test_base_status__a_key_stands_before_the_message(void **state)
+{
+    invar_status status = INVAR_FAIL(INVAR_E_IO, 2, "a.jinja: no such file");
+
+    (void)state;
+    assert_int_equal(invar_error_of_key(status, "chat-template-path"), INVAR_E_IO);
+    assert_string_equal(invar_error_last()->message, "chat-template-path: a.jinja: no such file");
+    assert_int_equal(invar_error_last()->native, 2);
+    for (int i = 0; i < 300; i++) // what does not fit is cut
+        assert_int_equal(invar_error_of_key(status, "chat-template-path"), status);
+    assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
+    assert_int_equal(invar_error_of_key(INVAR_OK, "nowhere"), INVAR_OK);
+}
+
 static void test_base_status__every_code_has_its_own_name(void **state)
 {
     (void)state;
@@ -181,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_base_status__record_belongs_to_the_thread),
         cmocka_unit_test(test_base_status__try_returns_the_first_failure),
         cmocka_unit_test(test_base_status__advice_follows_its_own_code_only),
+        cmocka_unit_test(test_base_status__a_key_stands_before_the_message),
         cmocka_unit_test(test_base_status__every_code_has_its_own_name),
         cmocka_unit_test(test_base_status__broken_invariant_aborts_with_one_line),
     };

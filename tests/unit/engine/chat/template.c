@@ -173,7 +173,7 @@ static void test_template_open__refuses_what_is_no_template(void **state)
     assert_fails(invar_template_open(&chat, folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
     assert_fails(invar_template_open(&chat, "", "/no/such/file", ""), INVAR_E_NOTFOUND,
-                 "/no/such/file");
+                 "chat-template-path: /no/such/file: cannot be opened");
     assert_fails(invar_template_open(&chat, folder(NULL, "{"), "", ""), INVAR_E_INVALID,
                  "tokenizer_config.json");
     assert_fails(invar_template_open(&chat, folder(NULL, "{\"chat_template\": [1]}"), "", ""),

@@ -351,6 +351,8 @@ static void test_ext_program__bad_greetings(void **state)
     (void)state;
     cannot_open(PROGRAM "exit-at-once", INVAR_E_IO, "it ended with exit code 3", PATIENT);
     cannot_open("false", INVAR_E_IO, "it ended with exit code 1", PATIENT);
+    cannot_open("sh -c exit --key secret", INVAR_E_IO,
+                "; the program 'sh -c' has to greet as docs/plugins.md says", PATIENT);
     cannot_open(SILENT "greeting", INVAR_E_IO, "no reply within 1 s (plugin-timeout)", IMPATIENT);
     cannot_open(PROGRAM "greet-rubbish", INVAR_E_CORRUPT, "is not JSON", PATIENT);
     cannot_open("sh -c 'read -r _; echo loading the judge'", INVAR_E_CORRUPT,
