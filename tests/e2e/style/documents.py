@@ -238,7 +238,8 @@ def check_records(program):
 
 
 def git(*arguments):
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=ROOT,
+                          check=False)
 
 
 def whole_history():
@@ -246,9 +247,11 @@ def whole_history():
 
 
 def check_history(name, commits):
-    """In a clone with the whole history, every commit that a record names belongs to that history."""
+    """In a clone with the whole history, every commit that a record names belongs to it."""
     for commit in commits if whole_history() else []:
-        if commit != "-" and git("merge-base", "--is-ancestor", commit.split()[0], "HEAD").returncode:
+        if commit == "-":
+            continue
+        if git("merge-base", "--is-ancestor", commit.split()[0], "HEAD").returncode:
             yield f"{name}: {commit} is no commit of this history"
 
 
