@@ -255,10 +255,11 @@ const InvarSummary = (() => {
   function overview(data) {
     const cell = told_ => told_ ? html('span', {class: 'num', title: told_[2]}, told_[1]) : '\u2013';
     const goals = data.runs.map(goal);
-    const name = goals.some(Boolean) ? goals.find(Boolean)[0] : 'Reward';
-    return table('Runs side by side', ['run', '', 'against the first', name, 'evaluation', 'steps',
-      'duration', 'warnings', 'errors'], data.runs.map((run, i) => row(runName(data, i),
-      tag(...stateOf(run)), against(data, i), cell(goals[i]), cell(best(run)),
+    const titles = [...new Set(goals.filter(Boolean).map(([title]) => title))];
+    const reached = i => titles.map(title => cell(goals[i] && goals[i][0] === title && goals[i]));
+    return table('Runs side by side', ['run', '', 'against the first', ...titles, 'evaluation',
+      'steps', 'duration', 'warnings', 'errors'], data.runs.map((run, i) => row(runName(data, i),
+      tag(...stateOf(run)), against(data, i), ...reached(i), cell(best(run)),
       number(group(stepsOf(run))), number(duration(lived(run))),
       number(group(run.levels.warning || 0)), number(group(run.levels.error || 0)))));
   }

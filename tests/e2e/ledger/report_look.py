@@ -263,6 +263,8 @@ class Look:
                 {"step": i, "ms": i, "level": "warning", "kind": "triage", "data": None,
                  "message": f"reward fell to {i}"} for i in range(5)]
             data["runs"][5]["levels"] = {"warning": 5}
+            data["runs"][3]["series"] = [series for series in run["series"]
+                                         if "reward" not in series["name"]]
             data["pairs"] = [{**pair, "b": i, "first": 57 - i} for i in range(1, 6)]
             data["facts"] = {scope: {key: values[:1] * 6 for key, values in keys.items()}
                              for scope, keys in data["facts"].items()}
@@ -275,6 +277,13 @@ class Look:
                      ".map(e => e.innerText)")
         self.expect(len(rows) == 6 and "from step 53" in rows[4] and "0.875" in rows[0],
                     f"the table of runs is {rows}")
+        heads = b.ask("[...document.querySelectorAll('#cards th')].map(e => e.textContent)")
+        cells = b.ask("[...document.querySelectorAll('#cards > .scroll tbody tr')]"
+                      ".map(e => [...e.cells].map(cell => cell.textContent))")
+        goals = [{title: row[heads.index(title)] != "\u2013" for title in ("Reward", "Loss")
+                  if title in heads} for row in cells]
+        self.expect(goals == [{"Reward": i != 3, "Loss": i == 3} for i in range(6)],
+                    f"{heads}: runs that have a goal: {goals}")
         self.expect(not b.ask("document.querySelector('#cards .card').checkVisibility()"),
                     "cards come before what is compared")
         b.ask("document.querySelector('#cards summary').click()")
