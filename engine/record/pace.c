@@ -175,7 +175,7 @@ size_t invar_pace_step(invar_ledger_metric out[INVAR_PACE_GAUGES], invar_pace *p
         put(&g, "perf/train_tflops", flop_of(step) / train / 1e12);
         put(&g, "perf/train_mfu", pace->mfu);
     }
-    if (rollout > 0.0 && step->first == 0 && drawn_of(step) > 0.0) {
+    if (rollout > 0.0 && step->first == 0 && !step->supervised && drawn_of(step) > 0.0) {
         put(&g, "perf/rollout_time", rollout);
         put(&g, "perf/rollout_tok_per_s", drawn_of(step) / rollout);
     }

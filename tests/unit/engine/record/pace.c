@@ -121,6 +121,12 @@ static void test_pace__is_silent_where_it_does_not_know(void **state)
     assert_true(isnan(s.pace.mfu) && isnan(invar_pace_mean_mfu(&s.pace)));
     assert_true(isnan(gauge(&s, "perf/eta"))); // no end
     assert_true(!isnan(gauge(&s, "perf/train_tflops")));
+    s.step.supervised = true; // answers of the data: nothing was sampled
+    take_step(&s, 0, 1.0, 0.5, 0.25);
+    assert_true(isnan(gauge(&s, "perf/rollout_time")));
+    assert_true(isnan(gauge(&s, "perf/rollout_tok_per_s")));
+    assert_true(!isnan(gauge(&s, "perf/train_tok_per_s")));
+    s.step.supervised = false;
     s.step.first = 1; // not the first of its rollout
     s.step.count = SAMPLES - 1;
     take_step(&s, 1, 1.0, 0.5, 0.25);
