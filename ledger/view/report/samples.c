@@ -3,12 +3,14 @@
  *
  *   kept: {samples, steps, over}             how many the ledger has, of how many steps; how many
  *                                            are not here since those before them were too long
- *   samples: [{step, idx, prompt, reward: bits, advantage: bits, finish, tokens,
+ *   samples: [{step, idx, prompt, finish, tokens,
+ *              reward: bits, advantage: bits null: the run learned answers
  *              parts: [[name, bits]],
  *              text                          of the prompt
  *              label                         of the prompt; null: not recorded
  *              response: [text]              a token each
- *              logp: [n], credit: [n]        of the tokens, in thousandths; null: not finite
+ *              logp: [n], credit: [n]        of the tokens, in thousandths; null: not finite;
+ *                                            credit is empty if the run learned answers
  *              inserted: [at]                tokens that were not drawn
  *              cut: [at, count]}]            tokens that were left out before the at-th; null: none
  *
@@ -22,6 +24,7 @@
 #include <math.h>
 
 #include "ledger/internal.h"
+#include "ledger/view/measured.h"
 #include "ledger/view/report/internal.h"
 #include "ledger/view/texts/texts.h"
 
@@ -66,10 +69,10 @@ static const char totals[] = CHOSEN " SELECT (SELECT count(*) FROM chosen) AS ch
 
 /* So that what is too long leaves out some of each step, and no extreme. */
 static const char rows[] =
-    CHOSEN " SELECT c.step, c.idx, k.data, s.prompt, s.reward_bits, s.advantage_bits, s.finish,"
-           " s.tokens - s.prompt_tokens FROM chosen c"
+    CHOSEN " SELECT c.step, c.idx, k.data, x.prompt, x.reward_bits, x.advantage_bits, x.finish,"
+           " x.tokens - x.prompt_tokens, " INVAR_MEASURED_ANSWERS " FROM chosen c"
            " JOIN kept_samples k ON k.run = ?1 AND k.step = c.step AND k.idx = c.idx"
-           " JOIN samples s ON s.run = ?1 AND s.step = c.step AND s.idx = c.idx"
+           " JOIN samples x ON x.run = ?1 AND x.step = c.step AND x.idx = c.idx"
            " ORDER BY c.extreme DESC, c.r, c.step";
 
 static const char part_rows[] = "SELECT name, bits FROM reward_parts"
@@ -227,6 +230,7 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
                                         NULL,   NULL,  "finish", "tokens"};
     shelf *s = payload;
     const char *why;
+    const bool answers = invar_sql_int(row, 8) != 0;
     size_t bytes, expanded;
 
     if (s->unread <= 0) {
@@ -238,14 +242,14 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (names[i])
             INVAR_TRY(invar_report_set(object, names[i], invar_report_column(row, i)));
-    INVAR_TRY(invar_report_set(object, "reward", bits_of(row, 4)));
-    INVAR_TRY(invar_report_set(object, "advantage", bits_of(row, 5)));
+    INVAR_TRY(invar_report_set(object, "reward", answers ? json_null() : bits_of(row, 4)));
+    INVAR_TRY(invar_report_set(object, "advantage", answers ? json_null() : bits_of(row, 5)));
     INVAR_TRY(put_parts(object, s, row));
     const void *data = invar_sql_blob(row, 2, &bytes);
     INVAR_TRY(invar_report_add_kept(object, &why, &expanded, data, bytes, s->tokens));
     s->unread -= (int64_t)expanded;
     if (!why)
-        return INVAR_OK;
+        return answers ? invar_report_set(object, "credit", json_array()) : INVAR_OK;
     (void)json_array_remove(s->out, json_array_size(s->out) - 1);
     return invar_report_append(
         s->damaged, json_pack("{s:I, s:I, s:s}", "step", (json_int_t)invar_sql_int(row, 0), "idx",

@@ -28,13 +28,17 @@ const InvarSamples = (() => {
       Math.max(list.length, 1);
   }
 
-  const finite = value => Number.isFinite(value) ? value : NaN;
+  const rewarded = one => one.reward !== null; // an answer from the data has no reward
+
+  /* NaN where the number is not finite; samples without a reward come last. */
+  const byReward = number => one => !rewarded(one) ? Infinity
+    : Number.isFinite(number(one)) ? number(one) : NaN;
 
   /* By which samples are put in order: the smallest key comes first, NaN before all. */
   const ORDERS = {
-    'worst reward first': one => finite(one.reward),
-    'best reward first': one => finite(-one.reward),
-    'largest advantage first': one => finite(-Math.abs(one.advantage)),
+    'worst reward first': byReward(one => one.reward),
+    'best reward first': byReward(one => -one.reward),
+    'largest advantage first': byReward(one => -Math.abs(one.advantage)),
     'least likely first': likelihood,
     'longest first': one => -one.tokens,
     'newest first': one => -one.step,
@@ -53,6 +57,9 @@ const InvarSamples = (() => {
     },
     none: {about: '', of: () => [0, '']},
   };
+  /* Orders and colours that need a sample with a reward. */
+  const OF_REWARDS = ['worst reward first', 'best reward first', 'largest advantage first',
+    'advantage'];
 
   /* Text in which nothing is hidden. */
   function plain(text) {
@@ -69,8 +76,8 @@ const InvarSamples = (() => {
     const share = Math.round(100 * Math.min(Math.max(strength, 0), 1));
     const inserted = !drawn(one, i);
     const text = plain(one.response[i]).replace(/\n/g, '\u21b5\n');
-    const about = inserted ? 'inserted, not drawn' : `log-prob ${thousandth(one.logp[i])}, ` +
-      `advantage ${thousandth(one.credit[i])}`;
+    const about = inserted ? 'inserted, not drawn' : `log-prob ${thousandth(one.logp[i])}` +
+      (rewarded(one) ? `, advantage ${thousandth(one.credit[i])}` : '');
     return html('span', {class: `token ${inserted ? 'inserted' : share > 2 ? kind : ''}`,
       '--share': `${share}%`, title: text ? about : `part of the next character; ${about}`},
     text || PIECE);
@@ -91,9 +98,7 @@ const InvarSamples = (() => {
   }
 
   function card(data, one, colour, most) {
-    const loss = ((data.facts.identity || {})['loss-type'] || [])[one.run];
-    const rewarded = !loss || loss[0] !== 'sft_loss'; // an answer from the data has no reward
-    const facts = [...rewarded ? [['reward', format(one.reward, 5)],
+    const facts = [...rewarded(one) ? [['reward', format(one.reward, 5)],
       ...one.parts.map(([name, bits]) => [name, format(double(bits), 5)]),
       ['advantage', format(one.advantage, 5)]] : [], ['tokens', group(one.tokens)]];
     return html('article', {class: 'sample', '--run': color(one.run)},
@@ -116,8 +121,11 @@ const InvarSamples = (() => {
     return html('label', {}, label, list);
   }
 
+  const offered = list =>
+    Object.keys(list).filter(name => !OF_REWARDS.includes(name) || newest.all.some(rewarded));
+
   /* What is asked for; it stays when there are new samples. */
-  const wish = {order: Object.keys(ORDERS)[0], step: 'all', colour: 'log-prob', shown: AT_ONCE};
+  const wish = {order: null, step: 'all', colour: 'log-prob', shown: AT_ONCE};
 
   let newest = null; // {data, all}: the newest data, and its samples
   let names = new Set(); // of the samples that were there when they were last drawn
@@ -162,10 +170,12 @@ const InvarSamples = (() => {
       wish.shown = AT_ONCE;
       draw();
     };
+    const orders = offered(ORDERS);
+    wish.order = orders[0];
     tools.step = select('Step', ['all'], wish.step, pick('step'));
     tools.fresh = html('button', {type: 'button', hidden: true, onclick: draw});
-    put('samples-tools', select('Order', Object.keys(ORDERS), wish.order, pick('order')),
-      tools.step, select('Colour', Object.keys(COLOURS), wish.colour, pick('colour')), tools.fresh);
+    put('samples-tools', select('Order', orders, wish.order, pick('order')), tools.step,
+      select('Colour', offered(COLOURS), wish.colour, pick('colour')), tools.fresh);
   }
 
   /* The steps to choose from; the chosen one stays, also where the page has no sample of it now. */
@@ -183,9 +193,10 @@ const InvarSamples = (() => {
     byId('samples-note').textContent =
       `${of(newest.all.length, sum('samples'), 'kept sample')}, ` +
       `${of(steps, sum('steps'), 'step')} (keep-samples). ` +
-      (newest.all.length < sum('samples') ? 'The lowest and the highest rewards of all are here; ' +
-        'else steps are chosen evenly, and of a step samples from its lowest reward to its ' +
-        'highest. ' : '') +
+      (newest.all.length === sum('samples') ? '' : newest.all.some(rewarded)
+        ? 'The lowest and the highest rewards of all are here; else steps are chosen evenly, and ' +
+          'of a step samples from its lowest reward to its highest. '
+        : 'Steps are chosen evenly, and so are samples of a step. ') +
       (sum('over') ? `${plural(sum('over'), 'sample')} left out: a page reads 64 MiB of kept text. `
         : '') +
       'Point at a token to see its numbers.';
@@ -193,13 +204,15 @@ const InvarSamples = (() => {
 
   function show(data) {
     const all = data.runs.flatMap((run, i) => run.samples.map(one => ({...one, run: i,
-      reward: double(one.reward), advantage: double(one.advantage)})));
+      reward: one.reward && double(one.reward),
+      advantage: one.advantage && double(one.advantage)})));
     const places = new Set(all.map(one => `${one.run} ${one.step}`));
     const steps = new Set([...all.map(one => one.step),
       ...wish.step === 'all' ? [] : [Number(wish.step)]]);
     const first = newest === null || newest.all.length === 0;
     newest = {data, all};
     byId('samples').hidden = all.length === 0;
+    if (all.length === 0) return;
     if (!tools.step) makeTools();
     offer([...steps].sort((a, b) => a - b).map(String));
     counted(data, places.size);

@@ -350,6 +350,19 @@ class Look:
                       ".map(e => e.getBoundingClientRect().width)")
         self.expect(len(sizes) == 10 and min(sizes) > 2, f"tokens of {sizes} pixels")
 
+    def samples_of_answers(self, path):
+        """Where nothing was rewarded nobody reads of advantages."""
+        self.plant(path, lambda data: [one.update(reward=None, advantage=None, credit=[])
+                                       for one in data["runs"][0]["samples"]])
+        b = self.browser
+        choices = b.ask("[...document.querySelectorAll('#samples option')].map(e => e.value)")
+        self.expect("longest first" in choices and "log-prob" in choices, f"choices: {choices}")
+        titles = b.ask("[...document.querySelectorAll('.token')].map(e => e.title)")
+        self.expect(any("log-prob" in title for title in titles), f"tooltips: {titles[:3]}")
+        marks = b.ask("[...document.querySelectorAll('.sample .marks')].map(e => e.innerText)")
+        for text in (*choices, *titles, *marks):
+            self.expect("advantage" not in text and "reward" not in text, f"of answers: {text!r}")
+
     def marks(self, path):
         """What a line cannot show has marks; the strip and the heat map show the difference."""
         b = self.browser
@@ -466,6 +479,7 @@ def main():
     look.several(first)
     look.samples(first)
     look.strange_samples(folder / "one.html")
+    look.samples_of_answers(folder / "one.html")
     look.control(first)
     look.ranks(folder / "ranks.html", folder / "alone.html")
     look.search(folder / "bisect-found.html")

@@ -67,17 +67,23 @@ static void test_ledger_report__samples(void **state)
 /* ---- hostile ones ---------------------------------------------------------------------------- */
 
 /* One step with one sample, of which these bytes are kept. */
-static void write_kept(const char *file, const void *data, size_t bytes)
+static void append_kept(invar_ledger *ledger, const void *data, size_t bytes)
 {
     const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
     const invar_ledger_kept kept = {0, data, bytes};
     const invar_digest digest = {{1}};
-    invar_ledger *ledger = begin_run(file, "kept");
 
     assert_ok(invar_ledger_append(
         ledger,
         &(invar_ledger_step){
             .digests = &digest, .samples = &sample, .n_samples = 1, .kept = &kept, .n_kept = 1}));
+}
+
+static void write_kept(const char *file, const void *data, size_t bytes)
+{
+    invar_ledger *ledger = begin_run(file, "kept");
+
+    append_kept(ledger, data, bytes);
     invar_ledger_close(ledger);
 }
 
@@ -127,6 +133,33 @@ static char *packed(size_t *bytes_out, const char *form, size_t count)
     assert_ok(invar_gzip_pack(&data, bytes_out, text, used));
     free(text);
     return data;
+}
+
+/* A run that learned answers has neither rewards nor advantages, whatever a version recorded. */
+static void test_ledger_report__samples_of_answers(void **state)
+{
+    static const invar_ledger_pair losses[] = {{"loss-type", "sft_loss"},
+                                               {"loss-type", "policy_loss"}};
+    static const char *const files[] = {"sft.db", "policy.db"};
+    size_t bytes;
+    char *data = packed(&bytes,
+                        "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"response\":[\"a\",\"b\"],"
+                        "\"tokens\":[1,2],\"logp\":[-1,-2],\"advantage\":[0,0],\"drawn\":[1,1]}",
+                        0);
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        invar_ledger *ledger = begin_run_as(files[i], "run", losses[i]);
+        append_kept(ledger, data, bytes);
+        invar_ledger_close(ledger);
+        page p = page_of(files[i], 1);
+        assert_int_equal(json_array_size(at(&p, "runs/0/samples/0/credit")), i == 0 ? 0 : 2);
+        assert_int_equal(json_is_null(at(&p, "runs/0/samples/0/reward")), i == 0);
+        assert_int_equal(json_is_null(at(&p, "runs/0/samples/0/advantage")), i == 0);
+        assert_int_equal(json_array_size(at(&p, "runs/0/samples/0/logp")), 2);
+        page_release(&p);
+    }
+    invar_free(data);
 }
 
 static void test_ledger_report__hostile_samples(void **state)
@@ -329,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ledger_report__samples),
+        cmocka_unit_test(test_ledger_report__samples_of_answers),
         cmocka_unit_test(test_ledger_report__hostile_samples),
         cmocka_unit_test(test_ledger_report__long_samples),
         cmocka_unit_test(test_ledger_report__chosen_samples),
