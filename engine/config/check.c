@@ -173,6 +173,11 @@ static invar_status check_model(const invar_config_facts *f)
         return invar_config_refuse(
             r, INVAR_KEY_PROMPT_DATA,
             "needs a tokenizer, which hf-checkpoint has; without it use task:NAME");
+    if (f->eval && invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE) &&
+        !invar_config_filled(r, INVAR_KEY_CHAT_TEMPLATE_PATH))
+        return invar_config_refuse(r, INVAR_KEY_APPLY_CHAT_TEMPLATE,
+                                   "needs a template, which hf-checkpoint may have; without it "
+                                   "give chat-template-path");
     return INVAR_OK;
 }
 

@@ -400,6 +400,8 @@ static void test_config__refuses_impossible(void **state)
         {"num-experts=8", "'num-experts' needs model-type"},
         {"model-type=qwen3_moe num-experts=4 moe-router-topk=5", "'moe-router-topk' is larger"},
         {"prompt-data=a.jsonl", "'prompt-data' needs a tokenizer"},
+        {"apply-chat-template=true eval-prompt-data=a~task:max",
+         "'apply-chat-template' needs a template"},
         {"global-batch-size=100", "--global-batch-size: 'global-batch-size' = 100"},
         {"global-batch-size=64 num-steps-per-rollout=3", "16 * 8 must be global-batch-size"},
         {"num-steps-per-rollout=3", "'num-steps-per-rollout' = 3 does not divide"},
