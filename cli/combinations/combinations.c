@@ -2,9 +2,10 @@
  * combinations.c - invar help combinations: pairs of recipe keys that are refused.
  *
  * There is no list of such pairs. Each pair of features.def becomes a recipe, and
- * invar_admission_check, which admits every run, decides about it. A pair is refused if no recipe
- * with both keys is admitted: with the further keys that both need, in either order of precedence,
- * with those of one of them, and without any.
+ * invar_admission_check, which decides about every run before it starts, is asked about it. A pair
+ * is refused if no recipe with both keys is accepted: with the further keys that both need, in
+ * either order of precedence, with those of one of them, and without any; each of these also with
+ * the keys of every INVAR_ALSO.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -38,6 +39,7 @@ typedef struct entry {
 
 #define INVAR_BASE(...)
 #define INVAR_NEED(...)
+#define INVAR_ALSO(...)
 #define INVAR_MODEL(...)
 #define INVAR_FEATURE(NAME, NEEDS) {NAME, NEEDS},
 static const feature features[] = {
@@ -62,6 +64,15 @@ static const entry needs[] = {
 #undef INVAR_NEED
 #define INVAR_NEED(...)
 
+#undef INVAR_ALSO
+#define INVAR_ALSO(NEEDS) {"", NEEDS},
+static const feature alternatives[] = {
+    {"", ""}, // nothing more
+#include "cli/combinations/features.def"
+};
+#undef INVAR_ALSO
+#define INVAR_ALSO(...)
+
 #undef INVAR_MODEL
 #define INVAR_MODEL(FOLDER, KEYS) {FOLDER, "", KEYS},
 static const entry folders[] = {
@@ -72,7 +83,9 @@ enum {
     FEATURES = sizeof features / sizeof *features,
     BASES = sizeof bases / sizeof *bases,
     NEEDS = sizeof needs / sizeof *needs,
-    FOLDERS = sizeof folders / sizeof *folders
+    ALTERNATIVES = sizeof alternatives / sizeof *alternatives,
+    FOLDERS = sizeof folders / sizeof *folders,
+    PARTS = 3 /* of a recipe: one of the alternatives, and a pair of features */
 };
 
 /* State that the recipes of all pairs share. */
@@ -168,14 +181,14 @@ static invar_status set_needs(draft *d, const char *wanted)
     return INVAR_OK;
 }
 
-static invar_status write_pair(draft *d, const feature *first, const feature *second)
+static invar_status write_features(draft *d, const feature *const parts[PARTS])
 {
-    choose_kind(d, first->needs);
-    choose_kind(d, second->needs);
-    INVAR_TRY(set_keys(d, first->name));
-    INVAR_TRY(set_keys(d, second->name));
-    INVAR_TRY(set_needs(d, first->needs));
-    INVAR_TRY(set_needs(d, second->needs));
+    for (int i = 0; i < PARTS; i++)
+        choose_kind(d, parts[i]->needs);
+    for (int i = 0; i < PARTS; i++)
+        INVAR_TRY(set_keys(d, parts[i]->name));
+    for (int i = 0; i < PARTS; i++)
+        INVAR_TRY(set_needs(d, parts[i]->needs));
     return set_entries(d, bases, BASES, "");
 }
 
@@ -274,34 +287,64 @@ static invar_status admit(const draft *d, const scene *s)
     return invar_admission_check(&facts);
 }
 
-static invar_status try_recipe(const scene *s, const feature *first, const feature *second)
+static invar_status try_recipe(const scene *s, const feature *const parts[PARTS])
 {
     draft d = {.recipe = s->recipe};
 
     INVAR_TRY(invar_recipe_reset(d.recipe));
-    INVAR_TRY(write_pair(&d, first, second));
+    INVAR_TRY(write_features(&d, parts));
     return admit(&d, s);
 }
 
-/* The pair and the reason, without the place of the key. */
-static void show_refusal(const feature *first, const feature *second)
+static int key_bytes(const feature *of)
 {
-    char line[INVAR_ERROR_MESSAGE_SIZE + 256];
-    invar_error reason;
-    const char *why = reason.message;
-
-    invar_error_take(&reason);
-    if (strncmp(why, ORIGIN ": ", strlen(ORIGIN ": ")) == 0)
-        why += strlen(ORIGIN ": ");
-    (void)snprintf(line, sizeof line, "%s with %s: %s", first->name, second->name, why);
-    invar_plain_wrap(stdout, line, 0);
+    return (int)strcspn(of->name, " ");
 }
 
 static bool same_key(const feature *a, const feature *b)
 {
-    size_t bytes = strcspn(a->name, " ");
+    return key_bytes(a) == key_bytes(b) && strncmp(a->name, b->name, (size_t)key_bytes(a)) == 0;
+}
 
-    return strncmp(a->name, b->name, bytes + 1) == 0;
+/* Whether the key is among the needs of a feature, and not its own. */
+static invar_status find_need(bool *out, const scene *s, const feature *of, const char *key)
+{
+    int index = invar_recipe_find(invar_config_schema(), key);
+    draft d = {.recipe = s->recipe};
+
+    INVAR_TRY(invar_recipe_reset(d.recipe));
+    choose_kind(&d, of->needs);
+    INVAR_TRY(set_needs(&d, of->needs));
+    *out = index >= 0 && d.set[index] && !same_key(of, &(feature){key, ""});
+    return INVAR_OK;
+}
+
+/*
+ * The pair and the reason, without the place of the key. The reason may begin with a key that is
+ * not in the pair, but that one of its features needs.
+ */
+static invar_status show_refusal(const scene *s, const feature *const pair[2])
+{
+    char line[INVAR_ERROR_MESSAGE_SIZE + 512], key[64] = "", needs_it[160] = "";
+    invar_error reason;
+    const char *why = reason.message;
+    bool needed = false;
+
+    invar_error_take(&reason);
+    if (strncmp(why, ORIGIN ": ", strlen(ORIGIN ": ")) == 0)
+        why += strlen(ORIGIN ": ");
+    if (*why == '\'')
+        (void)snprintf(key, sizeof key, "%.*s", (int)strcspn(why + 1, "'"), why + 1);
+    for (int i = 0; i < 2 && !needed; i++) {
+        INVAR_TRY(find_need(&needed, s, pair[i], key));
+        if (needed)
+            (void)snprintf(needs_it, sizeof needs_it, "%.*s needs %s: ", key_bytes(pair[i]),
+                           pair[i]->name, key);
+    }
+    (void)snprintf(line, sizeof line, "%s with %s: %s%s", pair[0]->name, pair[1]->name, needs_it,
+                   why);
+    invar_plain_wrap(stdout, line, 0);
+    return INVAR_OK;
 }
 
 static bool is_refusal(invar_status status)
@@ -313,19 +356,23 @@ static bool is_refusal(invar_status status)
 static invar_status try_pair(const scene *s, const feature *a, const feature *b)
 {
     const feature bare_a = {a->name, ""}, bare_b = {b->name, ""};
-    const feature *const further[][2] = {{b, a}, {a, &bare_b}, {&bare_a, b}, {&bare_a, &bare_b}};
-    invar_status status = try_recipe(s, a, b);
-    invar_error reason;
+    const feature *const pairs[][2] = {
+        {a, b}, {b, a}, {a, &bare_b}, {&bare_a, b}, {&bare_a, &bare_b}};
+    const int count = (int)(sizeof pairs / sizeof *pairs);
+    invar_error first;
+    invar_status status = INVAR_OK;
 
-    if (!is_refusal(status))
-        return status;
-    invar_error_take(&reason);
-    for (size_t i = 0; i < sizeof further / sizeof *further; i++) {
-        if (try_recipe(s, further[i][0], further[i][1]) == INVAR_OK)
-            return INVAR_OK;
+    for (int i = 0; i < count * ALTERNATIVES; i++) {
+        const feature *const *pair = pairs[i % count];
+        status =
+            try_recipe(s, (const feature *[PARTS]){&alternatives[i / count], pair[0], pair[1]});
+        if (!is_refusal(status))
+            return status;
+        if (i == 0)
+            invar_error_take(&first);
         invar_error_clear();
     }
-    invar_error_put(&reason);
+    invar_error_put(&first);
     return status;
 }
 
@@ -344,11 +391,11 @@ static invar_status show_pairs(const scene *s)
                 continue;
             if (!is_refusal(status))
                 return status;
-            show_refusal(&features[i], &features[k]);
+            INVAR_TRY(show_refusal(s, (const feature *[]){&features[i], &features[k]}));
             refused++;
         }
-    printf("\n%lld of %lld pairs of %d features are refused. Each was tried with one set of other "
-           "keys that it needs; with other ones some are accepted: ask train --dry-run.\n",
+    printf("\n%lld of %lld pairs of %d features are refused. Each was tried with several sets of "
+           "other keys. train --dry-run decides about a recipe.\n",
            (long long)refused, (long long)pairs, FEATURES);
     return INVAR_OK;
 }

@@ -32,7 +32,8 @@ LAYOUT = ("tensor-model-parallel-size", "context-parallel-size", "expert-model-p
           "pipeline-model-parallel-size")
 
 Feature = collections.namedtuple("Feature", "name keys needs")
-Result = collections.namedtuple("Result", "pair refused why problem")
+# whys: messages of --dry-run if it refuses the pair
+Result = collections.namedtuple("Result", "pair whys problem")
 
 
 # ---- the table ---------------------------------------------------------------------------------
@@ -50,6 +51,7 @@ class Table:
         text = re.sub(r"/\*.*?\*/", "", TABLE.read_text("ascii"), flags=re.S)
         literal = r'"(?:[^"\\]|\\.)*"'
         self.bases, self.needs, self.models, self.features = [], [], {}, []
+        self.alternatives = [Feature("", [], [])]
         for kind, inside in re.findall(rf"INVAR_(\w+)\(((?:{literal}|[^\")])*)\)", text):
             arguments = ["".join(json.loads(part) for part in re.findall(literal, argument))
                          for argument in re.findall(rf"(?:{literal}\s*)+", inside)]
@@ -57,6 +59,8 @@ class Table:
                 self.bases.append((arguments[0], keys_of(arguments[1])))
             elif kind == "NEED":
                 self.needs.append((arguments[0], arguments[1], keys_of(arguments[2])))
+            elif kind == "ALSO":
+                self.alternatives.append(Feature("", [], keys_of(arguments[0])))
             elif kind == "MODEL":
                 self.models[arguments[0]] = keys_of(arguments[1])
             else:
@@ -87,31 +91,33 @@ class Table:
                 keys.setdefault(key, text)
         return keys, "folder" if "folder" in kinds else "own"
 
-
-def variants(first, second):
-    """The pair with what both need, in both orders, with what one of them needs, and bare."""
-    bare = [feature._replace(needs=[]) for feature in (first, second)]
-    return [(first, second), (second, first), (first, bare[1]), (bare[0], second), tuple(bare)]
+    def variants(self, first, second):
+        """The pair with what both need, in both orders, with what one of them needs, and bare;
+        then the same with each of the alternatives."""
+        bare = [feature._replace(needs=[]) for feature in (first, second)]
+        pairs = [(first, second), (second, first), (first, bare[1]), (bare[0], second), bare]
+        return [(other, *pair) for other in self.alternatives for pair in pairs]
 
 
 # ---- running -----------------------------------------------------------------------------------
 
 def flags_of(keys):
-    """The command line for keys; `ranks` are at least those of the layout."""
+    """The command line for keys: the number of ranks, at least that of the layout, and flags."""
     keys, parts = dict(keys), 1
     for key in LAYOUT:
         parts *= int(keys.get(key, 1))
     least = parts + int(keys.get("rollout-num-gpus", 0))
-    flags = ["--ranks", str(max(least, int(keys.pop("ranks", 1))))]
-    return flags + [word for key, value in keys.items() for word in (f"--{key}", value)]
+    ranks = str(max(least, int(keys.pop("ranks", 1))))
+    return ranks, [word for key, value in keys.items() for word in (f"--{key}", value)]
 
 
-def call(invar, folder, *words):
-    """Exit code and last message of `invar train`."""
+def call(invar, folder, flags, *words):
+    """Exit code and last message of `invar train` about the recipe with these flags."""
+    ranks, keys = flags
+    command = [invar, "train", "pair.ini", "--run", "made", "--ranks", ranks, *keys, *words]
     try:
-        done = subprocess.run([invar, "train", "pair.ini", "--run", "made", *words], cwd=folder,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
-                              check=False)
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return -1, f"did not end within {SECONDS} seconds"
     lines = done.stderr.decode("utf-8", "replace").splitlines()
@@ -149,7 +155,7 @@ class Bench:
         self.make(files, base, "--save-debug-rollout-data", "saved-{rollout_id}")
 
     def make(self, files, keys, *words):
-        code, why = call(self.invar, files, "--no-report", *flags_of(keys), *words)
+        code, why = call(self.invar, files, flags_of(keys), "--no-report", *words)
         assert code == 0, (keys, why)
         shutil.rmtree(files / "made")
 
@@ -166,22 +172,23 @@ class Bench:
     def compare(self, pair, folder):
         name = " with ".join(feature.name for feature in pair)
         dry = []
-        for features in variants(*pair):
-            flags = self.place(folder / str(len(dry)), features)
-            dry.append(call(self.invar, folder / str(len(dry)), "--dry-run", *flags))
+        variants = self.table.variants(*pair)
+        for features in variants:
+            where = folder / str(len(dry))
+            dry.append(call(self.invar, where, self.place(where, features), "--dry-run"))
             if dry[-1][0] == 0:
                 break
         refused = dry[-1][0] != 0
         number = 0 if refused else len(dry) - 1
         where = folder / str(number)
-        flags = self.place(where, variants(*pair)[number])
-        train = call(self.invar, where, "--no-report", *flags)
+        flags = self.place(where, variants[number])
+        train = call(self.invar, where, flags, "--no-report")
         problem = ""
-        if (dry[0] if refused else (0, train[1])) != train:
+        if train != (dry[0] if refused else (0, train[1])):
             problem = f"--dry-run: {dry[number]}, train: {train}"
         elif refused and (where / "made").exists():
             problem = f"train: {train} after the run had begun"
-        return Result(name, refused, dry[0][1] if refused else "", problem)
+        return Result(name, [why for _, why in dry] if refused else [], problem)
 
     def place(self, folder, features):
         """A folder with the files for a recipe; the flags of the recipe."""
@@ -206,12 +213,17 @@ def read_help(invar):
 
 
 def check_help(listed, results):
-    """What help says differently about these pairs; it cannot know what files hold."""
+    """What help says differently about these pairs; it cannot know what files hold. Of a key that
+    is not in the pair it says which feature needs it."""
+    for pair, why in listed.items():
+        keys = "|".join(re.findall(r"(?:^| with )(\S+) = ", pair))
+        if not re.search(rf"(?<![a-z-])(?:{keys})(?![a-z-])", why):
+            yield f"help: {pair}: {why}\n  names no key of the pair"
     for result in results:
-        if CONTENT.match(result.why):
+        if any(map(CONTENT.match, result.whys)):
             continue
-        why = re.sub(r"^invar: (?:--[a-z0-9-]+: )?", "", result.why) if result.refused else None
-        if listed.get(result.pair) != why:
+        why = re.sub(r"^invar: (?:--[a-z0-9-]+: )?", "", "".join(result.whys[:1]))
+        if re.sub("^[a-z-]+ needs [a-z-]+: ", "", listed.get(result.pair, "")) != why:
             yield f"{result.pair}\n  help: {listed.get(result.pair)}\n  --dry-run: {why}"
 
 
@@ -241,7 +253,7 @@ def main():
     problems += check_help(listed, results)
     print(*problems, sep="\n")
     print(f"{len(results)} of {len(bench.table.pairs())} pairs of {len(bench.table.features)} "
-          f"features: {sum(result.refused for result in results)} refused, "
+          f"features: {sum(bool(result.whys) for result in results)} refused, "
           f"{len(results) - len(wrong)} with equal verdicts")
     return 1 if problems else 0
 
