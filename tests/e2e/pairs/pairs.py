@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-# pairs.py INVAR FOLDER [PART PARTS] - pairs of features: --dry-run, train and help say the same.
+# pairs.py INVAR FOLDER [PART PARTS] - pairs of features: --dry-run, plan, train and help say the
+# same.
 #
 # A feature is a key with a value other than its default (cli/combinations/features.def). Each pair
-# becomes a recipe on a tiny model, which is tried with --dry-run and then trained. A pair is either
-# refused by both, with the same message and before a run folder exists, or the run ends well; and
-# `invar help combinations` lists exactly the pairs that are refused, with that message.
+# becomes a recipe on a tiny model, which is tried with --dry-run, planned and then trained. A pair
+# is either refused by all three, with the same message and before a run folder exists, or the run
+# ends well; and `invar help combinations` lists exactly the pairs that are refused, with that
+# message.
 # Without INVAR_TEST_FULL a covering sample of the pairs is run; with it all of them, or one of
 # PARTS parts.
 # SPDX-License-Identifier: Apache-2.0
@@ -26,7 +28,8 @@ TOKENIZER = TREE / "tests" / "oracle" / "folders" / "4.57.6" / "qwen3-fp16"
 STRIDES = (1, 37)  # the sample has the pairs of features that are so far apart in the table
 WORKERS = 2
 SECONDS = 120  # a run that takes longer hangs
-# messages about what a file holds
+STEPS_ONLY = "invar: --gpus plans training steps"  # plan of several ranks that train nothing
+# messages about what a file holds, which plan may not read
 CONTENT = re.compile(r"invar: (?:saved-\d+|data\.jsonl|(?:dense|moe)/config\.json)\b")
 LAYOUT = ("tensor-model-parallel-size", "context-parallel-size", "expert-model-parallel-size",
           "pipeline-model-parallel-size")
@@ -111,10 +114,12 @@ def flags_of(keys):
     return ranks, [word for key, value in keys.items() for word in (f"--{key}", value)]
 
 
-def call(invar, folder, flags, *words):
-    """Exit code and last message of `invar train` about the recipe with these flags."""
+def call(invar, folder, flags, *words, verb="train"):
+    """Exit code and last message of a command about the recipe with these flags."""
     ranks, keys = flags
-    command = [invar, "train", "pair.ini", "--run", "made", "--ranks", ranks, *keys, *words]
+    command = [invar, verb, "pair.ini", "--run", "made", *keys, *words]
+    if verb == "train" or ranks != "1":
+        command += [{"train": "--ranks", "plan": "--gpus"}[verb], ranks]
     try:
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
                               timeout=SECONDS, check=False)
@@ -182,10 +187,14 @@ class Bench:
         number = 0 if refused else len(dry) - 1
         where = folder / str(number)
         flags = self.place(where, variants[number])
+        plan = call(self.invar, where, flags, verb="plan")
         train = call(self.invar, where, flags, "--no-report")
         problem = ""
         if train != (dry[0] if refused else (0, train[1])):
             problem = f"--dry-run: {dry[number]}, train: {train}"
+        elif plan != (dry[0] if refused and not CONTENT.match(dry[0][1]) else (0, plan[1])) \
+                and not plan[1].startswith(STEPS_ONLY):
+            problem = f"--dry-run: {dry[number]}, plan: {plan}"
         elif refused and (where / "made").exists():
             problem = f"train: {train} after the run had begun"
         return Result(name, [why for _, why in dry] if refused else [], problem)
