@@ -1,9 +1,10 @@
 /*
  * admission.h - the decision whether a run can be carried out, before it starts.
  *
- * `train`, `train --dry-run` and `plan` ask the same function, as soon as they know something: the
- * recipe, then the number of ranks, then what config.json and the data say. `help combinations`
- * asks it about pairs of keys.
+ * `train`, `train --dry-run` and `plan` ask the same functions: invar_admission_check, as soon as
+ * they know something (the recipe, then the number of ranks, then what config.json and the data
+ * say), and invar_admission_check_prompts, about the data. `help combinations` asks the first one
+ * about pairs of keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
