@@ -11,7 +11,8 @@
  *     token: ... "password": "..."       the names above before a colon, as in YAML and JSON
  *     Authorization=... Bearer ...       the last word
  *     https://user:password@host         all that stands before the @
- *     user:password@host                 the password
+ *     user:password@host                 the password, up to the last @ of the word
+ *     Authorization%3D...                the signs above as a URL writes them
  *     {"key": "..."}                     a member of JSON
  *     sk-... ghp_... eyJ...              words that begin as keys of well-known services do
  *     hooks.slack.com/services/...       the path of a webhook
@@ -33,6 +34,23 @@ typedef struct piece {
     const char *text;
     size_t bytes;
 } piece;
+
+/* The first character, which a URL may have as "%3D"; *bytes_out: its length; 0 at the end. */
+static char first_of(size_t *bytes_out, piece text)
+{
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    const char *high, *low;
+
+    *bytes_out = text.bytes > 0;
+    if (text.bytes < 3 || text.text[0] != '%' || !text.text[1] || !text.text[2])
+        return text.bytes > 0 ? text.text[0] : '\0';
+    high = strchr(digits, text.text[1]);
+    low = strchr(digits, text.text[2]);
+    if (!high || !low)
+        return '%';
+    *bytes_out = 3;
+    return (char)((high - digits) % 16 * 16 + (low - digits) % 16);
+}
 
 static bool is_name(char c)
 {
@@ -166,31 +184,44 @@ static bool is_number(piece value)
     return i == value.bytes;
 }
 
-/* The user and password of a URL, if the text begins with "://" and has them. */
-static piece user_of_url(piece text)
+static bool begins(piece text, const char *word)
 {
-    piece place = rest_of(text, 3);
-
-    place.bytes = until(place, "/?# \t\r\n\"'");
-    while (place.bytes > 0 && place.text[place.bytes - 1] != '@')
-        place.bytes--;
-    return (piece){place.text, place.bytes > 1 ? place.bytes - 1 : 0};
+    return text.bytes >= strlen(word) && memcmp(text.text, word, strlen(word)) == 0;
 }
 
-/* The password, if the text begins with ":PASSWORD@HOST". "image:tag@sha256:..." has none. */
+/*
+ * The password, if the text begins with "PASSWORD@HOST", up to the last @ before a host.
+ * "image:tag@sha256:..." has none.
+ */
 static piece password_at(piece text)
 {
-    static const char digest[] = "sha256:";
-    piece value = rest_of(text, 1), host;
+    size_t at = until(text, " \t\r\n\"'");
 
-    value.bytes = until(value, "@/ \t\r\n\"'");
-    if (value.bytes + 2 >= text.bytes || value.text[value.bytes] != '@')
-        return (piece){text.text, 0};
-    host = rest_of(text, value.bytes + 2);
-    if (!is_name(host.text[0]) ||
-        (host.bytes >= sizeof digest - 1 && memcmp(host.text, digest, sizeof digest - 1) == 0))
-        return (piece){text.text, 0};
-    return value;
+    while (at-- > 0) {
+        piece host = rest_of(text, at + 1);
+        if (text.text[at] == '@' && host.bytes > 0 && is_name(host.text[0]) &&
+            !begins(host, "sha256:"))
+            return (piece){text.text, at};
+    }
+    return (piece){text.text, 0};
+}
+
+/*
+ * The user and password of a URL, if the text begins with "://" and has them. The password may have
+ * a '/' where no port and path can be.
+ */
+static piece user_of_url(piece text)
+{
+    piece place = rest_of(text, 3), password = {place.text, 0};
+    size_t host = until(place, "/?# \t\r\n\"'"), colon = until(place, ":"), bytes = host;
+
+    while (bytes > 0 && place.text[bytes - 1] != '@')
+        bytes--;
+    if (bytes == 0 && colon < host && !is_number((piece){place.text + colon + 1, host - colon - 1}))
+        password = password_at(rest_of(place, colon + 1));
+    if (password.bytes > 0)
+        bytes = colon + 1 + password.bytes + 1;
+    return (piece){place.text, bytes > 1 ? bytes - 1 : 0};
 }
 
 /* "Basic abc" has its secret in the second word; one word alone is the secret. */
@@ -234,11 +265,6 @@ static size_t name_at(piece text)
     while (i < text.bytes && is_name(text.text[i]))
         i++;
     return i;
-}
-
-static bool begins(piece text, const char *word)
-{
-    return text.bytes >= strlen(word) && memcmp(text.text, word, strlen(word)) == 0;
 }
 
 /* The bytes of a JSON Web Token, three parts with dots between them; 0 if it is none. */
@@ -311,8 +337,9 @@ static piece secret_after(piece name, piece text, char before)
     const piece none = {text.text, 0};
     bool option = name.bytes > 2 && name.text[0] == '-';
     bool query = before == '?' || before == '&';
-    char next = text.bytes > 0 ? text.text[0] : '\0';
-    piece rest = next ? rest_of(text, 1) : none;
+    size_t bytes;
+    char next = first_of(&bytes, text);
+    piece rest = rest_of(text, bytes);
 
     if (text.bytes > 3 && memcmp(text.text, "://", 3) == 0)
         return user_of_url(text);
@@ -331,7 +358,13 @@ static piece secret_after(piece name, piece text, char before)
     }
     if (next != ':')
         return none;
-    return is_secret(name) ? value_after(name, rest, true) : password_at(text);
+    if (is_secret(name))
+        return value_after(name, rest, true);
+    // "host:/path", "git@host:path", "//host:port/path"
+    if (begins(rest, "/") || before == '@' ||
+        (before == '/' && is_number((piece){rest.text, until(rest, "/@")})))
+        return none;
+    return password_at(rest);
 }
 
 /* The first secret of a text; of no bytes if there is none. */
@@ -342,8 +375,9 @@ static piece find(piece text)
     while (text.bytes > 0) {
         piece name = {text.text, name_at(text)};
         if (name.bytes == 0) {
-            before = text.text[0];
-            text = rest_of(text, 1);
+            size_t bytes;
+            before = first_of(&bytes, text);
+            text = rest_of(text, bytes);
             continue;
         }
         piece secret = secret_of_form(text);
