@@ -143,7 +143,7 @@ checked 0 '^ranks    1: one rank' "$invar" doctor --ranks
 holds [ "$(grep -c '^bytes' out)" = 0 ]
 checked 0 ' identity$' "$invar" doctor tiny.ini --ranks 2 --seed 5
 holds [ ! -e runs ] # nothing is written
-checked 2 '^invar: nowhere: no such folder' "$invar" doctor --ranks 2 tiny.ini \
+checked 2 '^invar: ref-load: nowhere: no such folder' "$invar" doctor --ranks 2 tiny.ini \
     --ref-load nowhere
 checked 129 "unexpected argument 'tiny.ini'" "$invar" doctor tiny.ini
 checked 129 "unknown option '--seed" "$invar" doctor --seed 5
