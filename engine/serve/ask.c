@@ -370,7 +370,7 @@ static invar_status take_chat(invar_ask *ask)
 {
     const json_t *messages = given(ask, "messages"), *choice;
 
-    INVAR_TRY(invar_messages_read(&ask->messages, messages));
+    INVAR_TRY(invar_messages_read(&ask->messages, messages, ask->memory));
     ask->tools = given(ask, "tools");
     INVAR_TRY(invar_messages_check_tools(ask->tools));
     choice = given(ask, "tool_choice");
@@ -416,9 +416,9 @@ static invar_status check_names(invar_ask *ask)
 }
 
 invar_status invar_ask_read(invar_ask *ask, invar_ask_kind kind, const char *body, size_t bytes,
-                            const invar_sampling *sampling)
+                            const invar_sampling *sampling, const invar_serve_memory *memory)
 {
-    *ask = (invar_ask){.kind = kind, .n = 1, .sampling = *sampling};
+    *ask = (invar_ask){.kind = kind, .memory = memory, .n = 1, .sampling = *sampling};
     INVAR_TRY(invar_json_parse_raw(&ask->body, WHERE, body, bytes));
     if (!json_is_object(ask->body))
         return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");

@@ -11,6 +11,7 @@
 
 #include "base/json/json.h"
 #include "engine/rollout/rollout.h"
+#include "engine/serve/memory.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,8 +38,9 @@ typedef struct invar_ask_prompt {
 typedef struct invar_ask {
     invar_ask_kind kind;
     json_t *body;
-    const char *param; /* the field that a failure is about; NULL: none of them */
-    const char *model; /* NULL: not said */
+    const char *param;                /* the field that a failure is about; NULL: none of them */
+    const invar_serve_memory *memory; /* of the request; NULL: nobody counts it */
+    const char *model;                /* NULL: not said */
 
     invar_ask_prompt *prompts; /* (n_prompts) of a text; of a chat prompt.h makes one */
     int64_t n_prompts;
@@ -54,9 +56,13 @@ typedef struct invar_ask {
     bool stream, usage, logprobs, echo, ids;
 } invar_ask;
 
-/* `sampling` is what holds where the request says nothing; its stops hold in any case. */
+/*
+ * `sampling` is what holds where the request says nothing; its stops hold in any case. `memory`
+ * (borrowed, may be NULL) has reserved what parsing the body takes.
+ */
 invar_status invar_ask_read(invar_ask *out, invar_ask_kind kind, const char *body, size_t bytes,
-                            const invar_sampling *sampling) INVAR_MUST_USE;
+                            const invar_sampling *sampling,
+                            const invar_serve_memory *memory) INVAR_MUST_USE;
 void invar_ask_release(invar_ask *ask);
 
 #ifdef __cplusplus

@@ -78,10 +78,12 @@ static invar_status read_content(json_t *message, size_t index)
 
 /* ---- tool calls ------------------------------------------------------------------------------ */
 
-static invar_status read_call(const json_t *call, size_t index)
+static invar_status read_call(const json_t *call, size_t index, const invar_serve_memory *memory)
 {
     json_t *function = json_object_get(call, "function"), *arguments, *parsed = NULL;
     const json_t *name = json_object_get(function, "name");
+    const char *text;
+    size_t bytes;
     int failed;
 
     arguments = json_object_get(function, "arguments");
@@ -92,13 +94,16 @@ static invar_status read_call(const json_t *call, size_t index)
                           index);
     if (json_is_object(arguments))
         return INVAR_OK;
-    INVAR_TRY(invar_json_parse(&parsed, "tool_calls: arguments", json_string_value(arguments),
-                               json_string_length(arguments)));
+    text = json_string_value(arguments);
+    bytes = json_string_length(arguments);
+    INVAR_TRY(invar_serve_memory_reserve(memory, invar_serve_memory_of_json(text, bytes), true));
+    INVAR_TRY(invar_json_parse(&parsed, "tool_calls: arguments", text, bytes));
     failed = json_object_set_new(function, "arguments", parsed);
     return failed ? no_memory() : INVAR_OK;
 }
 
-static invar_status read_calls(const json_t *message, size_t index)
+static invar_status read_calls(const json_t *message, size_t index,
+                               const invar_serve_memory *memory)
 {
     const json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
@@ -107,7 +112,7 @@ static invar_status read_calls(const json_t *message, size_t index)
         return INVAR_OK;
     if (!json_is_array(calls))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "messages[%zu].tool_calls is no list", index);
-    json_array_foreach(calls, i, call) INVAR_TRY(read_call(call, index));
+    json_array_foreach(calls, i, call) INVAR_TRY(read_call(call, index, memory));
     return INVAR_OK;
 }
 
@@ -128,16 +133,17 @@ static invar_status read_role(json_t *message, size_t index)
                       index);
 }
 
-static invar_status read_message(json_t *message, size_t index)
+static invar_status read_message(json_t *message, size_t index, const invar_serve_memory *memory)
 {
     if (!json_is_object(message))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "messages[%zu] is no object", index);
     INVAR_TRY(read_role(message, index));
     INVAR_TRY(read_content(message, index));
-    return read_calls(message, index);
+    return read_calls(message, index, memory);
 }
 
-invar_status invar_messages_read(json_t **out, const json_t *messages)
+invar_status invar_messages_read(json_t **out, const json_t *messages,
+                                 const invar_serve_memory *memory)
 {
     json_t *message;
     size_t i;
@@ -147,7 +153,7 @@ invar_status invar_messages_read(json_t **out, const json_t *messages)
     *out = json_deep_copy(messages); // the body stays as it was sent
     if (!*out)
         return no_memory();
-    json_array_foreach(*out, i, message) INVAR_TRY(read_message(message, i));
+    json_array_foreach(*out, i, message) INVAR_TRY(read_message(message, i, memory));
     return INVAR_OK;
 }
 

@@ -15,6 +15,8 @@
 
 #include "base/invar_banned.h"
 
+#define RENDER_COPIES 12 // of the messages while a template renders them: lines, trees, texts
+
 struct invar_prompter {
     invar_prompter_options options;
     pthread_mutex_t lock;
@@ -61,6 +63,34 @@ const char *invar_prompter_no_chat(const invar_prompter *p)
     return p->why[0] ? p->why : NULL;
 }
 
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static int64_t room_for_prompt(const invar_prompter *p, const invar_ask *ask)
+{
+    return p->options.context - (ask->sampling.max_response != 0);
+}
+
+/* A text that is certainly too long is refused before it takes memory and time. */
+static invar_status encode(const invar_prompter *p, const invar_ask *ask, int64_t index,
+                           const char *text, size_t bytes)
+{
+    const invar_tokenizer *t = p->options.tokenizer;
+    invar_ask_prompt *prompt = &ask->prompts[index];
+    int64_t least = invar_tokenizer_least(t, bytes);
+    uint64_t room = invar_tokenizer_room(t, text, bytes);
+    invar_status status;
+
+    if (least > room_for_prompt(p, ask))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "prompt %" PRId64 " has %zu bytes of text, at least %" PRId64
+                          " tokens; the longest that is taken has %" PRId64,
+                          index, bytes, least, room_for_prompt(p, ask));
+    INVAR_TRY(invar_serve_memory_reserve(ask->memory, room, false));
+    status = invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, t, text, bytes);
+    invar_serve_memory_give_back(ask->memory, room);
+    return status;
+}
+
 /* ---- chats ----------------------------------------------------------------------------------- */
 
 /* With the lock. After a program that died the next render starts another. */
@@ -101,22 +131,35 @@ static invar_status check_tools(invar_prompter *p, const char *messages, const c
     return status == INVAR_E_INVALID ? INVAR_OK : status;
 }
 
+/* Caller holds the lock. */
+static invar_status render_checked(char **out, size_t *bytes, invar_prompter *p, invar_ask *ask,
+                                   const char *messages, const char *tools)
+{
+    INVAR_TRY(render_locked(out, bytes, p, messages, tools));
+    if (json_array_size(ask->tools) == 0)
+        return INVAR_OK;
+    ask->param = "tools";
+    return check_tools(p, messages, *out, *bytes);
+}
+
 static invar_status render(char **out, size_t *bytes, invar_prompter *p, invar_ask *ask)
 {
-    bool has_tools = json_array_size(ask->tools) > 0;
     char *messages = NULL, *tools = NULL;
-    size_t unused;
+    size_t n_messages = 0, n_tools = 0;
     invar_status status;
 
-    status = invar_json_dump(&messages, &unused, ask->messages, JSON_COMPACT, "messages");
+    status = invar_json_dump(&messages, &n_messages, ask->messages, JSON_COMPACT, "messages");
     if (status == INVAR_OK && ask->tools)
-        status = invar_json_dump(&tools, &unused, ask->tools, JSON_COMPACT, "tools");
+        status = invar_json_dump(&tools, &n_tools, ask->tools, JSON_COMPACT, "tools");
     if (status == INVAR_OK) {
+        uint64_t room = RENDER_COPIES * (uint64_t)(n_messages + n_tools) +
+                        invar_serve_memory_of_json(messages, n_messages);
+
         (void)pthread_mutex_lock(&p->lock);
-        status = render_locked(out, bytes, p, messages, tools ? tools : "");
-        if (status == INVAR_OK && has_tools) {
-            ask->param = "tools";
-            status = check_tools(p, messages, *out, *bytes);
+        status = invar_serve_memory_reserve(ask->memory, room, false);
+        if (status == INVAR_OK) {
+            status = render_checked(out, bytes, p, ask, messages, tools ? tools : "");
+            invar_serve_memory_give_back(ask->memory, room);
         }
         (void)pthread_mutex_unlock(&p->lock);
     }
@@ -139,8 +182,7 @@ static invar_status make_chat(invar_prompter *p, invar_ask *ask)
     ask->n_prompts = 1;
     status = render(&text, &bytes, p, ask);
     if (status == INVAR_OK)
-        status = invar_tokenizer_encode(&ask->prompts->ids, &ask->prompts->n_ids,
-                                        p->options.tokenizer, text, bytes);
+        status = encode(p, ask, 0, text, bytes);
     invar_free(text);
     return status;
 }
@@ -150,7 +192,7 @@ static invar_status make_chat(invar_prompter *p, invar_ask *ask)
 static invar_status check_prompt(const invar_prompter *p, const invar_ask *ask, int64_t index)
 {
     const invar_ask_prompt *prompt = &ask->prompts[index];
-    int64_t room = p->options.context - (ask->sampling.max_response != 0);
+    int64_t room = room_for_prompt(p, ask);
 
     if (prompt->n_ids < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -206,8 +248,7 @@ invar_status invar_prompter_make(invar_prompter *p, invar_ask *ask)
         invar_ask_prompt *prompt = &ask->prompts[i];
 
         if (prompt->text)
-            INVAR_TRY(invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, p->options.tokenizer,
-                                             prompt->text, prompt->text_bytes));
+            INVAR_TRY(encode(p, ask, i, prompt->text, prompt->text_bytes));
         INVAR_TRY(check_prompt(p, ask, i));
         INVAR_TRY(check_length(p, ask, i));
     }

@@ -6,6 +6,7 @@
 #include "engine/serve/server.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -20,10 +21,9 @@
 
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
-#define RETRY_SECONDS 1    // that a client is told to wait
-#define MOST_VALUES 131072 // JSON values of a request, beside the tokens of one context
-#define PARSE_COPIES 4     // of a body while it is parsed: strings, messages, their JSON
-#define VALUE_BYTES 320    // of memory that a JSON value of few characters takes
+#define RETRY_SECONDS 1       // that a client is told to wait
+#define MOST_VALUES 131072    // JSON values of a request, beside the tokens of one context
+#define LARGE_BYTES (1 << 20) // of a block, or of a request
 #define TYPE_JSON "application/json"
 #define TYPE_EVENTS "text/event-stream"
 #define MODELS "/v1/models"
@@ -37,6 +37,9 @@ struct invar_server {
     pthread_cond_t idle;
     int64_t busy;   /* requests that are answered just now */
     int64_t memory; /* bytes that the requests in flight have reserved */
+    int64_t work;   /* bytes that they have reserved for a while, and give back before they end */
+    pthread_cond_t given_back; /* some of these were */
+    pthread_mutex_t queue;     /* who holds it is the only one that waits for them */
     bool closing;
     invar_serve_meter meter; /* under the lock */
 };
@@ -72,22 +75,29 @@ static void refuse_failed(invar_serve_exchange *e, const invar_error *error, con
 /* ---- memory of requests ---------------------------------------------------------------------- */
 
 /*
- * Reserves memory for a request until its release. Returns INVAR_E_BUSY if other requests have too
- * much of it, and INVAR_E_INVALID if the request alone needs more than all may have.
+ * Reserves memory for a request: until its release if it keeps it, otherwise until it is given
+ * back. Waits for what others give back. Returns INVAR_E_BUSY if other requests keep too much
+ * memory, and INVAR_E_INVALID if the request alone needs more than all may have.
  */
-static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t bytes)
+static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t bytes, bool keep)
 {
     int64_t most = s->options.memory > 0 ? s->options.memory : INT64_MAX;
     bool alone, fits;
 
+    (void)pthread_mutex_lock(&s->queue);
     (void)pthread_mutex_lock(&s->lock);
-    alone = bytes > (uint64_t)(most - e->memory);
-    fits = !alone && bytes <= (uint64_t)(most - s->memory);
+    do {
+        alone = bytes > (uint64_t)(most - e->memory);
+        fits = bytes <= (uint64_t)(most - s->memory);
+    } while (fits && bytes > (uint64_t)(most - s->memory - s->work) &&
+             pthread_cond_wait(&s->given_back, &s->lock) == 0);
     if (fits) {
-        s->memory += (int64_t)bytes;
-        e->memory += (int64_t)bytes;
+        s->memory += keep ? (int64_t)bytes : 0;
+        e->memory += keep ? (int64_t)bytes : 0;
+        s->work += keep ? 0 : (int64_t)bytes;
     }
     (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->queue);
     if (fits)
         return INVAR_OK;
     if (alone)
@@ -107,9 +117,58 @@ static void give_back(invar_server *s, invar_serve_exchange *e)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Refuses a body whose parsing would take too much memory, before it is parsed. */
-static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e)
+/*
+ * The C library keeps freed memory for later, glibc up to 64 MiB for each of many threads. A server
+ * whose memory is limited gives it back: large blocks at once, small ones after a large request.
+ */
+static void keep_no_large_blocks(const invar_server *s)
 {
+#ifdef __GLIBC__
+    if (s->options.memory > 0)
+        (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+#else
+    (void)s;
+#endif
+}
+
+static void keep_no_small_blocks(const invar_server *s, const invar_serve_exchange *e)
+{
+#ifdef __GLIBC__
+    if (s->options.memory > 0 && e->memory >= LARGE_BYTES)
+        (void)malloc_trim(0);
+#else
+    (void)s;
+    (void)e;
+#endif
+}
+
+/* A request whose memory is counted. */
+typedef struct account {
+    invar_server *server;
+    invar_serve_exchange *exchange;
+} account;
+
+static invar_status reserve_for(void *payload, uint64_t bytes, bool keep)
+{
+    const account *a = payload;
+
+    return reserve(a->server, a->exchange, bytes, keep);
+}
+
+static void give_back_for(void *payload, uint64_t bytes)
+{
+    invar_server *s = ((const account *)payload)->server;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->work -= (int64_t)bytes;
+    (void)pthread_cond_signal(&s->given_back);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Refuses a body whose parsing would take too much memory, before it is parsed. */
+static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e, invar_ask_kind kind)
+{
+    uint64_t trees = kind == INVAR_ASK_CHAT ? 2 : 1; // messages are copied, and changed
     size_t values = invar_json_count(e->body, e->bytes);
     size_t most = MOST_VALUES + (size_t)s->options.facts->context;
 
@@ -118,7 +177,7 @@ static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e)
                           "the request has more than %zu JSON values: send prompts as text, or in "
                           "several requests",
                           most);
-    return reserve(s, e, (uint64_t)PARSE_COPIES * e->bytes + (uint64_t)VALUE_BYTES * values);
+    return reserve(s, e, trees * invar_serve_memory_of_json(e->body, e->bytes), true);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -147,13 +206,15 @@ static void end_talk(invar_server *s, invar_talk *t)
 static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind kind)
 {
     invar_talk *t = NULL;
+    account holder = {s, e};
+    const invar_serve_memory memory = {&holder, reserve_for, give_back_for};
     invar_json_text text = {0};
-    invar_status status = reserve_parse(s, e);
+    invar_status status = reserve_parse(s, e, kind);
 
     if (status == INVAR_OK)
         status = invar_talk_new(&t, &s->options, s->http, e->connection);
     if (status == INVAR_OK)
-        status = invar_talk_begin(t, kind, key_of(e->authorization), e->body, e->bytes);
+        status = invar_talk_begin(t, kind, key_of(e->authorization), e->body, e->bytes, &memory);
     if (status == INVAR_OK && invar_talk_is_stream(t)) {
         e->status = 200;
         e->type = TYPE_EVENTS;
@@ -397,7 +458,7 @@ static bool grow(void *payload, invar_serve_exchange *e, size_t bytes)
 {
     invar_server *s = payload;
 
-    if (reserve(s, e, (uint64_t)bytes - (uint64_t)e->memory) == INVAR_OK)
+    if (reserve(s, e, (uint64_t)bytes - (uint64_t)e->memory, true) == INVAR_OK)
         return true;
     refuse_failed(e, invar_error_last(), NULL);
     invar_error_clear();
@@ -439,6 +500,7 @@ static void release(void *payload, invar_serve_exchange *e)
     if (e->stream)
         end_talk(s, e->stream);
     invar_free(e->reply);
+    keep_no_small_blocks(s, e);
     give_back(s, e);
     (void)pthread_mutex_lock(&s->lock);
     s->busy -= e->working;
@@ -566,7 +628,10 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
     s->options = *options;
     s->http = http;
     (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_mutex_init(&s->queue, NULL);
     (void)pthread_cond_init(&s->idle, NULL);
+    (void)pthread_cond_init(&s->given_back, NULL);
+    keep_no_large_blocks(s);
     status = start(s);
     if (status != INVAR_OK) {
         invar_server_close(s);
@@ -595,6 +660,8 @@ void invar_server_close(invar_server *s)
         s->http->stop(s->listener);
     }
     (void)pthread_mutex_destroy(&s->lock);
+    (void)pthread_mutex_destroy(&s->queue);
     (void)pthread_cond_destroy(&s->idle);
+    (void)pthread_cond_destroy(&s->given_back);
     invar_free(s);
 }

@@ -124,13 +124,13 @@ static invar_status settle(invar_sampling *out, const invar_talk *t, const char 
 }
 
 static invar_status submit(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
-                           size_t bytes)
+                           size_t bytes, const invar_serve_memory *memory)
 {
     const invar_server_options *o = t->options;
     invar_sampling sampling;
 
     INVAR_TRY(settle(&sampling, t, key));
-    INVAR_TRY(invar_ask_read(&t->ask, kind, body, bytes, &sampling));
+    INVAR_TRY(invar_ask_read(&t->ask, kind, body, bytes, &sampling, memory));
     t->ask.param = "model";
     INVAR_TRY(check_model(t));
     INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));
@@ -195,9 +195,10 @@ static invar_status keep_reply(invar_talk *t)
 }
 
 invar_status invar_talk_begin(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
-                              size_t bytes)
+                              size_t bytes, const invar_serve_memory *memory)
 {
-    INVAR_TRY(submit(t, kind, key, body, bytes));
+    INVAR_TRY(submit(t, kind, key, body, bytes, memory));
+    t->ask.memory = NULL; // nothing more is read
     return keep_reply(t);
 }
 

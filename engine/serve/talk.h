@@ -23,10 +23,11 @@ invar_status invar_talk_new(invar_talk **out, const invar_server_options *option
 
 /*
  * Reads the request and hands it to the dispatch. `key` is the one that it brings; NULL: none. What
- * a session gets is whole and kept before this returns.
+ * a session gets is whole and kept before this returns. `memory` is used until then.
  */
 invar_status invar_talk_begin(invar_talk *talk, invar_ask_kind kind, const char *key,
-                              const char *body, size_t bytes) INVAR_MUST_USE;
+                              const char *body, size_t bytes,
+                              const invar_serve_memory *memory) INVAR_MUST_USE;
 
 /* The member of the request that a failure is about; NULL: none. Borrowed. */
 const char *invar_talk_param(const invar_talk *talk);

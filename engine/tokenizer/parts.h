@@ -31,7 +31,8 @@ struct invar_tokenizer {
     uint8_t *flags; /* (size), INVAR_TOKEN_IS_ */
     int32_t eos;
     invar_digest hash;
-    bool plain[2]; /* a token exists that may end the spelling of bytes; [1]: one not special */
+    size_t longest; /* bytes of normalized text that a token stands for at most; 0: any number */
+    bool plain[2];  /* a token exists that may end the spelling of bytes; [1]: one not special */
 
     /* text to ids, in this order; a built-in alphabet has only `letters` */
     invar_added_tokens *raw; /* found in the text itself */

@@ -179,6 +179,30 @@ static invar_status find_plain(reader *r)
     return INVAR_OK;
 }
 
+/*
+ * A token stands for no more bytes of text than its name has: merges join names, and what is not in
+ * the vocabulary has a token for each byte. Otherwise text may be dropped, or many characters may
+ * become one unknown token.
+ */
+static void find_longest(reader *r)
+{
+    const invar_symbols *s = &r->t->symbols;
+    bool complete = !r->drops_text;
+    size_t longest = 0;
+
+    for (int b = 0; b < 256 && complete; b++)
+        complete = s->byte_level ? s->low[s->spelt.chars[b]] >= 0 : s->fallback[b] >= 0;
+    for (int64_t id = 0; id < r->size && complete; id++) {
+        const char *spellings[] = {r->names[id], r->normal[id]};
+
+        for (int i = 0; i < 2; i++) {
+            size_t bytes = spellings[i] ? strlen(spellings[i]) : 0;
+            longest = bytes > longest ? bytes : longest;
+        }
+    }
+    r->t->longest = longest;
+}
+
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
 /* The text that stands for the token in normalized text, with a NUL; NULL when it is the same. */
@@ -251,6 +275,7 @@ static invar_status add_token(reader *r, const json_t *item)
     if (r->normal[token.id])
         token.content = r->normal[token.id];
     token.bytes = strlen(token.content);
+    r->drops_text |= token.lstrip || token.rstrip;
     return invar_added_tokens_add(normalized ? r->t->normalized : r->t->raw, &token);
 }
 
@@ -366,6 +391,7 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
     INVAR_TRY(fill_added(r));
     INVAR_TRY(fill_tokens(r));
     INVAR_TRY(invar_tokenizer_fill_model(r));
+    find_longest(r);
     INVAR_TRY(find_plain(r));
     INVAR_TRY(read_eos(r));
     hash(r, source);

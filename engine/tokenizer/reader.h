@@ -22,6 +22,7 @@ typedef struct invar_tokenizer_reader {
     const json_t *config; /* tokenizer_config.json; NULL: not there */
     invar_hasher flags;   /* of what it changes */
     bool flags_changed;
+    bool drops_text; /* an added token takes the white space beside it */
     bool ignore_merges, byte_fallback, fuse_unknown;
     const char *unknown; /* NULL: none */
     int64_t size;        /* ids are below it */

@@ -80,6 +80,7 @@ static invar_status fill_alphabet(invar_tokenizer *t, const char *alphabet)
     t->begins[length + 1] = length;
     t->flags[length] |= INVAR_TOKEN_IS_SPECIAL;
     t->eos = (int32_t)length;
+    t->longest = 1;
     return INVAR_OK;
 }
 
@@ -338,11 +339,12 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
     invar_bpe_work_release(&e.work);
-    if (status != INVAR_OK) {
-        invar_free(e.ids);
-        return status;
+    if (status == INVAR_OK) // the room for them may be many times larger
+        status = invar_alloc((void **)out, e.count, sizeof *e.ids, "token ids");
+    if (status == INVAR_OK) {
+        memcpy(*out, e.ids, e.count * sizeof *e.ids);
+        *count_out = (int64_t)e.count;
     }
-    *out = e.ids;
-    *count_out = (int64_t)e.count;
-    return INVAR_OK;
+    invar_free(e.ids);
+    return status;
 }

@@ -72,6 +72,12 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
                                     const invar_tokenizer *tokenizer, const char *text,
                                     size_t bytes) INVAR_MUST_USE;
 
+/* Bytes of memory that encoding the text takes at most, its ids among them. */
+uint64_t invar_tokenizer_room(const invar_tokenizer *tokenizer, const char *text, size_t bytes);
+
+/* Tokens that any text of so many bytes has at least; 0 if the tokenizer may drop text. */
+int64_t invar_tokenizer_least(const invar_tokenizer *tokenizer, size_t bytes);
+
 /*
  * Ids to text: what tokenizers' decode gives, with U+FFFD for bytes that are no UTF-8. An id that
  * is no token (a model may have more) has no text. NUL at the end, not counted. The caller owns

@@ -7,8 +7,10 @@
 import json
 import pathlib
 import select
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -18,6 +20,7 @@ INVAR = sys.argv[1]
 MODEL = "tests/oracle/folders/4.57.6/qwen3-fp16"
 WORDS = ["--hf-checkpoint", MODEL, "--dtype", "fp32", "--threads", "1"]
 TEXT = "/v1/completions"
+CHAT = "/v1/chat/completions"
 
 
 # ---- memory -------------------------------------------------------------------------------------
@@ -29,10 +32,10 @@ def peak_mib(server):
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) >> 10
 
 
-def at_once(server, body, count):
+def at_once(server, body, count, path=TEXT):
     """The statuses and headers of the same request, sent by several clients at the same time."""
     replies = []
-    clients = [threading.Thread(target=lambda: replies.append(server.raw("POST", TEXT, body)))
+    clients = [threading.Thread(target=lambda: replies.append(server.raw("POST", path, body)))
                for _ in range(count)]
     for client in clients:
         client.start()
@@ -58,6 +61,63 @@ def check_values():
     status, _, body = server.raw("POST", TEXT, '{"prompt": [[' + most + "]]}")
     expect(status == 400 and "the longest that is taken" in body.decode(), f"{status} {body}")
     server.stop()
+
+
+def with_longer_context(folder, tokens):
+    """A copy of the model whose texts may be long, so that they become tokens before a refusal."""
+    shutil.copytree(MODEL, folder)
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    config["max_position_embeddings"] = tokens
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+
+
+def check_texts():
+    """Texts that become tokens, chats and arguments of tool calls stay within the budget."""
+    server = Server(INVAR, *WORDS)
+    status, _, body = server.raw("POST", TEXT, json.dumps({"prompt": "x" * 4000000}))
+    message = json.loads(body)["error"]["message"]
+    expect(status == 400 and "4000000 bytes of text, at least " in message and
+           "the longest that is taken has 127" in message, f"a text too long: {status} {message}")
+    server.stop()
+    long = 4 * 1000 * 1000
+
+    def chat(**message):
+        return CHAT, {"messages": [{"role": "assistant", "content": "", **message}]}
+
+    arguments = "[" + "[]," * (long // 3) + "1]"
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    with tempfile.TemporaryDirectory() as scratch:
+        with_longer_context(f"{scratch}/model", 39000)
+        server = Server(INVAR, "--hf-checkpoint", f"{scratch}/model", *WORDS[2:],
+                        "--max-memory-bytes", str(64 << 20))
+        server.complete(prompt="a", max_tokens=1)
+        server.chat(messages=[{"role": "user", "content": "a"}], max_tokens=1)
+        before = peak_mib(server)
+        for path, fields in (
+                (TEXT, {"prompt": "x" * long}),
+                (TEXT, {"prompt": " " * long}),
+                (TEXT, {"prompt": "the" * (long // 3)}),
+                (TEXT, {"prompt": "\u4f60" * (long // 6)}),
+                (TEXT, {"prompt": ["x" * 3000] * 1000 + ["x" * 100000]}),
+                chat(content="x" * long),
+                chat(content=[{"type": "text", "text": "x" * long}]),
+                chat(tool_calls=[call]),
+                (CHAT, {"messages": [{"role": "user", "content": "a"}] * 40000})):
+            fields["max_tokens"] = 1
+            for status, _, body in at_once(server, json.dumps(fields), 12, path):
+                message = json.loads(body).get("error", {}).get("message", "")
+                expect((status == 400 and ("--max-memory-bytes" in message or
+                                           "the longest that is taken" in message)) or
+                       (status == 429 and "memory that this one needs" in message),
+                       f"beyond the budget: {str(fields)[:99]}: {status} {message}")
+        # these fit one after another: they wait for each other, and none is told to come again
+        for fields in ({"prompt": "x" * 400000}, {"prompt": ["x" * 3000] * 100 + ["x" * 100000]}):
+            for status, _, body in at_once(server, json.dumps(fields), 12):
+                expect(status == 400 and "the longest that is taken has 38999" in body.decode(),
+                       f"within the budget: {str(fields)[:99]}: {status} {body}")
+        grown = peak_mib(server) - before
+        expect(grown < 64, f"a budget of 64 MiB, and requests have taken {grown} MiB")
+        server.stop()
 
 
 def started(server, headers, data=b""):
@@ -324,6 +384,7 @@ def check_framing():
 
 def main():
     check_values()
+    check_texts()
     check_budget()
     check_unsent()
     check_idle()

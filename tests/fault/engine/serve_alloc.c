@@ -90,7 +90,7 @@ static invar_status live(invar_ask_kind kind, const char *body)
         .temperature = 1.0f, .top_p = 1.0f, .stop_ids = ids, .n_stop_ids = 1};
     invar_ticket ticket = {0};
     invar_ask ask;
-    invar_status status = invar_ask_read(&ask, kind, body, strlen(body), &sampling);
+    invar_status status = invar_ask_read(&ask, kind, body, strlen(body), &sampling, NULL);
     bool has_ticket = status == INVAR_OK;
 
     if (has_ticket)

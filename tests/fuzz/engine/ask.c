@@ -71,7 +71,7 @@ static void fuzz(invar_ask_kind kind, const char *data, size_t size)
                                      .stop = stops,
                                      .n_stop = 1};
     invar_ask ask;
-    invar_status status = invar_ask_read(&ask, kind, data, size, &sampling);
+    invar_status status = invar_ask_read(&ask, kind, data, size, &sampling, NULL);
 
     if (status != INVAR_OK) {
         check_refusal(status);

@@ -57,6 +57,7 @@ static void use(const invar_tokenizer *t, const char *text, size_t bytes, bool e
         fuzz_check_failure(status);
         return;
     }
+    INVAR_CHECK(count >= invar_tokenizer_least(t, bytes));
     for (int64_t i = 0; i < count; i++)
         INVAR_CHECK(ids[i] >= 0 && ids[i] < invar_tokenizer_size(t));
     for (int skip = 0; skip < 2; skip++) {

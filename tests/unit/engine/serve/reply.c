@@ -35,7 +35,7 @@ static void open_scene(scene *s, invar_ask_kind kind, const char *body, const ch
     int64_t count;
 
     assert_ok(invar_tokenizer_alphabet(&s->tokenizer, ALPHABET));
-    assert_ok(invar_ask_read(&s->ask, kind, body, strlen(body), &sampling));
+    assert_ok(invar_ask_read(&s->ask, kind, body, strlen(body), &sampling, NULL));
     if (kind == INVAR_ASK_CHAT) { // as prompt.h does
         assert_ok(invar_alloc((void **)&s->ask.prompts, 1, sizeof *s->ask.prompts, "a prompt"));
         s->ask.n_prompts = 1;

@@ -625,6 +625,91 @@ static void test_tokenizer_encode__one_long_word_has_the_right_ids(void **state)
     invar_tokenizer_free(t);
 }
 
+/* The piece again and again is a text with as few tokens as possible. */
+static void check_least(const invar_tokenizer *t, const char *piece)
+{
+    char text[6000];
+    size_t length = strlen(piece), bytes = sizeof text / length * length;
+    int64_t count;
+    int32_t *ids;
+
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = piece[i % length];
+    assert_ok(invar_tokenizer_encode(&ids, &count, t, text, bytes));
+    assert_true(count >= invar_tokenizer_least(t, bytes));
+    assert_true(invar_tokenizer_least(t, bytes) > 0);
+    invar_free(ids);
+}
+
+#define LONG "aaaaaaaaaaaaaaaa"
+
+static void test_tokenizer_least__holds_for_texts_that_become_short(void **state)
+{
+    static const struct {
+        const char *normalizer, *piece;
+    } cases[] = {
+        {NULL, LONG},
+        {NULL, "<" LONG ">"},
+        {"{\"type\":\"NFC\"}", "\xE1\xBE\xBE\xCC\x88\xCC\x81"}, // 7 bytes that become 2
+        {"{\"type\":\"NFC\"}", "\xE2\x84\xAA"},                 // the sign of Kelvin: K
+        {"{\"type\":\"NFKC\"}", "\xF0\x9D\x92\x82"},            // a mathematical a
+        {"{\"type\":\"Lowercase\"}", "\xE2\x84\xAA"},
+        {REPLACE(LONG LONG, "a"), LONG},
+        {"{\"type\":\"Prepend\",\"prepend\":\"_\"}", LONG},
+    };
+    static const char added[] = "[" TOKENIZER_ADDED(258, "<" LONG ">", TOKENIZER_FLAGS) "]";
+    tokenizer_json parts = {
+        .vocab = ",\"aa\":256,\"aaaa\":257", .merges = "[\"a a\",\"aa aa\"]", .added = added};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        invar_tokenizer *t;
+
+        parts.normalizer = cases[i].normalizer;
+        t = make(parts);
+        check_least(t, cases[i].piece);
+        invar_tokenizer_free(t);
+    }
+}
+
+static void test_tokenizer_least__is_unknown_where_text_is_dropped(void **state)
+{
+    static const tokenizer_json cases[] = {
+        {.normalizer = "{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}"},
+        {.normalizer = "{\"type\":\"StripAccents\"}"},
+        {.normalizer = REPLACE("a", "")},
+        {.pre_tokenizer = TOKENIZER_SPLIT(TOKENIZER_QWEN2, "Removed", "true")},
+        {.pre_tokenizer = METASPACE("\"replacement\":\"_\"")}, // a character may have no token
+        {.added = "[" TOKENIZER_ADDED(259, "<a>",
+                                      "\"single_word\":false,\"lstrip\":true,\"rstrip\":false,"
+                                      "\"normalized\":false,\"special\":true") "]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        invar_tokenizer *t = make(cases[i]);
+
+        assert_int_equal(invar_tokenizer_least(t, 1 << 20), 0);
+        invar_tokenizer_free(t);
+    }
+}
+
+static void test_tokenizer_room__grows_with_what_a_text_becomes(void **state)
+{
+    static const char text[] = "aaaaaa", other[] = "\xC3\xA9\xC3\xA9\xC3\xA9";
+    invar_tokenizer *plain = make((tokenizer_json){0});
+    invar_tokenizer *form = make((tokenizer_json){.normalizer = "{\"type\":\"NFKC\"}"});
+    uint64_t least = invar_tokenizer_room(plain, "", 0), room = 6 * (uint64_t)44;
+
+    (void)state;
+    assert_int_equal(invar_tokenizer_room(plain, text, 6) - least, room);
+    assert_int_equal(invar_tokenizer_room(plain, other, 6) - least, room);
+    assert_int_equal(invar_tokenizer_room(form, text, 6) - least, room);
+    assert_int_equal(invar_tokenizer_room(form, other, 6) - least, 11 * room);
+    invar_tokenizer_free(plain);
+    invar_tokenizer_free(form);
+}
+
 static void test_tokenizer_hash__is_of_the_file(void **state)
 {
     invar_tokenizer *a = make((tokenizer_json){0}), *b = make((tokenizer_json){0});
@@ -751,6 +836,9 @@ int main(void)
         cmocka_unit_test(test_tokenizer_encode__refuses_what_is_not_utf8),
         cmocka_unit_test(test_tokenizer_encode__long_texts_take_no_square_time),
         cmocka_unit_test(test_tokenizer_encode__one_long_word_has_the_right_ids),
+        cmocka_unit_test(test_tokenizer_least__holds_for_texts_that_become_short),
+        cmocka_unit_test(test_tokenizer_least__is_unknown_where_text_is_dropped),
+        cmocka_unit_test(test_tokenizer_room__grows_with_what_a_text_becomes),
         cmocka_unit_test(test_tokenizer_hash__is_of_the_file),
         cmocka_unit_test(test_tokenizer_alphabet__round_trip),
         cmocka_unit_test(test_text_stream__shows_whole_characters_only),
