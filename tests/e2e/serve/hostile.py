@@ -361,7 +361,10 @@ def check_framing():
     for data, code, why in (
             (head + length + b"\r\n" + body, 200, ""),
             (head + chunked + b"\r\n" + chunks, 200, ""),
+            # chunks are decoded by the library; whatever is behind them, there is one reply
             (head + chunked + b"\r\n" + chunks + other, 200, ""),
+            (head + chunked + b"\r\n" + chunks.replace(b"\r\n", b"\n") + other, 200, ""),
+            (head + chunked + b"\r\n" + chunks[:-2] + length + b"\r\n" + other, 200, ""),
             (head + length + length + b"\r\n" + body, 400, "two headers Content-Length"),
             (head + length + b"Content-Length: 3\r\n\r\n" + body, 400, "two headers"),
             (head + length + chunked + b"\r\n" + chunks, 400, "and Content-Length"),
@@ -379,6 +382,11 @@ def check_framing():
         got = exchange(server.port, data).decode()
         expect(got.startswith(f"HTTP/1.1 {code} ") and got.count("HTTP/1.1") == 1 and why in got,
                f"{data[:300]}: {got}, expected {code} {why}")
+    late = started(server, length)  # the head has been read before the rest is sent
+    late.sendall(body + other)
+    got = rest_of(late)
+    expect(got.startswith(b"HTTP/1.1 200 ") and got.count(b"HTTP/1.1") == 1,
+           f"bytes behind a body that arrive after the head: {got}")
     server.stop()
 
 

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+# hostile.py INVAR - invar serve against clients that want its memory, connections or framing.
+#
+# All requests go over raw sockets on the loopback. Every loop is bounded, and no check depends on
+# how long something takes.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import select
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from client import JSON, Server, expect, finish  # noqa: E402
+
+INVAR = sys.argv[1]
+MODEL = "tests/oracle/folders/4.57.6/qwen3-fp16"
+WORDS = ["--hf-checkpoint", MODEL, "--dtype", "fp32", "--threads", "1"]
+TEXT = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def peak_mib(server):
+    """The most memory that the server's process has had."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) >> 10
+
+
+def at_once(server, body, count, path=TEXT):
+    """The statuses and headers of the same request, sent by several clients at the same time."""
+    replies = []
+    clients = [threading.Thread(target=lambda: replies.append(server.raw("POST", path, body)))
+               for _ in range(count)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    return replies
+
+
+def check_values():
+    """Small JSON values cannot take hundreds of times their size."""
+    server = Server(INVAR, *WORDS)
+    server.complete(prompt="a", max_tokens=1)
+    before = peak_mib(server)
+    for small in ("[],", "{},", "1,", '"",'):
+        many = small * ((4 << 20) // len(small) - 16)
+        for status, _, body in at_once(server, '{"user": [' + many.rstrip(",") + "]}", 8):
+            message = json.loads(body)["error"]["message"]
+            expect(status == 400 and "more than 131200 JSON values" in message,
+                   f"many {small}: {status} {message}")
+    grown = peak_mib(server) - before
+    expect(grown < 256, f"8 requests of 4 MiB have taken {grown} MiB")
+    most = ",".join(["1"] * 131000)  # any prompt of tokens fits
+    status, _, body = server.raw("POST", TEXT, '{"prompt": [[' + most + "]]}")
+    expect(status == 400 and "the longest that is taken" in body.decode(), f"{status} {body}")
+    server.stop()
+
+
+def with_longer_context(folder, tokens):
+    """A copy of the model whose texts may be long, so that they become tokens before a refusal."""
+    shutil.copytree(MODEL, folder)
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    config["max_position_embeddings"] = tokens
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+
+
+def check_texts():
+    """Texts that become tokens, chats and arguments of tool calls stay within the budget."""
+    server = Server(INVAR, *WORDS)
+    status, _, body = server.raw("POST", TEXT, json.dumps({"prompt": "x" * 4000000}))
+    message = json.loads(body)["error"]["message"]
+    expect(status == 400 and "4000000 bytes of text, at least " in message and
+           "the longest that is taken has 127" in message, f"a text too long: {status} {message}")
+    server.stop()
+    long = 4 * 1000 * 1000
+
+    def chat(**message):
+        return CHAT, {"messages": [{"role": "assistant", "content": "", **message}]}
+
+    arguments = "[" + "[]," * (long // 3) + "1]"
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    with tempfile.TemporaryDirectory() as scratch:
+        with_longer_context(f"{scratch}/model", 39000)
+        server = Server(INVAR, "--hf-checkpoint", f"{scratch}/model", *WORDS[2:],
+                        "--max-memory-bytes", str(64 << 20))
+        server.complete(prompt="a", max_tokens=1)
+        server.chat(messages=[{"role": "user", "content": "a"}], max_tokens=1)
+        before = peak_mib(server)
+        for path, fields in (
+                (TEXT, {"prompt": "x" * long}),
+                (TEXT, {"prompt": " " * long}),
+                (TEXT, {"prompt": "the" * (long // 3)}),
+                (TEXT, {"prompt": "\u4f60" * (long // 6)}),
+                (TEXT, {"prompt": ["x" * 3000] * 1000 + ["x" * 100000]}),
+                chat(content="x" * long),
+                chat(content=[{"type": "text", "text": "x" * long}]),
+                chat(tool_calls=[call]),
+                (CHAT, {"messages": [{"role": "user", "content": "a"}] * 40000})):
+            fields["max_tokens"] = 1
+            for status, _, body in at_once(server, json.dumps(fields), 12, path):
+                message = json.loads(body).get("error", {}).get("message", "")
+                expect((status == 400 and ("--max-memory-bytes" in message or
+                                           "the longest that is taken" in message)) or
+                       (status == 429 and "memory that this one needs" in message),
+                       f"beyond the budget: {str(fields)[:99]}: {status} {message}")
+        # these fit one after another: they wait for each other, and none is told to come again
+        for fields in ({"prompt": "x" * 400000}, {"prompt": ["x" * 3000] * 100 + ["x" * 100000]}):
+            for status, _, body in at_once(server, json.dumps(fields), 12):
+                expect(status == 400 and "the longest that is taken has 38999" in body.decode(),
+                       f"within the budget: {str(fields)[:99]}: {status} {body}")
+        grown = peak_mib(server) - before
+        expect(grown < 64, f"a budget of 64 MiB, and requests have taken {grown} MiB")
+        server.stop()
+
+
+def started(server, headers, data=b""):
+    """A client whose request has been admitted, and whose body begins with this data."""
+    s = socket.create_connection(("127.0.0.1", server.port))
+    s.settimeout(120)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nExpect: 100-continue\r\n"
+              b"Content-Type: application/json\r\n%s\r\n" % (server.port, headers))
+    got = b""
+    while not got.endswith(b"\r\n\r\n") and (more := s.recv(1)):
+        got += more
+    expect(got.startswith(b"HTTP/1.1 100 "), f"a request that has only begun: {got}")
+    s.sendall(data)
+    return s
+
+
+def check_unsent():
+    """Bodies that do not arrive take no memory from other requests."""
+    server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    held = [started(server, headers, data) for _ in range(30) for headers, data in (
+        (chunked, b"1\r\n{\r\n"), (b"Content-Length: 500000\r\n", b"{"))]
+    body = b'{"prompt":"a","max_tokens":1}'
+    long = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
+    status, _, reply = server.raw("POST", TEXT, long)
+    expect(status == 200, f"beside {len(held)} bodies that do not arrive: {status} {reply}")
+    for headers, data, code in (
+            (b"Connection: close\r\n" + chunked, b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), 200),
+            (b"Content-Length: 0\r\n", b"", 400)):
+        got = exchange(server.port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n"
+                       b"Content-Type: application/json\r\n%s\r\n%s" % (server.port, headers, data))
+        expect(got.startswith(b"HTTP/1.1 %d " % code) and b"memory" not in got,
+               f"a short body, {headers}: {got}")
+    for s in held:
+        s.close()
+    server.stop()
+
+
+def check_budget():
+    """Requests that together need more memory than there is are told to come again."""
+    server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
+    text = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
+    expect(server.raw("POST", TEXT, text)[0] == 200, "a request that fits")
+    status, _, body = server.raw("POST", TEXT, json.dumps({"user": "x" * 600000}))
+    expect(status == 400 and "--max-memory-bytes" in body.decode(), f"a body: {status} {body}")
+    status, _, body = server.raw("POST", TEXT, '{"user": [' + ",".join(["1"] * 4000) + "]}")
+    expect(status == 400 and "--max-memory-bytes" in body.decode(), f"values: {status} {body}")
+    # a small request that the server meets first has the memory, and the large one is refused
+    for _ in range(50):
+        held = started(server, b"Content-Length: 524000\r\n")
+        held.sendall(b"x" * 500000)  # the rest never comes
+        for _ in range(10):  # time for the server to receive these bytes
+            server.raw("GET", "/health")
+        status, headers, body = server.raw("POST", TEXT, text)
+        if status != 200:
+            break
+        held.close()
+    expect(status == 429 and headers["Retry-After"] == "1" and b"memory" in body,
+           f"beside a large request: {status} {body}")
+    expect(server.raw("GET", "/health")[0] == 200, "what has no body needs no memory")
+    held.close()
+    for _ in range(500):  # until the server has seen that the client has gone
+        status = server.raw("POST", TEXT, text)[0]
+        if status != 429:
+            break
+    expect(status == 200, f"the memory of a client that has gone is not given back: {status}")
+    server.stop()
+
+
+# ---- connections --------------------------------------------------------------------------------
+
+
+def opened(port, count, data=b""):
+    """Connections that send so much and then nothing."""
+    held = []
+    for _ in range(count):
+        s = socket.create_connection(("127.0.0.1", port))
+        s.sendall(data)
+        held.append(s)
+    return held
+
+
+def check_idle():
+    """Connections without a request, or with a part of one, keep nobody else out."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n"
+    key = {"INVAR_API_KEY": "secret"}
+    for env in ({}, key):
+        server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "4", env=env)
+        good = {**JSON, **({"Authorization": "Bearer secret"} if env else {})}
+        start = head % server.port
+        held = []
+        for data in (b"", start, start + b"Content-Type: application/json\r\nContent-Length: 9"
+                     b"\r\n\r\n{"):
+            held += opened(server.port, 200, data)  # 68 connections are served at a time
+            for _ in range(3):
+                status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
+                expect(status == 200, f"behind {len(held)} idle connections: {status} {body}")
+        for s in held:
+            s.close()
+        server.stop()
+
+
+def check_files():
+    """Idle connections keep no client out if the process may open few files."""
+    for files in (40, 256):
+        server = Server(INVAR, *WORDS, "--client-seconds", "600", files=files)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n" % server.port
+        body = b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        for data in (b"", head, head + body):
+            held = opened(server.port, 300, data)
+            for _ in range(3):
+                status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}')
+                expect(status == 200, f"{files} files, {data}: {status} {body}")
+            for s in held:
+                s.close()
+        server.stop()
+
+
+def is_open(s):
+    """Whether the server has left the connection open and sent nothing."""
+    s.setblocking(False)
+    try:
+        return s.recv(1) is None
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+    finally:
+        s.setblocking(True)
+
+
+def check_full_table():
+    """A table that is just full loses no connection: no other client needs the place."""
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1")
+    held = opened(server.port, 128, b"GET")  # the table has 129 rows
+    expect(server.raw("GET", "/health")[0] == 200, "the last row of the table")
+    expect(all(is_open(s) for s in held), "a connection was closed although no other came")
+    for s in held:
+        s.close()
+    server.stop()
+
+
+def rest_of(s):
+    """All bytes that still come until the server closes the connection."""
+    got = b""
+    s.settimeout(60)
+    try:
+        while more := s.recv(1 << 16):
+            got += more
+    except (ConnectionError, TimeoutError):
+        pass
+    s.close()
+    return got
+
+
+def check_keyed():
+    """Clients with the key lose no connection to others, and wait in the order of arrival."""
+    key, body = b"Authorization: Bearer secret\r\n", b'{"prompt":"a","max_tokens":1}'
+    length = b"Content-Length: %d\r\n" % len(body)
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1",
+                    env={"INVAR_API_KEY": "secret"})
+    keyed = [started(server, key + length, body[:1]) for _ in range(65)]  # all that are served
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+            b"application/json\r\n" + length)
+    waiting = opened(server.port, 1, head + b"\r\n" + body)
+    waiting += opened(server.port, 3, head + key + b"Expect: 100-continue\r\n\r\n")
+    for _ in range(3):  # refused by the thread that has looked at the others by then
+        expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
+    expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
+    expect(all(is_open(s) for s in waiting), "a client was not made to wait")
+    keyed[0].sendall(body[1:])
+    expect(keyed[0].recv(12) == b"HTTP/1.1 200", "a client with the key that sends its body")
+    expect(select.select(waiting, [], [], 120)[0] == waiting[1:2], "not the oldest with the key")
+    for s in keyed[1:] + waiting[1:]:
+        s.close()
+    expect(b" 401 " in rest_of(waiting[0]), "the client without the key is not served")
+    for s in keyed + waiting:
+        s.close()
+    server.stop()
+
+
+def check_set_aside():
+    """Clients without the key cannot take all places, whatever they send or leave out."""
+    key = b"Authorization: Bearer secret\r\n"
+    server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "4", files=256,
+                    env={"INVAR_API_KEY": "secret"})
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n")
+    good = {**JSON, "Authorization": "Bearer secret"}
+    keyed = [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(40)]
+    held = []
+    for data in (b"", head, head + b"Content-Length: 9\r\n\r\n{",
+                 head + b"Authorization: Bearer wrong\r\nContent-Length: 9\r\n\r\n{"):
+        held += opened(server.port, 150, data)  # 68 connections are served, and 124 are looked at
+        for _ in range(3):
+            status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
+            expect(status == 200, f"{len(held)} clients without the key, {data}: {status} {body}")
+    expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
+    for s in held:
+        s.close()
+    keyed += [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(28)]
+    waiting = opened(server.port, 300, head + b"Content-Length: 0\r\n\r\n")  # none has a place
+    last = opened(server.port, 1, head + key + b"Expect: 100-continue\r\n"
+                  b"Content-Length: 9\r\n\r\n")
+    for _ in range(3):  # refused by the thread that has looked at the others by then
+        expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
+    keyed[0].close()
+    last[0].settimeout(120)
+    expect(last[0].recv(12) == b"HTTP/1.1 100", "a client with the key waits behind others")
+    for s in waiting:
+        s.setblocking(False)
+        try:
+            expect(s.recv(12) != b"HTTP/1.1 401", "a client without the key was served before")
+        except (BlockingIOError, ConnectionError):
+            pass  # it waits, or has made room
+    for s in keyed + waiting + last:
+        s.close()
+    server.stop()
+
+
+# ---- framing ------------------------------------------------------------------------------------
+
+
+def exchange(port, data):
+    """All bytes that come back until the server closes the connection."""
+    s = socket.create_connection(("127.0.0.1", port))
+    s.sendall(data)
+    return rest_of(s)
+
+
+def check_framing():
+    """A request whose end is in doubt is refused, and nothing behind a request is another one."""
+    server = Server(INVAR, *WORDS)
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nContent-Type: "
+            b"application/json\r\n" % server.port)
+    body = b'{"prompt":"a","max_tokens":1}'
+    length = b"Content-Length: %d\r\n" % len(body)
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    other = b"GET /health HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % server.port
+    for data, code, why in (
+            (head + length + b"\r\n" + body, 200, ""),
+            (head + chunked + b"\r\n" + chunks, 200, ""),
+            # chunks are decoded by the library; whatever is behind them, there is one reply
+            (head + chunked + b"\r\n" + chunks + other, 200, ""),
+            (head + chunked + b"\r\n" + chunks.replace(b"\r\n", b"\n") + other, 200, ""),
+            (head + chunked + b"\r\n" + chunks[:-2] + length + b"\r\n" + other, 200, ""),
+            (head + length + length + b"\r\n" + body, 400, "two headers Content-Length"),
+            (head + length + b"Content-Length: 3\r\n\r\n" + body, 400, "two headers"),
+            (head + length + chunked + b"\r\n" + chunks, 400, "and Content-Length"),
+            (head + chunked + length + b"\r\n" + chunks, 400, "and Content-Length"),
+            (head + b"X: a\0b\r\n" + length + b"\r\n" + body, 400, "NUL"),
+            (head + b"X\0: b\r\n" + length + b"\r\n" + body, 400, "NUL"),
+            (head + b"Content-Length : 29\r\n\r\n" + body, 400, "a blank in its name"),
+            (head + length + b"X: a\r\n b\r\n\r\n" + body, 400, "two lines"),
+            (head + length + b"\r\n" + body + other, 400, "bytes behind it"),
+            (head + b"\r\n" + body, 400, "bytes behind it"),
+            (other + other, 400, "bytes behind it"),
+            (b"GET / HTTP/1.1\nHost: a\n\n", 400, "CR LF"),
+            (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 431, "too long"),
+            (b"\x16\x03\x01\x02\x00\x01\n", 400, "CR LF")):
+        got = exchange(server.port, data).decode()
+        expect(got.startswith(f"HTTP/1.1 {code} ") and got.count("HTTP/1.1") == 1 and why in got,
+               f"{data[:300]}: {got}, expected {code} {why}")
+    late = started(server, length)  # the head has been read before the rest is sent
+    late.sendall(body + other)
+    got = rest_of(late)
+    expect(got.startswith(b"HTTP/1.1 200 ") and got.count(b"HTTP/1.1") == 1,
+           f"bytes behind a body that arrive after the head: {got}")
+    server.stop()
+
+
+def main():
+    check_values()
+    check_texts()
+    check_budget()
+    check_unsent()
+    check_idle()
+    check_files()
+    check_full_table()
+    check_keyed()
+    check_set_aside()
+    check_framing()
+    finish()
+
+
+
+check_framing()
+finish()
