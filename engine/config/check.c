@@ -95,16 +95,29 @@ const invar_key *invar_config_plugins(size_t *count_out)
     return keys;
 }
 
-/* A plug-in, or a server that is asked like one. */
-static bool asks(const invar_recipe *recipe)
+bool invar_config_is_object(const invar_recipe *recipe, invar_key key)
+{
+    const char *text = invar_recipe_string(recipe, (int)key);
+    size_t bytes = strlen(text);
+
+    return bytes > 3 && strcmp(text + bytes - 3, ".so") == 0;
+}
+
+/* Plug-ins, servers that are asked like them, and the script of a rule. */
+static void find_plugins(invar_config_facts *f, const invar_recipe *recipe)
 {
     size_t count;
     const invar_key *keys = invar_config_plugins(&count);
-    bool found = is_asked(recipe) || invar_config_filled(recipe, INVAR_KEY_OPD_TEACHER_URL);
 
-    for (size_t i = 0; i < count; i++)
-        found = found || invar_config_filled(recipe, keys[i]);
-    return found;
+    f->plugin = is_asked(recipe) || invar_config_filled(recipe, INVAR_KEY_OPD_TEACHER_URL);
+    f->restarts = is_asked(recipe) && !invar_config_filled(recipe, INVAR_KEY_RM_URL);
+    for (size_t i = 0; i < count; i++) {
+        bool filled = invar_config_filled(recipe, keys[i]);
+
+        f->plugin |= filled;
+        f->restarts |= filled && keys[i] != INVAR_KEY_CUSTOM_AGENT_PATH &&
+                       !invar_config_is_object(recipe, keys[i]);
+    }
 }
 
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
@@ -123,7 +136,7 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
     f->sampled = !f->sft || f->eval;
     f->distills =
         f->estimator->teacher || (!f->sft && invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
-    f->plugin = asks(recipe);
+    find_plugins(f, recipe);
 }
 
 /* ---- impossible combinations ----------------------------------------------------------------- */

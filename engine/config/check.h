@@ -19,12 +19,13 @@ typedef struct invar_config_facts {
     const invar_loss_facts *loss;
     const invar_estimator_facts *estimator; /* of a loss without advantages: nothing is set */
     bool sft;
-    bool hf;       /* the model comes from files */
-    bool task;     /* prompts of a built-in task */
-    bool eval;     /* there are evaluation data sets */
-    bool sampled;  /* something is generated */
-    bool distills; /* there is a teacher */
-    bool plugin;
+    bool hf;           /* the model comes from files */
+    bool task;         /* prompts of a built-in task */
+    bool eval;         /* there are evaluation data sets */
+    bool sampled;      /* something is generated */
+    bool distills;     /* there is a teacher */
+    bool plugin;       /* something is asked: a program, a shared object, a server */
+    bool restarts;     /* a program is asked that may be asked the same again: no agent */
     invar_key *unused; /* which key nothing would read is put here */
 } invar_config_facts;
 
@@ -33,6 +34,9 @@ bool invar_config_set(const invar_recipe *recipe, invar_key key);
 
 /* True when a string is not empty. */
 bool invar_config_filled(const invar_recipe *recipe, invar_key key);
+
+/* Whether the plug-in that the key names is a shared object, not a program. */
+bool invar_config_is_object(const invar_recipe *recipe, invar_key key);
 
 /* A name of a set in eval-prompt-data: letters, digits, '-', '_', '.'. */
 bool invar_config_is_set_name(const char *text, size_t bytes);

@@ -5,8 +5,6 @@
  */
 #include "engine/config/check.h"
 
-#include <string.h>
-
 #include "base/invar_banned.h"
 
 typedef struct other {
@@ -28,7 +26,6 @@ static invar_status check_agents(const invar_config_facts *f)
 {
     static const char offered[] = "does not go with custom-agent-path yet: leave one of them out";
     const invar_recipe *r = f->recipe;
-    const char *path = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH);
     const other others[] = {
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
          invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)},
@@ -44,11 +41,10 @@ static invar_status check_agents(const invar_config_facts *f)
          INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_STEP},
         {INVAR_KEY_DEBUG_DUMP, invar_config_filled(r, INVAR_KEY_DEBUG_DUMP)},
     };
-    size_t bytes = strlen(path);
 
-    if (bytes == 0)
+    if (!invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH))
         return INVAR_OK;
-    if (bytes > 3 && strcmp(path + bytes - 3, ".so") == 0)
+    if (invar_config_is_object(r, INVAR_KEY_CUSTOM_AGENT_PATH))
         return invar_config_refuse(r, INVAR_KEY_CUSTOM_AGENT_PATH,
                                    "is a shared object; an agent is a program");
     return refuse_any(r, others, sizeof others / sizeof *others, offered);

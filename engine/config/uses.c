@@ -301,7 +301,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
-        {INVAR_KEY_MAX_RESTARTS, f->plugin, "a plug-in"},
+        {INVAR_KEY_MAX_RESTARTS, f->restarts,
+         "a plug-in that is a program and no agent; for agents there is agent-failure = zero"},
         {INVAR_KEY_SINK_TIMEOUT, invar_config_filled(r, INVAR_KEY_SINK), "sink"},
     };
 
