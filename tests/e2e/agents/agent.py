@@ -16,12 +16,12 @@ LAST = []  # tasks that are over
 CROWD = []  # connections that are held
 
 
-def request(task, path, fields, key=None):
-    """Status and body of a reply."""
+def request(task, path, fields, key=None, **more):
+    """Status and body of a reply; `more` are headers."""
     where = urllib.parse.urlsplit(task["base_url"])
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
     headers = {"Content-Type": "application/json",
-               "Authorization": "Bearer " + (key or task["api_key"])}
+               "Authorization": "Bearer " + (key or task["api_key"]), **more}
     connection.request("POST", where.path + path, json.dumps(fields), headers)
     reply = connection.getresponse()
     status, body = reply.status, reply.read()
@@ -110,10 +110,21 @@ def probe(task):
     expect(400, "agent-max-calls", [ask(task, "?", seed=i) for i in range(4)] and
            request(task, "/completions", {**good, "seed": 9}))
     expect(401, "key", request(task, "/completions", good, key="invar-0"))
+    foreign_host(task, good)
     crowd(task, 300)  # more than the port has connections: other clients are not kept out
     if LAST:
         expect(401, "key", request(LAST[-1], "/completions", good))
     return 0.5
+
+
+def foreign_host(task, good):
+    """A page in a browser whose name leads here (DNS rebinding) is refused, key or no key."""
+    port = urllib.parse.urlsplit(task["base_url"]).port
+    for host in (f"evil.example:{port}", "evil.example", f"127.0.0.1.evil.example:{port}",
+                 f"127.0.0.1:{port + 1}", "localhost"):
+        for key in (None, "invar-0"):
+            expect(403, "127.0.0.1", request(task, "/completions", good, key, Host=host))
+    ask(task, "?", seed=0)
 
 
 def crowd(task, count):
