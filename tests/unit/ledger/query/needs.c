@@ -9,7 +9,7 @@
 static const char *const plain[] = {"ab-effect",       "dead-segments", "dirty-runs",   "events",
                                     "first-threshold", "last-words",    "ledger-gaps",  "lineage",
                                     "metric-jump",     "moved-first",   "nondet-twins", "run-diff",
-                                    "unsealed"};
+                                    "triage-killed",   "unsealed"};
 
 static bool is_plain(const char *name)
 {
