@@ -115,7 +115,7 @@ class Running(unittest.TestCase):
                 (lambda: invar.train(self.recipe, run=FOLDER / "bad", no_key=1), "no-key"),
                 (lambda: invar.train(FOLDER / "none.ini", run=FOLDER / "bad"), "none.ini"),
                 (lambda: invar.generate(["\u00e9"], self.recipe), "alphabet"),
-                (lambda: invar.score([[1, 9999]], self.recipe), "token 1 is no number")):
+                (lambda: invar.score([[1, 9999]], self.recipe), "this model's tokens are 0 to 12")):
             with self.assertRaises(invar.Error) as caught:
                 call()
             self.assertEqual(caught.exception.status, "EXIT")
