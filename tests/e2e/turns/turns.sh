@@ -77,7 +77,7 @@ ends 0 1 divided.ini --run whole --record-golden whole.golden
 ends 0 2 divided.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
 ends 0 2 divided.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
 # the control: another hint for one sample
-ends 1 1 guess.ini --run other --golden one.golden \
+ends 4 1 guess.ini --run other --golden one.golden \
     --custom-generate-function-path 'python3 leader.py other'
 
 # experts, whose choices are kept for all rows; several steps a rollout; evaluations
