@@ -192,7 +192,8 @@ class Bench:
         problem = ""
         if train != (dry[0] if refused else (0, train[1])):
             problem = f"--dry-run: {dry[number]}, train: {train}"
-        elif plan != (dry[0] if refused and not CONTENT.match(dry[0][1]) else (0, plan[1])) \
+        elif plan != (dry[0] if refused else (0, plan[1])) \
+                and not (CONTENT.match(dry[0][1]) and plan[0] == 0) \
                 and not plan[1].startswith(STEPS_ONLY):
             problem = f"--dry-run: {dry[number]}, plan: {plan}"
         elif refused and (where / "made").exists():
