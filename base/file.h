@@ -69,7 +69,8 @@ invar_status invar_path_check_place_of(const char *path, const char *home) INVAR
 /* The same where folders that are missing will be made on the way to it. */
 invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;
 
-/* The same of a folder, which may be there, and in which files will be made. */
+/* Before long work: fails if files cannot be made in the folder `path`, which may be missing. Makes
+   nothing. */
 invar_status invar_path_check_folder(const char *path) INVAR_MUST_USE;
 
 /*

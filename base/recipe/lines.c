@@ -87,8 +87,8 @@ static invar_status refuse(const reader *r, const char *complaint, span text)
 }
 
 /*
- * The same of a whole line. It may hold a secret, so that only its first word is quoted, which ends
- * at a blank, = or :, and only where that is a key or a section by the looks of it.
+ * Refuses a malformed line. The line may hold a secret, so only its first word is quoted, up to a
+ * blank, = or :, and only if this word looks like a key or a section.
  */
 static invar_status refuse_line(const reader *r, const char *complaint, span line)
 {

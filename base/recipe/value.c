@@ -21,7 +21,7 @@
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* What a refusal adds if a comment seems to follow the value on its line. */
+/* A refusal adds this remedy if a comment seems to follow the value on its line. */
 static const char *comment_remedy(const char *text, size_t length)
 {
     for (size_t i = 1; i < length; i++)

@@ -155,7 +155,7 @@ static invar_status check(const settings *s, const char *path)
     return INVAR_OK;
 }
 
-/* What this program would refuse is told before anything runs. */
+/* A recipe that this program refuses ends the command before anything runs. */
 static invar_status check_recipe(const char *path, const char *const *flags)
 {
     const invar_option none = {.name = NULL};

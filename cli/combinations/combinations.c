@@ -85,7 +85,7 @@ enum {
     NEEDS = sizeof needs / sizeof *needs,
     ALTERNATIVES = sizeof alternatives / sizeof *alternatives,
     FOLDERS = sizeof folders / sizeof *folders,
-    PARTS = 3 /* of a recipe: one of the alternatives, and a pair of features */
+    PARTS = 3 /* a recipe joins one of the alternatives and a pair of features */
 };
 
 /* State that the recipes of all pairs share. */

@@ -185,7 +185,7 @@ static invar_status tell_news(watch *w)
     return INVAR_OK;
 }
 
-/* What was there before the watch. */
+/* The steps that the run had before the watch began are printed first. */
 static invar_status tell_past(watch *w)
 {
     w->segment = w->last_step = -1;

@@ -460,7 +460,7 @@ static invar_status check_clock(const invar_recipe *recipe, const settings *s)
                       s->golden ? "--golden" : "--record-golden");
 }
 
-/* Where the run writes, and that a report may be written there at the end. */
+/* Finds the folders of the run, and checks that a report may be written there at the end. */
 static invar_status find_folders(invar_folders *out, const invar_recipe *recipe, const char *path,
                                  const settings *s)
 {

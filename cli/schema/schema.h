@@ -1,8 +1,8 @@
 /*
  * schema.h - JSON Schemas (draft 2020-12) of recipes and of what verbs print with --json.
  *
- * Those of verbs are files beside this one and in ledger/, each with the name of its verb; that of
- * recipes is made from the table of keys.
+ * The schema of a verb is a file in this folder or in ledger/, with the name of the verb. Recipes
+ * have a schema that is made from the table of keys.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

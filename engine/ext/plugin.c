@@ -71,7 +71,7 @@ static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
     static const char advice[] = "it had not greeted yet, and max-restarts does not apply before "
                                  "that: run the command by itself to see what is wrong";
     const char *command = invar_line_program_command(plugin->program);
-    size_t bytes = strcspn(command, " "); // of its first two words: others may be secrets
+    size_t bytes = strcspn(command, " "); // the first two words are quoted: others may be secrets
     char quote[INVAR_TEXT_QUOTE_SIZE * 2], text[sizeof quote + 80];
     invar_status status = greet(kinds_out, plugin);
 

@@ -151,7 +151,7 @@ static invar_status take_all(loader *l, const char *path, const invar_safetensor
     return INVAR_OK;
 }
 
-/* Of a file that is damaged or incomplete others have a whole one. */
+/* Opens a file of weights. The advice for a damaged or incomplete one is to get the file again. */
 static invar_status open_weights(invar_safetensors **out, const char *path)
 {
     return invar_error_advise(invar_safetensors_open(out, path), INVAR_E_CORRUPT,
@@ -498,7 +498,7 @@ static size_t hub_name_length(const char *text)
     return text[0] == '.' || text[0] == '-' ? 0 : strspn(text, usual);
 }
 
-/* What stands behind the address of the Hugging Face Hub; `text` if it begins with none. */
+/* The function skips the address of the Hugging Face Hub, and yields `text` if there is none. */
 static const char *behind_hub(const char *text)
 {
     static const char *const hubs[] = {"hf://", "https://huggingface.co/", "http://huggingface.co/",
